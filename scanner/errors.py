@@ -1,0 +1,299 @@
+"""What can go wrong with tables and scans, and what each failure means to its caller.
+
+Every error that crosses the wire is one row of `ERRORS`: its machine-readable reason, the name of
+its gRPC status, its exception class and whether trying again can help. Raise sites pick a class and
+say what happened; status and retriability follow from the table and are decided nowhere else.
+
+This module knows no transport, no storage and no Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class ScannerError(Exception):
+    """Base of everything that scanner raises on purpose.
+
+    Args:
+        message: One line for a person: what happened, with which numbers, what to do about it.
+        resume_token: Continues the scan, where it can go on; else None.
+        oldest_offset: The oldest log offset still available, where that is the point; else None.
+        metadata: Names and numbers of the case, for machines.
+    """
+
+    reason: str = "INTERNAL"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        resume_token: bytes | None = None,
+        oldest_offset: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.resume_token = resume_token
+        self.oldest_offset = oldest_offset
+        self.metadata = dict(metadata or {})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Errors cross Spark's pickle boundary, keyword attributes included.
+        return (
+            _rebuild,
+            (type(self), self.message, self.resume_token, self.oldest_offset, self.metadata),
+        )
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request can succeed later, unchanged."""
+        return error_row(type(self)).retriable
+
+
+def _rebuild(
+    kind: type[ScannerError],
+    message: str,
+    resume_token: bytes | None,
+    oldest_offset: int | None,
+    metadata: Mapping[str, str],
+) -> ScannerError:
+    return kind(message, resume_token=resume_token, oldest_offset=oldest_offset, metadata=metadata)
+
+
+class InternalError(ScannerError):
+    """The server failed in a way it did not foresee; its log has the traceback."""
+
+    reason = "INTERNAL"
+
+
+class ArgumentInvalid(ScannerError):
+    """A request asks for something that makes no sense; nothing was done."""
+
+    reason = "ARGUMENT_INVALID"
+
+
+class TableNotFound(ScannerError):
+    """No table has that name."""
+
+    reason = "TABLE_NOT_FOUND"
+
+
+class TableExists(ScannerError):
+    """A table of that name is there already."""
+
+    reason = "TABLE_EXISTS"
+
+
+class BucketNotFound(ScannerError):
+    """The table has fewer buckets than that."""
+
+    reason = "BUCKET_NOT_FOUND"
+
+
+class ColumnNotFound(ScannerError):
+    """The table has no such column; the message lists those it has."""
+
+    reason = "COLUMN_NOT_FOUND"
+
+
+class SchemaMismatch(ScannerError):
+    """Rows do not fit the table: a column is missing, has another type, or is of a type that is not stored."""
+
+    reason = "SCHEMA_MISMATCH"
+
+
+class KeyInvalid(ScannerError):
+    """A primary key is null, incomplete or too long; nothing of the request was written."""
+
+    reason = "KEY_INVALID"
+
+
+class SourceUnsupported(ScannerError):
+    """This server cannot scan that source of that table."""
+
+    reason = "SOURCE_UNSUPPORTED"
+
+
+class CreditInvalid(ScannerError):
+    """A demand overflows what a byte limit can be."""
+
+    reason = "CREDIT_INVALID"
+
+
+class ResumeTokenInvalid(ScannerError):
+    """The token is damaged, or was made for another query, table or principal."""
+
+    reason = "RESUME_TOKEN_INVALID"
+
+
+class SnapshotLost(ScannerError):
+    """The state the scan was reading can no longer be rebuilt; start a new scan."""
+
+    reason = "SNAPSHOT_LOST"
+
+
+class OffsetOutOfRange(ScannerError):
+    """The changelog does not hold that offset."""
+
+    reason = "OFFSET_OUT_OF_RANGE"
+
+
+class SlowConsumer(ScannerError):
+    """The scan pinned more than its share for too long and was ended."""
+
+    reason = "SLOW_CONSUMER"
+
+
+class LeaseNotFound(ScannerError):
+    """The lease does not exist, or not any more."""
+
+    reason = "LEASE_NOT_FOUND"
+
+
+class NotLeader(ScannerError):
+    """Another server owns the bucket."""
+
+    reason = "NOT_LEADER"
+
+
+class TooManyScans(ScannerError):
+    """A cap on open scans or sessions is reached; nothing was opened."""
+
+    reason = "TOO_MANY_SCANS"
+
+
+class SessionUnknown(ScannerError):
+    """No session has that id: it ended by itself, was closed, or never was."""
+
+    reason = "SESSION_UNKNOWN"
+
+
+class SessionExpired(ScannerError):
+    """The session was idle past its TTL and has been reclaimed."""
+
+    reason = "SESSION_EXPIRED"
+
+
+class SessionBusy(ScannerError):
+    """Another request is using the session now; it is unharmed."""
+
+    reason = "SESSION_BUSY"
+
+
+class SequenceInvalid(ScannerError):
+    """The call sequence number is missing or leaves a gap; the session is unharmed."""
+
+    reason = "SEQUENCE_INVALID"
+
+
+class DataCorrupted(ScannerError):
+    """Stored or transmitted bytes fail their check; what was delivered before is right, the rest is unknown."""
+
+    reason = "DATA_CORRUPTED"
+
+
+class StoreLocked(ScannerError):
+    """Another process has the data directory open."""
+
+    reason = "STORE_LOCKED"
+
+
+class StoreFailed(ScannerError):
+    """The disk refused a read or a write; nothing unacknowledged is promised."""
+
+    reason = "STORE_FAILED"
+
+
+class StoreClosed(ScannerError):
+    """The store was closed while it was asked for something."""
+
+    reason = "STORE_CLOSED"
+
+
+class Draining(ScannerError):
+    """The server is going down in good order and takes no new work."""
+
+    reason = "DRAINING"
+
+
+class ServerUnavailable(ScannerError):
+    """The server cannot be reached, or the connection to it was lost."""
+
+    reason = "SERVER_UNAVAILABLE"
+
+
+class ScanIncomplete(ScannerError):
+    """The stream ended without its explicit end: what was delivered is a part."""
+
+    reason = "SCAN_INCOMPLETE"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ErrorRow:
+    """One row of the error table."""
+
+    reason: str
+    """Stable name, in the details of the status and in docs/errors.md."""
+    status: str
+    """Name of the gRPC status code."""
+    exception: type[ScannerError]
+    """What the client raises."""
+    retriable: bool
+    """Whether the same request can succeed later, unchanged."""
+
+
+def _row(exception: type[ScannerError], status: str, *, retriable: bool = False) -> ErrorRow:
+    return ErrorRow(reason=exception.reason, status=status, exception=exception, retriable=retriable)
+
+
+ERRORS: tuple[ErrorRow, ...] = (
+    _row(InternalError, "INTERNAL"),
+    _row(ArgumentInvalid, "INVALID_ARGUMENT"),
+    _row(TableNotFound, "NOT_FOUND"),
+    _row(TableExists, "ALREADY_EXISTS"),
+    _row(BucketNotFound, "NOT_FOUND"),
+    _row(ColumnNotFound, "INVALID_ARGUMENT"),
+    _row(SchemaMismatch, "INVALID_ARGUMENT"),
+    _row(KeyInvalid, "INVALID_ARGUMENT"),
+    _row(SourceUnsupported, "UNIMPLEMENTED"),
+    _row(CreditInvalid, "INVALID_ARGUMENT"),
+    _row(ResumeTokenInvalid, "INVALID_ARGUMENT"),
+    _row(SnapshotLost, "FAILED_PRECONDITION"),
+    _row(OffsetOutOfRange, "OUT_OF_RANGE"),
+    _row(SlowConsumer, "RESOURCE_EXHAUSTED"),
+    _row(LeaseNotFound, "NOT_FOUND"),
+    _row(NotLeader, "FAILED_PRECONDITION", retriable=True),
+    _row(TooManyScans, "RESOURCE_EXHAUSTED", retriable=True),
+    _row(SessionUnknown, "NOT_FOUND"),
+    _row(SessionExpired, "FAILED_PRECONDITION"),
+    _row(SessionBusy, "ABORTED", retriable=True),
+    _row(SequenceInvalid, "INVALID_ARGUMENT"),
+    _row(DataCorrupted, "DATA_LOSS"),
+    _row(StoreLocked, "FAILED_PRECONDITION"),
+    _row(StoreFailed, "INTERNAL"),
+    _row(StoreClosed, "UNAVAILABLE", retriable=True),
+    _row(Draining, "UNAVAILABLE", retriable=True),
+    _row(ServerUnavailable, "UNAVAILABLE", retriable=True),
+    _row(ScanIncomplete, "DATA_LOSS", retriable=True),
+)
+
+_BY_EXCEPTION = {row.exception: row for row in ERRORS}
+_BY_REASON = {row.reason: row for row in ERRORS}
+
+
+def error_row(kind: type[ScannerError]) -> ErrorRow:
+    """The row of an exception class, or of its nearest ancestor that has one."""
+    for ancestor in kind.__mro__:
+        if ancestor in _BY_EXCEPTION:
+            return _BY_EXCEPTION[ancestor]
+    return _BY_EXCEPTION[InternalError]
+
+
+def error_row_of_reason(reason: str) -> ErrorRow | None:
+    """The row of a reason as read from the wire; None if this version does not know it."""
+    return _BY_REASON.get(reason)

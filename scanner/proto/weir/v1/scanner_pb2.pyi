@@ -1,0 +1,255 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ScanSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SCAN_SOURCE_UNSPECIFIED: _ClassVar[ScanSource]
+    SCAN_SOURCE_LIVE_KV: _ClassVar[ScanSource]
+    SCAN_SOURCE_SNAPSHOT: _ClassVar[ScanSource]
+    SCAN_SOURCE_LOG: _ClassVar[ScanSource]
+    SCAN_SOURCE_HYBRID: _ClassVar[ScanSource]
+SCAN_SOURCE_UNSPECIFIED: ScanSource
+SCAN_SOURCE_LIVE_KV: ScanSource
+SCAN_SOURCE_SNAPSHOT: ScanSource
+SCAN_SOURCE_LOG: ScanSource
+SCAN_SOURCE_HYBRID: ScanSource
+
+class ScanRequest(_message.Message):
+    __slots__ = ("open", "demand", "drain")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DEMAND_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    open: ScanOpen
+    demand: Demand
+    drain: Drain
+    def __init__(self, open: _Optional[_Union[ScanOpen, _Mapping]] = ..., demand: _Optional[_Union[Demand, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+
+class ScanResponse(_message.Message):
+    __slots__ = ("started", "batch", "heartbeat", "snapshot_end", "end")
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_END_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    started: ScanStarted
+    batch: RowBatch
+    heartbeat: Heartbeat
+    snapshot_end: SnapshotEnd
+    end: ScanEnd
+    def __init__(self, started: _Optional[_Union[ScanStarted, _Mapping]] = ..., batch: _Optional[_Union[RowBatch, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ..., end: _Optional[_Union[ScanEnd, _Mapping]] = ...) -> None: ...
+
+class ScanQuery(_message.Message):
+    __slots__ = ("table", "bucket", "columns", "filter", "row_limit", "range")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    ROW_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    RANGE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    filter: _containers.RepeatedCompositeFieldContainer[Predicate]
+    row_limit: int
+    range: KeyRange
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., filter: _Optional[_Iterable[_Union[Predicate, _Mapping]]] = ..., row_limit: _Optional[int] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ...) -> None: ...
+
+class KeyRange(_message.Message):
+    __slots__ = ("start", "end")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    start: bytes
+    end: bytes
+    def __init__(self, start: _Optional[bytes] = ..., end: _Optional[bytes] = ...) -> None: ...
+
+class Predicate(_message.Message):
+    __slots__ = ("column", "operator", "literals")
+    class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        OPERATOR_UNSPECIFIED: _ClassVar[Predicate.Operator]
+        OPERATOR_EQUAL: _ClassVar[Predicate.Operator]
+        OPERATOR_NOT_EQUAL: _ClassVar[Predicate.Operator]
+        OPERATOR_LESS: _ClassVar[Predicate.Operator]
+        OPERATOR_LESS_OR_EQUAL: _ClassVar[Predicate.Operator]
+        OPERATOR_GREATER: _ClassVar[Predicate.Operator]
+        OPERATOR_GREATER_OR_EQUAL: _ClassVar[Predicate.Operator]
+        OPERATOR_IN: _ClassVar[Predicate.Operator]
+        OPERATOR_IS_NULL: _ClassVar[Predicate.Operator]
+        OPERATOR_IS_NOT_NULL: _ClassVar[Predicate.Operator]
+    OPERATOR_UNSPECIFIED: Predicate.Operator
+    OPERATOR_EQUAL: Predicate.Operator
+    OPERATOR_NOT_EQUAL: Predicate.Operator
+    OPERATOR_LESS: Predicate.Operator
+    OPERATOR_LESS_OR_EQUAL: Predicate.Operator
+    OPERATOR_GREATER: Predicate.Operator
+    OPERATOR_GREATER_OR_EQUAL: Predicate.Operator
+    OPERATOR_IN: Predicate.Operator
+    OPERATOR_IS_NULL: Predicate.Operator
+    OPERATOR_IS_NOT_NULL: Predicate.Operator
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
+    LITERALS_FIELD_NUMBER: _ClassVar[int]
+    column: str
+    operator: Predicate.Operator
+    literals: _containers.RepeatedCompositeFieldContainer[Literal]
+    def __init__(self, column: _Optional[str] = ..., operator: _Optional[_Union[Predicate.Operator, str]] = ..., literals: _Optional[_Iterable[_Union[Literal, _Mapping]]] = ...) -> None: ...
+
+class Literal(_message.Message):
+    __slots__ = ("boolean", "integer", "number", "text", "binary")
+    BOOLEAN_FIELD_NUMBER: _ClassVar[int]
+    INTEGER_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    BINARY_FIELD_NUMBER: _ClassVar[int]
+    boolean: bool
+    integer: int
+    number: float
+    text: str
+    binary: bytes
+    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
+
+class ScanOpen(_message.Message):
+    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BATCH_ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    stream_id: bytes
+    source: ScanSource
+    query: ScanQuery
+    batch_bytes_max: int
+    batch_rows_max: int
+    resume_token: bytes
+    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+
+class Demand(_message.Message):
+    __slots__ = ("bytes_limit",)
+    BYTES_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    bytes_limit: int
+    def __init__(self, bytes_limit: _Optional[int] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ScanStarted(_message.Message):
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms")
+    ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    arrow_schema: bytes
+    log_offset: int
+    heartbeat_interval_ms: int
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+
+class RowBatch(_message.Message):
+    __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "arrow_batch")
+    ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
+    row_ordinal: int
+    row_count: int
+    crc32c: int
+    resume_token: bytes
+    arrow_batch: bytes
+    def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ("state", "resume_token", "high_watermark", "rows")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[Heartbeat.State]
+        STATE_WAITING_CREDIT: _ClassVar[Heartbeat.State]
+        STATE_WAITING_DATA: _ClassVar[Heartbeat.State]
+        STATE_SCANNING: _ClassVar[Heartbeat.State]
+    STATE_UNSPECIFIED: Heartbeat.State
+    STATE_WAITING_CREDIT: Heartbeat.State
+    STATE_WAITING_DATA: Heartbeat.State
+    STATE_SCANNING: Heartbeat.State
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    state: Heartbeat.State
+    resume_token: bytes
+    high_watermark: int
+    rows: int
+    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class SnapshotEnd(_message.Message):
+    __slots__ = ("log_offset",)
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    log_offset: int
+    def __init__(self, log_offset: _Optional[int] = ...) -> None: ...
+
+class ScanEnd(_message.Message):
+    __slots__ = ("reason", "rows", "digest", "resume_token")
+    class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        REASON_UNSPECIFIED: _ClassVar[ScanEnd.Reason]
+        REASON_EXHAUSTED: _ClassVar[ScanEnd.Reason]
+        REASON_LIMIT: _ClassVar[ScanEnd.Reason]
+        REASON_STOP_OFFSET: _ClassVar[ScanEnd.Reason]
+        REASON_DRAINED: _ClassVar[ScanEnd.Reason]
+    REASON_UNSPECIFIED: ScanEnd.Reason
+    REASON_EXHAUSTED: ScanEnd.Reason
+    REASON_LIMIT: ScanEnd.Reason
+    REASON_STOP_OFFSET: ScanEnd.Reason
+    REASON_DRAINED: ScanEnd.Reason
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    reason: ScanEnd.Reason
+    rows: int
+    digest: int
+    resume_token: bytes
+    def __init__(self, reason: _Optional[_Union[ScanEnd.Reason, str]] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+
+class ScanSessionRequest(_message.Message):
+    __slots__ = ("query", "scanner_id", "call_seq_id", "batch_size_bytes", "close")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
+    CALL_SEQ_ID_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    query: ScanQuery
+    scanner_id: bytes
+    call_seq_id: int
+    batch_size_bytes: int
+    close: bool
+    def __init__(self, query: _Optional[_Union[ScanQuery, _Mapping]] = ..., scanner_id: _Optional[bytes] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
+
+class ScanSessionResponse(_message.Message):
+    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "arrow_batch")
+    SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
+    HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
+    scanner_id: bytes
+    has_more_results: bool
+    log_offset: int
+    arrow_schema: bytes
+    row_ordinal: int
+    row_count: int
+    crc32c: int
+    rows: int
+    digest: int
+    arrow_batch: bytes
+    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...

@@ -1,0 +1,197 @@
+"""The calling side: one connection, any number of calls on it."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from transport.byte_streams import byte_stream
+from transport.config import TransportConfig
+from transport.driver import Driver
+from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode
+from transport.protocol import calls
+from transport.protocol.connection import ConnectionCore
+from transport.stream import Stream
+
+if TYPE_CHECKING:
+    from transport.protocol.stream import Buffer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientStatistics:
+    """A client's connection, now."""
+
+    streams: int
+    """Calls that are running."""
+    bytes_received: int
+    """Octets from the socket."""
+    bytes_sent: int
+    """Octets to the socket."""
+
+
+class Client:
+    """A connection to a server. Made by `connect`."""
+
+    def __init__(self, driver: Driver, authority: str, scheme: str) -> None:
+        self._driver = driver
+        self._authority = authority
+        self._scheme = scheme
+
+    @property
+    def alive(self) -> bool:
+        """Whether new calls can be made, as far as is known."""
+        return not self._driver.core.closing
+
+    def statistics(self) -> ClientStatistics:
+        """Counters of the connection."""
+        driver = self._driver
+        return ClientStatistics(
+            streams=len(driver.core.streams),
+            bytes_received=driver.bytes_received,
+            bytes_sent=driver.bytes_sent,
+        )
+
+    @contextlib.asynccontextmanager
+    async def open_stream(
+        self, path: str, *, metadata: Iterable[tuple[str, str | bytes]] = (), timeout_s: float | None = None
+    ) -> AsyncIterator[Stream]:
+        """Open a call; leaving the block resets it if it is not over.
+
+        Args:
+            path: /package.Service/Method.
+            metadata: Custom fields; names in lower case, those with bytes as value end in "-bin".
+            timeout_s: Seconds for the whole call, also told to the server; None: no limit.
+
+        Raises:
+            StreamRefused: The server takes no new calls on this connection.
+            ConnectionLost: The connection is gone.
+            CallFailed: DEADLINE_EXCEEDED when `timeout_s` is over.
+
+        Waits:
+            For the server's SETTINGS, and while its limit of concurrent streams is reached.
+        """
+        deadline = trio.move_on_after(float("inf") if timeout_s is None else timeout_s)
+        with deadline:
+            await self._driver.wait_openable()
+            headers = calls.request_headers(
+                path, self._authority, scheme=self._scheme, timeout_s=timeout_s, metadata=metadata
+            )
+            stream = Stream(self._driver, self._driver.core.open_stream(headers))
+            self._driver.pump()
+            try:
+                yield stream
+            finally:
+                stream.reset(ErrorCode.CANCEL)
+        if deadline.cancelled_caught:
+            raise CallFailed(StatusCode.DEADLINE_EXCEEDED, f"{path} took longer than {timeout_s:g} s")
+
+    async def call(
+        self,
+        path: str,
+        request: Buffer,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Make a unary call and return the reply's octets.
+
+        Raises:
+            CallFailed: The status is not OK, or there was no reply.
+            StreamRefused, StreamReset, ConnectionLost: As for `open_stream`.
+
+        Cancellation:
+            The call is reset; the server may have done it.
+        """
+        async with self.open_stream(path, metadata=metadata, timeout_s=timeout_s) as stream:
+            await stream.send(request)
+            await stream.send_end()
+            reply = await stream.receive()
+            if reply is None:
+                raise CallFailed(StatusCode.INTERNAL, f"{path} ended without a reply")
+            if await stream.receive() is not None:
+                raise CallFailed(StatusCode.INTERNAL, f"{path} replied more than once")
+            return reply
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    host: str,
+    port: int,
+    *,
+    config: TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    allocate: Callable[[int], Any] = bytearray,
+) -> AsyncIterator[Client]:
+    """Connect to a server.
+
+    Args:
+        host: Name or address.
+        port: 1..65535.
+        config: Bounds of this end.
+        ssl_context: TLS with ALPN "h2"; None: plain TCP.
+        allocate: Makes the writable memory of a long message, which `Stream.receive` then returns.
+
+    Raises:
+        ConnectionLost: Nobody answers there, or TLS fails.
+    """
+    async with connect_stream(
+        await _open(host, port, ssl_context),
+        config=config,
+        authority=f"{host}:{port}",
+        scheme="http" if ssl_context is None else "https",
+        allocate=allocate,
+    ) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def connect_stream(
+    stream: trio.abc.Stream,
+    *,
+    config: TransportConfig | None = None,
+    authority: str = "localhost",
+    scheme: str = "http",
+    allocate: Callable[[int], Any] = bytearray,
+) -> AsyncIterator[Client]:
+    """Talk to a server over a stream that is there already; it is closed at the end. Otherwise as `connect`."""
+    config = config or TransportConfig()
+    core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
+    driver = Driver(core, byte_stream(stream, config.send_timeout_s), peer=authority)
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(driver.run)
+        try:
+            yield Client(driver, authority, scheme)
+        except Exception as error:
+            failure = error
+        finally:
+            core.close()
+            driver.pump()
+            nursery.cancel_scope.deadline = trio.current_time() + 1.0
+    if failure is not None:
+        raise failure
+
+
+async def _open(host: str, port: int, ssl_context: ssl.SSLContext | None) -> trio.abc.Stream:
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        cause = error.__cause__
+        if isinstance(cause, OSError):
+            reason = cause.strerror or str(cause)
+        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from error
+    if ssl_context is None:
+        return stream
+    secured = trio.SSLStream(stream, ssl_context, server_hostname=host, https_compatible=True)
+    try:
+        await secured.do_handshake()
+    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
+        await trio.aclose_forcefully(secured)
+        raise ConnectionLost(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
+    return secured

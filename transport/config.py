@@ -1,0 +1,101 @@
+"""Every bound of the transport, in one frozen record, with the relations between them checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+WINDOW_BYTES_MAX = 2**31 - 1
+"""Largest flow-control window, RFC 9113 section 6.9.1."""
+FRAME_BYTES_MIN, FRAME_BYTES_MAX = 16 * KIB, 2**24 - 1
+"""Range of SETTINGS_MAX_FRAME_SIZE, RFC 9113 section 6.5.2."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransportConfig:
+    """Limits of one end of a connection. Sizes are bytes, times are seconds.
+
+    Raises:
+        ValueError: A field is out of its range, or two fields contradict each other.
+    """
+
+    stream_window_bytes: int = 8 * MIB
+    """Receive window of a stream, 1..2^31-1; what one stream can make us hold. The peer waits at the limit."""
+    connection_window_bytes: int = 64 * MIB
+    """Receive window of the connection, 65 535..2^31-1; credited on receipt, so it bounds bytes in flight."""
+    inbound_frame_bytes_max: int = 256 * KIB
+    """SETTINGS_MAX_FRAME_SIZE that we advertise, 16 KiB..2^24-1. A longer frame ends the connection."""
+    control_frame_bytes_max: int = 16 * KIB
+    """Longest frame other than DATA that we take, 1 KiB..16 MiB. A longer one ends the connection."""
+    outbound_frame_bytes_max: int = 256 * KIB
+    """Longest DATA frame that we send, whatever the peer would take. Fairness between streams is by this much."""
+    message_bytes_max: int = 64 * MIB
+    """Longest gRPC message that we take. A longer one ends its stream with RESOURCE_EXHAUSTED."""
+    send_buffer_bytes: int = 1 * MIB
+    """Bytes of a stream that may wait to be written; `send` waits above it."""
+    write_bytes_max: int = 1 * MIB
+    """Bytes handed to the socket in one write, give or take one frame."""
+    receive_buffer_bytes: int = 256 * KIB
+    """Bytes taken from the socket in one read, at most, beside what goes straight into a message."""
+    streams_max: int = 1_000
+    """Concurrent streams that a peer may open; one more is refused with REFUSED_STREAM."""
+    header_list_bytes_max: int = 16 * KIB
+    """SETTINGS_MAX_HEADER_LIST_SIZE; a longer list ends the connection."""
+    control_backlog_bytes_max: int = 256 * KIB
+    """Replies to control frames that may wait to be written; above it the connection ends (ENHANCE_YOUR_CALM)."""
+    handshake_timeout_s: float = 10.0
+    """From the connection's start to the peer's SETTINGS, its SETTINGS acknowledgement and a complete header block."""
+    ping_interval_s: float = 20.0
+    """Silence of the peer after which a PING asks whether it is alive. 0: never."""
+    ping_timeout_s: float = 10.0
+    """Silence after that PING until the peer is given up as dead."""
+    send_timeout_s: float = 60.0
+    """A write of which the socket takes nothing for this long ends the connection."""
+    drain_timeout_s: float = 30.0
+    """Time that running streams have to finish when the server drains."""
+
+    def __post_init__(self) -> None:
+        self._check("stream_window_bytes", 1, WINDOW_BYTES_MAX)
+        self._check("connection_window_bytes", 65_535, WINDOW_BYTES_MAX)
+        self._check("inbound_frame_bytes_max", FRAME_BYTES_MIN, FRAME_BYTES_MAX)
+        self._check("control_frame_bytes_max", KIB, FRAME_BYTES_MAX)
+        self._check("outbound_frame_bytes_max", 1, FRAME_BYTES_MAX)
+        self._check("message_bytes_max", 1, 2**32 - 1)
+        self._check("send_buffer_bytes", 1, WINDOW_BYTES_MAX)
+        self._check("write_bytes_max", 1, WINDOW_BYTES_MAX)
+        self._check("receive_buffer_bytes", KIB, WINDOW_BYTES_MAX)
+        self._check("streams_max", 1, 2**31 - 1)
+        self._check("header_list_bytes_max", KIB, MIB)
+        self._check("control_backlog_bytes_max", KIB, WINDOW_BYTES_MAX)
+        if self.receive_buffer_bytes <= self.control_frame_bytes_max + 9:
+            # A control frame is parsed whole, out of the receive buffer.
+            raise ValueError("receive_buffer_bytes must exceed control_frame_bytes_max by a frame header")
+        if self.control_frame_bytes_max > self.inbound_frame_bytes_max:
+            raise ValueError("control_frame_bytes_max must not exceed inbound_frame_bytes_max")
+        for name in ("handshake_timeout_s", "ping_timeout_s", "send_timeout_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be positive")
+        for name in ("ping_interval_s", "drain_timeout_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
+
+    def _check(self, name: str, low: int, high: int) -> None:
+        value = getattr(self, name)
+        if not low <= value <= high:
+            raise ValueError(f"{name} must be {low}..{high}, not {value}")
+
+    @classmethod
+    def for_tests(cls) -> TransportConfig:
+        """Tiny bounds, so that ordinary tests hit every one of them."""
+        return cls(
+            stream_window_bytes=1_000,
+            connection_window_bytes=65_535,
+            inbound_frame_bytes_max=FRAME_BYTES_MIN,
+            outbound_frame_bytes_max=300,
+            message_bytes_max=100_000,
+            send_buffer_bytes=2_000,
+            write_bytes_max=1_000,
+            receive_buffer_bytes=17 * KIB,
+            streams_max=10,
+        )

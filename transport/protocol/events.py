@@ -1,0 +1,72 @@
+"""What a connection tells its shell. Each names the stream or the connection that changed; the rest is read there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transport.errors import TransportError
+    from transport.protocol.calls import RequestHead
+    from transport.protocol.stream import StreamCore
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived:
+    """A peer opened a call; answer it on `stream`."""
+
+    stream: StreamCore
+    head: RequestHead
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReadable:
+    """A stream has a message, its end or its failure to tell, and had none before."""
+
+    stream: StreamCore
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWritable:
+    """A stream's send buffer has room again, or nothing will ever be sent on it."""
+
+    stream: StreamCore
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """A stream is over in both directions; `stream.failure` is None if both ends were sent."""
+
+    stream: StreamCore
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsAvailable:
+    """The peer's limit on our concurrent streams is known, or has room again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GoawayReceived:
+    """The peer takes no new streams; those with a higher id than `last_stream_id` were not processed."""
+
+    last_stream_id: int
+    code: int
+    debug: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The connection is over because of `error`. Send what is left to send (a GOAWAY), then close the socket."""
+
+    error: TransportError
+
+
+Event = (
+    RequestReceived
+    | StreamReadable
+    | StreamWritable
+    | StreamClosed
+    | StreamsAvailable
+    | GoawayReceived
+    | ConnectionFailed
+)

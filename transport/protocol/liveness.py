@@ -1,0 +1,90 @@
+"""When to ask whether the peer is alive, and when to give it up: deadlines only, no clock.
+
+A peer that sends anything is alive. One that is silent for `ping_interval_s` gets a PING; if it stays silent for
+`ping_timeout_s` more it is dead. A slow consumer answers PINGs (its reader awaits nothing but the socket), so slow and
+dead are told apart.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transport.config import TransportConfig
+
+
+class Liveness:
+    """The time limits of one connection; `now` is any monotonic clock, in seconds."""
+
+    __slots__ = (
+        "_config",
+        "_header_deadline",
+        "_heard",
+        "_ping_sent",
+        "_settings_acked",
+        "_settings_seen",
+        "_started",
+    )
+
+    def __init__(self, config: TransportConfig, now: float) -> None:
+        self._config = config
+        self._started = self._heard = now
+        self._ping_sent: float | None = None
+        self._settings_seen = self._settings_acked = False
+        self._header_deadline = math.inf
+
+    def heard(self, now: float) -> None:
+        """The peer sent something."""
+        self._heard = now
+        self._ping_sent = None
+
+    def settings_seen(self) -> None:
+        """The peer's SETTINGS came."""
+        self._settings_seen = True
+
+    def settings_acknowledged(self) -> None:
+        """The peer acknowledged ours."""
+        self._settings_acked = True
+
+    def header_block(self, *, ended: bool, now: float) -> None:
+        """A part of a header block came; `ended` if it was the last."""
+        if ended:
+            self._header_deadline = math.inf
+        elif self._header_deadline == math.inf:
+            self._header_deadline = now + self._config.handshake_timeout_s
+
+    def next_deadline(self) -> float:
+        """When `expired` or `ping_due` may next have something to say; infinity: never."""
+        deadline = self._header_deadline
+        if not (self._settings_seen and self._settings_acked):
+            deadline = min(deadline, self._started + self._config.handshake_timeout_s)
+        elif self._config.ping_interval_s:
+            if self._ping_sent is None:
+                deadline = min(deadline, self._heard + self._config.ping_interval_s)
+            else:
+                deadline = min(deadline, self._ping_sent + self._config.ping_timeout_s)
+        return deadline
+
+    def ping_due(self, now: float) -> bool:
+        """Whether a PING should go out now; counts it as sent."""
+        if not self._config.ping_interval_s or self._ping_sent is not None or not self._settings_acked:
+            return False
+        if now < self._heard + self._config.ping_interval_s:
+            return False
+        self._ping_sent = now
+        return True
+
+    def expired(self, now: float) -> str | None:
+        """Why the connection is to be given up, or None."""
+        limit = self._config.handshake_timeout_s
+        if now >= self._started + limit:
+            if not self._settings_seen:
+                return f"no SETTINGS within {limit:g} s"
+            if not self._settings_acked:
+                return f"our SETTINGS were not acknowledged within {limit:g} s"
+        if now >= self._header_deadline:
+            return f"a header block was not completed within {limit:g} s"
+        if self._ping_sent is not None and now >= self._ping_sent + self._config.ping_timeout_s:
+            return f"silent for {now - self._heard:.0f} s, PING included"
+        return None

@@ -1,0 +1,136 @@
+"""gRPC message framing: 1 octet compressed flag, 4 octets length, payload ("Length-Prefixed-Message").
+
+The assembler copies a payload once, from the receive buffer into the memory that the consumer will own, or not at all:
+`target` is the memory that the next octets of a long message belong to, for a socket to read into.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from transport.errors import MessageRefused, StatusCode
+
+PREFIX_BYTES: Final = 5
+_PREFIX = struct.Struct(">BL")
+
+
+def message_prefix(size: int) -> bytes:
+    """The 5 octets in front of an uncompressed message of `size` octets."""
+    return _PREFIX.pack(0, size)
+
+
+class MessageAssembler:
+    """Cuts a stream's octets into messages.
+
+    Args:
+        message_bytes_max: Longest payload taken.
+        allocate: Makes writable memory of a given size for one long payload; the consumer gets that very object.
+        allocate_bytes_min: Payloads from this size on are assembled in allocated memory, shorter ones are bytes.
+        messages: Where complete messages go.
+    """
+
+    __slots__ = (
+        "_allocate",
+        "_allocate_bytes_min",
+        "_at",
+        "_buffer",
+        "_message_bytes_max",
+        "_prefix",
+        "_size",
+        "_target",
+        "messages",
+    )
+
+    def __init__(
+        self,
+        message_bytes_max: int,
+        allocate: Callable[[int], Any],
+        allocate_bytes_min: int,
+        messages: deque[Any],
+    ) -> None:
+        self._message_bytes_max = message_bytes_max
+        self._allocate = allocate
+        self._allocate_bytes_min = allocate_bytes_min
+        self.messages = messages
+        self._prefix = b""
+        self._buffer: Any = None
+        self._target: memoryview | None = None
+        self._at = 0
+        self._size = 0
+
+    @property
+    def partial_bytes(self) -> int:
+        """Octets, prefix included, of the message that is not complete yet."""
+        return self._at + PREFIX_BYTES if self._target is not None else len(self._prefix)
+
+    @property
+    def target(self) -> memoryview | None:
+        """Memory of the message being assembled, from the next octet to its last; None between messages."""
+        return None if self._target is None else self._target[self._at :]
+
+    def filled(self, size: int) -> None:
+        """Count `size` octets that were written into `target` by somebody else."""
+        self._at += size
+        if self._at == self._size:
+            self._complete()
+
+    def feed_untrusted(self, data: memoryview) -> None:
+        """Take the next octets of the stream; complete messages are appended to `messages`.
+
+        Raises:
+            MessageRefused: Compressed without an agreed encoding, or longer than allowed. The rest is lost.
+        """
+        at, end = 0, len(data)
+        messages, allocate_min = self.messages, self._allocate_bytes_min
+        while at < end:
+            if self._target is None:
+                if not self._prefix and end - at >= PREFIX_BYTES:
+                    flag, size = _PREFIX.unpack_from(data, at)
+                    at += PREFIX_BYTES
+                else:
+                    take = min(PREFIX_BYTES - len(self._prefix), end - at)
+                    self._prefix += bytes(data[at : at + take])
+                    at += take
+                    if len(self._prefix) < PREFIX_BYTES:
+                        return
+                    flag, size = _PREFIX.unpack(self._prefix)
+                    self._prefix = b""
+                if flag or size > self._message_bytes_max:
+                    self._refuse(flag, size)
+                if size <= end - at and size < allocate_min:
+                    # The common case of small messages: all of it is here.
+                    messages.append(bytes(data[at : at + size]))
+                    at += size
+                    continue
+                self._begin(size)
+            take = min(self._size - self._at, end - at)
+            target = self._target
+            assert target is not None
+            target[self._at : self._at + take] = data[at : at + take]
+            at += take
+            self._at += take
+            if self._at == self._size:
+                self._complete()
+
+    def _begin(self, size: int) -> None:
+        self._buffer = self._allocate(size) if size >= self._allocate_bytes_min else bytearray(size)
+        self._target = memoryview(self._buffer).cast("B")
+        self._at, self._size = 0, size
+
+    def _complete(self) -> None:
+        self.messages.append(self._buffer)
+        self._buffer = self._target = None
+        self._at = 0
+
+    def _refuse(self, flag: int, size: int) -> None:
+        if flag == 1:
+            raise MessageRefused("compressed message, and no encoding was agreed", StatusCode.UNIMPLEMENTED)
+        if flag:
+            raise MessageRefused(f"message flag is {flag}, not 0 or 1", StatusCode.INTERNAL)
+        raise MessageRefused(
+            f"message of {size} octets is over the limit of {self._message_bytes_max}",
+            StatusCode.RESOURCE_EXHAUSTED,
+        )
