@@ -1,0 +1,94 @@
+"""weir's tables and their scans: the trio client. `scanner.sync` is its blocking twin.
+
+Everything public is here; modules below are reached through it, but for `scanner.sync`, `scanner.server` and the
+command line in `scanner.cli`.
+"""
+
+from scanner.client import Client, Scan, Table, connect
+from scanner.digest import combine_digests
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    ColumnNotFound,
+    CreditInvalid,
+    DataCorrupted,
+    Draining,
+    InternalError,
+    KeyInvalid,
+    LeaseNotFound,
+    NotLeader,
+    OffsetOutOfRange,
+    ResumeTokenInvalid,
+    ScanIncomplete,
+    ScannerError,
+    SchemaMismatch,
+    SequenceInvalid,
+    ServerUnavailable,
+    SessionBusy,
+    SessionExpired,
+    SessionUnknown,
+    SlowConsumer,
+    SnapshotLost,
+    SourceUnsupported,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+    TableExists,
+    TableNotFound,
+    TooManyScans,
+)
+from scanner.expressions import Column, Condition, col
+from scanner.scan import ScanMode, ScanSource
+from scanner.statistics import BucketStatistics, ScanStatistics
+from scanner.table import TableDescription
+from scanner.table_scan import Batches
+from scanner.writer import OffsetRange, Writer, WriteResult
+
+__all__ = [
+    "ArgumentInvalid",
+    "Batches",
+    "BucketNotFound",
+    "BucketStatistics",
+    "Client",
+    "Column",
+    "ColumnNotFound",
+    "Condition",
+    "CreditInvalid",
+    "DataCorrupted",
+    "Draining",
+    "InternalError",
+    "KeyInvalid",
+    "LeaseNotFound",
+    "NotLeader",
+    "OffsetOutOfRange",
+    "OffsetRange",
+    "ResumeTokenInvalid",
+    "Scan",
+    "ScanIncomplete",
+    "ScanMode",
+    "ScanSource",
+    "ScanStatistics",
+    "ScannerError",
+    "SchemaMismatch",
+    "SequenceInvalid",
+    "ServerUnavailable",
+    "SessionBusy",
+    "SessionExpired",
+    "SessionUnknown",
+    "SlowConsumer",
+    "SnapshotLost",
+    "SourceUnsupported",
+    "StoreClosed",
+    "StoreFailed",
+    "StoreLocked",
+    "Table",
+    "TableDescription",
+    "TableExists",
+    "TableNotFound",
+    "TooManyScans",
+    "WriteResult",
+    "Writer",
+    "col",
+    "combine_digests",
+    "connect",
+]

@@ -1,0 +1,257 @@
+"""A bucket as the service sees it: group commit, scans opened between commits, and an end that waits for them.
+
+Invariants:
+
+1. One commit runs at a time, in a worker thread where storage blocks; a scan is opened in between, so it shows
+   durable changes only.
+2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
+3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
+4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
+
+This module knows no wire, no transport and no Arrow.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import trio
+
+from scanner.errors import InternalError, ScannerError, StoreClosed
+from scanner.sources.interface import Source
+
+if TYPE_CHECKING:
+    from scanner.config import ScannerConfig
+    from scanner.storage.interface import Bucket, Mutation
+    from scanner.tasks import RunBlocking
+
+_logger = logging.getLogger(__name__)
+SourceT = TypeVar("SourceT", bound=Source, covariant=True)
+
+
+@dataclass(slots=True, eq=False)
+class PendingWrite:
+    """A write on its way to the disk."""
+
+    mutations: Sequence[Mutation]
+    settled: trio.Event = field(default_factory=trio.Event)
+    offsets: tuple[int, int] | None = None
+    """[start, end) of its changes, once it is durable."""
+    error: ScannerError | None = None
+
+    async def wait_durable(self) -> tuple[int, int]:
+        """Wait until the write is durable.
+
+        Returns:
+            The offsets of its changes, [start, end); equal if nothing changed.
+
+        Raises:
+            ScannerError: It was not written.
+
+        Waits:
+            For its commit.
+
+        Cancellation:
+            No effect on the write: it is committed all the same.
+        """
+        await self.settled.wait()
+        if self.error is not None:
+            raise type(self.error)(self.error.message, metadata=self.error.metadata) from self.error
+        assert self.offsets is not None
+        return self.offsets
+
+
+class OpenScan(Generic[SourceT]):
+    """A source that its bucket knows of, so that the bucket can end it."""
+
+    def __init__(self, bucket: ServedBucket, source: SourceT) -> None:
+        self._bucket = bucket
+        self.source = source
+        self.ended_by: ScannerError | None = None
+        """Why the bucket ended it; whoever drives the source looks here before every step."""
+        self._on_end: Callable[[ScannerError], None] | None = None
+
+    def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
+        """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
+        self._on_end = callback
+        if self.ended_by is not None:
+            callback(self.ended_by)
+
+    def close(self) -> None:
+        """Free the source. Idempotent."""
+        self.source.close()
+        self._bucket.forget(self)
+
+    def end(self, error: ScannerError) -> None:
+        """Tell whoever drives the source that it is over."""
+        if self.ended_by is None:
+            self.ended_by = error
+            if self._on_end is not None:
+                self._on_end(error)
+
+
+class ServedBucket:
+    """One bucket of a running server.
+
+    Args:
+        bucket: Of the storage.
+        config: Bounds of queue and commit.
+        nursery: Runs the commits; must outlive the bucket's writes.
+        run_blocking: Runs one commit.
+    """
+
+    def __init__(
+        self, bucket: Bucket, config: ScannerConfig, nursery: trio.Nursery, run_blocking: RunBlocking
+    ) -> None:
+        self.storage = bucket
+        self._config = config
+        self._nursery = nursery
+        self._run_blocking = run_blocking
+        self._between_commits = trio.Lock()
+        self._queue: deque[PendingWrite] = deque()
+        self._committing = False
+        self._room = trio.Event()
+        self._scans: set[OpenScan[Any]] = set()
+        self._idle = trio.Event()
+        self._retired_by: ScannerError | None = None
+
+    @property
+    def scans_open(self) -> int:
+        """Scans that hold, or may hold, an iterator and a snapshot."""
+        return len(self._scans)
+
+    async def wait_room(self) -> None:
+        """Wait until the queue of writes has room.
+
+        Waits:
+            For a commit to take some of them.
+
+        Cancellation:
+            No effect.
+        """
+        while len(self._queue) >= self._config.write_queue_requests_max:
+            await self._room.wait()
+
+    def submit(self, mutations: Sequence[Mutation]) -> PendingWrite:
+        """Queue a write; its turn comes after those submitted before.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+        """
+        self._check_served()
+        write = PendingWrite(mutations)
+        self._queue.append(write)
+        if len(self._queue) >= self._config.write_queue_requests_max:
+            self._room = trio.Event()
+        if not self._committing:
+            self._committing = True
+            self._nursery.start_soon(self._commit_queued)
+        return write
+
+    async def open_scan(self, make: Callable[[Bucket], SourceT]) -> OpenScan[SourceT]:
+        """Open a source between two commits.
+
+        Args:
+            make: Makes the source; does not wait.
+
+        Raises:
+            ScannerError: The bucket is retired, or whatever `make` raises.
+
+        Waits:
+            For the commit that runs now, if one does.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        async with self._between_commits:
+            self._check_served()
+            scan = OpenScan(self, make(self.storage))
+            self._scans.add(scan)
+            return scan
+
+    def forget(self, scan: OpenScan[SourceT]) -> None:
+        """A scan of this bucket has been closed."""
+        self._scans.discard(scan)
+        if not self._scans:
+            self._idle.set()
+
+    async def retire(self, reason: ScannerError) -> None:
+        """End every scan with `reason`, refuse new ones, and let no commit be under way.
+
+        Waits:
+            Until the scans are closed and what was submitted is settled.
+
+        Cancellation:
+            The bucket stays retired; scans may still be open.
+        """
+        self._retired_by = reason
+        for scan in list(self._scans):
+            scan.end(reason)
+        async with self._between_commits:
+            self._settle(list(self._queue), reason)
+            self._queue.clear()
+            self._room.set()
+        while self._scans:
+            self._idle = trio.Event()
+            await self._idle.wait()
+
+    def _check_served(self) -> None:
+        if self._retired_by is not None:
+            raise type(self._retired_by)(self._retired_by.message)
+
+    async def _commit_queued(self) -> None:
+        """Commit until the queue is empty: a task for as long as there is something to write."""
+        try:
+            while self._queue:
+                async with self._between_commits:
+                    await self._commit(self._take())
+        finally:
+            self._committing = False
+            # Only if the server goes down first.
+            self._settle(self._queue, StoreClosed("the server went down before the write; it was not done"))
+            self._queue.clear()
+
+    def _take(self) -> list[PendingWrite]:
+        taken: list[PendingWrite] = []
+        rows = 0
+        while self._queue and (
+            not taken or rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
+        ):
+            write = self._queue.popleft()
+            rows += len(write.mutations)
+            taken.append(write)
+        self._room.set()
+        return taken
+
+    async def _commit(self, writes: list[PendingWrite]) -> None:
+        if not writes:
+            return
+        error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
+        try:
+            offsets = await self._run_blocking(
+                functools.partial(self.storage.commit, [each.mutations for each in writes])
+            )
+            for write, range_ in zip(writes, offsets, strict=True):
+                write.offsets = range_
+                write.settled.set()
+        except ScannerError as failure:
+            error = failure
+        except Exception as failure:
+            _logger.exception("a commit of %d writes failed in an unforeseen way", len(writes))
+            error = InternalError(
+                f"the commit failed ({type(failure).__name__}); the server's log has the details"
+            )
+        finally:
+            self._settle(writes, error)
+
+    @staticmethod
+    def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:
+        for write in writes:
+            if not write.settled.is_set():
+                write.error = error
+                write.settled.set()

@@ -1,0 +1,151 @@
+"""The tables of a running server: looked up, created and dropped without holding up the event loop.
+
+Storage does its work in worker threads, one structural change at a time; what it opened is kept here.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import trio
+
+from scanner.buckets import ServedBucket
+from scanner.errors import BucketNotFound, TableNotFound
+
+if TYPE_CHECKING:
+    from scanner.config import ScannerConfig
+    from scanner.keys import KeyCodec
+    from scanner.rows import RowCodec
+    from scanner.storage.interface import Store
+    from scanner.table import TableDescription
+    from scanner.tasks import RunBlocking
+
+
+class ServedTable:
+    """A table with its codecs, and its buckets as far as somebody has used them."""
+
+    def __init__(self, description: TableDescription, key_codec: KeyCodec, row_codec: RowCodec) -> None:
+        self.description = description
+        self.key_codec = key_codec
+        self.row_codec = row_codec
+        self.buckets: dict[int, ServedBucket] = {}
+        """Those opened so far, by index."""
+
+
+class Catalog:
+    """All tables of one store.
+
+    Args:
+        store: Where they are.
+        config: Passed on to the buckets.
+        nursery: Runs the buckets' commits.
+        run_blocking: Runs what storage does.
+    """
+
+    def __init__(
+        self, store: Store, config: ScannerConfig, nursery: trio.Nursery, run_blocking: RunBlocking
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._nursery = nursery
+        self._run_blocking = run_blocking
+        self._tables: dict[str, ServedTable] = {}
+        self._changing = trio.Lock()
+
+    @property
+    def scans_open(self) -> int:
+        """Open scans of all buckets, those of sessions included."""
+        return sum(bucket.scans_open for table in self._tables.values() for bucket in table.buckets.values())
+
+    async def descriptions(self) -> list[TableDescription]:
+        """All tables, by name."""
+        return await self._run_blocking(self._store.tables)
+
+    async def table(self, name: str) -> ServedTable:
+        """Look a table up.
+
+        Raises:
+            TableNotFound: There is none of that name; the message lists those there are.
+
+        Waits:
+            For storage, the first time; else it is a plain lookup.
+        """
+        served = self._tables.get(name)
+        if served is None:
+            async with self._changing:
+                served = self._tables.get(name)
+                if served is None:
+                    served = await self._run_blocking(functools.partial(self._load, name))
+                    self._tables[name] = served
+        return served
+
+    async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
+        """Look a bucket up, and open it if nobody has before.
+
+        Raises:
+            BucketNotFound: The table has fewer buckets.
+            TableNotFound: The table was dropped meanwhile.
+            DataCorrupted: Its files are damaged.
+            StoreFailed: They cannot be read.
+
+        Waits:
+            For storage, the first time.
+        """
+        served = table.buckets.get(index)
+        if served is not None:
+            return served
+        name = table.description.name
+        if index >= table.description.buckets:
+            raise BucketNotFound(
+                f"table {name!r} has no bucket {index}; it has 0 to {table.description.buckets - 1}"
+            )
+        async with self._changing:
+            if self._tables.get(name) is not table:
+                raise TableNotFound(f"table {name!r} was dropped")
+            served = table.buckets.get(index)
+            if served is None:
+                storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
+                served = table.buckets[index] = ServedBucket(
+                    storage, self._config, self._nursery, self._run_blocking
+                )
+        return served
+
+    async def create(self, description: TableDescription) -> TableDescription:
+        """Create a table; it is durable when this returns.
+
+        Raises:
+            TableExists: The name is taken.
+            StoreFailed: The disk refused.
+        """
+        async with self._changing:
+            await self._run_blocking(functools.partial(self._store.create_table, description))
+        return description
+
+    async def drop(self, name: str) -> None:
+        """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            StoreFailed: The disk refused.
+
+        Waits:
+            Until its scans are closed and its commits are done, then for the disk.
+
+        Cancellation:
+            The table may be left without users and still be there, unusable; dropping it again is fine.
+        """
+        async with self._changing:
+            served = self._tables.get(name)
+            if served is not None:
+                dropped = TableNotFound(f"table {name!r} was dropped")
+                for bucket in served.buckets.values():
+                    await bucket.retire(dropped)
+            await self._run_blocking(functools.partial(self._store.drop_table, name))
+            self._tables.pop(name, None)
+
+    def _load(self, name: str) -> ServedTable:
+        description = self._store.table(name)
+        return ServedTable(description, self._store.key_codec(name), self._store.row_codec(name))

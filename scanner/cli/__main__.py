@@ -1,0 +1,5 @@
+"""`python -m scanner.cli` is `weir`."""
+
+from scanner.cli import main
+
+main()

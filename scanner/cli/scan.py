@@ -1,0 +1,238 @@
+"""`weir scan`."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+import click
+import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
+from scanner.cli.output import FORMATS, format_of, open_rows, replaced_when_complete
+from scanner.expressions import Condition, col, column_not_found
+from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode
+
+if TYPE_CHECKING:
+    from scanner.cli.output import RowWriter
+    from scanner.statistics import ScanStatistics
+    from scanner.sync import Batches, Scan
+    from scanner.table import TableDescription
+
+TABLE_ROWS_DEFAULT: Final = 50
+"""Rows of format table without --limit: as many as a person looks at."""
+_CONDITION: Final = re.compile(
+    r"\s*(?P<column>.+?)\s*(?P<operator>==|!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*", re.DOTALL
+)
+_NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
+
+
+@click.command(
+    epilog=example(
+        'weir scan flights --columns carrier,flight,dep_delay --where "dep_delay > 600"',
+        "weir scan flights --format parquet -o flights.parquet --stats",
+    )
+)
+@click.argument("table")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.value for mode in ScanMode]),
+    default=ScanMode.PUSH.value,
+    show_default=True,
+    help="How the rows travel.",
+)
+@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@click.option(
+    "--where",
+    "-w",
+    multiple=True,
+    metavar="CONDITION",
+    help='Only rows like this: "origin = JFK", "dep_delay > 60", "tailnum is null". All of several.',
+)
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Instead of standard output.",
+)
+@click.option(
+    "--credit",
+    type=click.IntRange(1),
+    default=CREDIT_BYTES_DEFAULT,
+    show_default=True,
+    metavar="BYTES",
+    help="What may wait for this command to take it (mode push).",
+)
+@click.option("--stats", is_flag=True, help="Say at the end what it cost, on standard error.")
+@endpoint_option
+def scan(
+    table: str,
+    mode: str,
+    columns: tuple[str, ...],
+    where: tuple[str, ...],
+    limit: int | None,
+    kind: str | None,
+    output: Path | None,
+    credit: int,
+    stats: bool,
+    endpoint: str,
+) -> None:
+    """Read a table.
+
+    Format table shows the first 50 rows unless --limit says otherwise; json (one object per line) and parquet take
+    all of them; none only counts. A file appears when it is complete.
+    """
+    form = format_of(kind, output)
+    if form == "parquet" and output is None and is_terminal(sys.stdout):
+        fail("Parquet is not for a terminal; add -o FILE, or choose --format table or json")
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        planned = opened.new_scan().with_mode(mode).with_credit(credit)
+        if columns:
+            planned = planned.select(*names(columns))
+        planned = planned.where(*(parse_condition(text, opened.description) for text in where))
+        shortened = form == "table" and limit is None
+        if shortened:
+            limit = TABLE_ROWS_DEFAULT + 1
+        if limit is not None:
+            planned = planned.limit(limit)
+        started_at = time.monotonic()
+        with _destination(form, output) as file:
+            statistics = _copy(planned, form, file, TABLE_ROWS_DEFAULT if shortened else None)
+        seconds = time.monotonic() - started_at
+    if shortened and statistics.rows > TABLE_ROWS_DEFAULT:
+        note(f"the first {TABLE_ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
+    if form == "none" and not stats:
+        click.echo(f"{statistics.rows} rows")
+    if stats:
+        _print_statistics(statistics, mode, seconds)
+
+
+def parse_condition(text: str, table: TableDescription) -> Condition:
+    """Read a condition as written on the command line: `COLUMN OPERATOR VALUE` or `COLUMN is [not] null`.
+
+    The value is read as the column's type; quotes around it are dropped.
+
+    Raises:
+        Failure: It is no condition, or the value does not fit the column.
+        ColumnNotFound: The table has no such column.
+    """
+    match = _NULL_CONDITION.fullmatch(text) or _CONDITION.fullmatch(text)
+    if match is None:
+        fail(f'cannot read the condition {text!r}; write for example "price > 5" or "name is null"')
+    found = match.groupdict()
+    name = found["column"]
+    if name not in table.column_names:
+        raise column_not_found(table.name, name, table.column_names)
+    column = col(name)
+    if "value" not in found:
+        return column.is_not_null() if found["negated"] else column.is_null()
+    value = _value(found["value"], table.schema.field(name))
+    match found["operator"]:
+        case "=" | "==":
+            return column == value
+        case "!=":
+            return column != value
+        case "<":
+            return column < value
+        case "<=":
+            return column <= value
+        case ">":
+            return column > value
+        case _:
+            return column >= value
+
+
+def _value(text: str, field: pa.Field) -> object:
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
+        text = text[1:-1]
+    if pa.types.is_binary(field.type):
+        return text.encode()
+    if not (
+        pa.types.is_boolean(field.type) or pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    ):
+        return text  # Dates, timestamps and decimals travel as text and are read by the server.
+    try:
+        return pa.scalar(text).cast(field.type).as_py()
+    except pa.ArrowInvalid:
+        fail(f"{text!r} is no {field.type}, which column {field.name} is")
+
+
+@contextmanager
+def _destination(form: str, output: Path | None) -> Iterator[IO[bytes]]:
+    if output is None or form == "none":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with replaced_when_complete(output) as file:
+        yield file
+
+
+def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> ScanStatistics:
+    """Run the scan into `file`; of more than `rows_max` rows write only these."""
+    # A bar between the lines of the output helps nobody.
+    shown = is_terminal() and (form == "none" or not file.isatty())
+    with (
+        planned.execute() as batches,
+        _progress(planned.plan.row_limit) if shown else nullcontext() as progress,
+    ):
+        writer = open_rows(form, file, batches.schema)
+        _write_all(batches, writer, progress, rows_max)
+        writer.close()
+    return batches.statistics()
+
+
+def _write_all(batches: Batches, writer: RowWriter, progress: Progress | None, rows_max: int | None) -> None:
+    written = 0
+    for batch in batches:
+        writer.write(batch if rows_max is None else batch.slice(0, max(0, rows_max - written)))
+        written += batch.num_rows
+        if progress is not None:
+            megabytes = batches.statistics().bytes_received / 1e6
+            progress.update(progress.task_ids[0], completed=written, megabytes=megabytes)
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Progress]:
+    layout = (
+        SpinnerColumn(),
+        TextColumn("{task.completed:,.0f} rows  {task.fields[megabytes]:,.1f} MB"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*layout, console=Console(stderr=True), transient=True) as progress:
+        progress.add_task("scan", total=total, megabytes=0.0)
+        yield progress
+
+
+def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> None:
+    first_s, digest = statistics.first_batch_s, statistics.digest
+    lines = {
+        "mode": mode,
+        "rows": statistics.rows,
+        "digest": "none: not every bucket came to its end" if digest is None else f"{digest:08x}",
+        "seconds": f"{seconds:.3f}",
+        "first batch": "none" if first_s is None else f"{first_s * 1000:.1f} ms",
+        "bytes": statistics.bytes_received,
+        "requests": statistics.requests,
+        "credit messages": statistics.credit_messages,
+        "overrun bytes": statistics.overrun_bytes,
+    }
+    for name, value in lines.items():
+        note(f"{name:<16}{value}")
+    for bucket in statistics.buckets:
+        digest_text = "none" if bucket.digest is None else f"{bucket.digest:08x}"
+        note(
+            f"bucket {bucket.bucket:<9}rows {bucket.rows}, log offset {bucket.log_offset}, digest {digest_text},"
+            f" {bucket.reason or 'cut off'}"
+        )

@@ -1,0 +1,80 @@
+"""`weir tables`, `weir describe` and `weir drop`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from scanner.cli.app import connected, endpoint_option, example, fail, note
+from scanner.cli.output import print_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@click.command(epilog=example("weir tables"))
+@endpoint_option
+def tables(endpoint: str) -> None:
+    """List the tables."""
+    with connected(endpoint) as client:
+        descriptions = client.tables()
+    if not descriptions:
+        note("no tables; make one with: weir load FILE --primary-key COLUMNS")
+        return
+    print_table(
+        {
+            "table": [table.name for table in descriptions],
+            "columns": [len(table.schema) for table in descriptions],
+            "primary key": [", ".join(table.primary_key) for table in descriptions],
+            "buckets": [table.buckets for table in descriptions],
+        }
+    )
+
+
+@click.command(epilog=example("weir describe flights"))
+@click.argument("table")
+@endpoint_option
+def describe(table: str, endpoint: str) -> None:
+    """Show a table's columns, key, buckets and log offsets."""
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        offsets = opened.offsets()
+    click.echo(
+        f"table {opened.name}: primary key {', '.join(opened.primary_key)}; {opened.buckets} buckets\n"
+    )
+    key = {name: str(position) for position, name in enumerate(opened.primary_key, 1)}
+    fields: list[pa.Field] = list(opened.schema)
+    print_table(
+        {
+            "column": [field.name for field in fields],
+            "type": [str(field.type) for field in fields],
+            "null": ["yes" if field.nullable else "no" for field in fields],
+            "key": [key.get(field.name, "") for field in fields],
+        }
+    )
+    click.echo()
+    print_table(
+        {
+            "bucket": [each.bucket for each in offsets],
+            "log start": [each.start_offset for each in offsets],
+            "log end": [each.end_offset for each in offsets],
+        }
+    )
+
+
+@click.command(epilog=example("weir drop flights --yes"))
+@click.argument("table")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@endpoint_option
+def drop(table: str, yes: bool, endpoint: str) -> None:
+    """Drop a table with everything in it."""
+    with connected(endpoint) as client:
+        client.table(table)  # A table that is not there is told before anything is asked.
+        if not yes:
+            if not sys.stdin.isatty():
+                fail(f"dropping {table} cannot be undone; say --yes")
+            click.confirm(f"Drop table {table} and everything in it?", abort=True, err=True)
+        client.drop_table(table)
+    note(f"dropped {table}")

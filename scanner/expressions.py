@@ -1,0 +1,121 @@
+"""Conditions on columns, written as Python: `col("price") > 5`, joined with `&`.
+
+Pure data: what a condition means for rows, nulls and types is `scanner.filters`' business.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from scanner.errors import ArgumentInvalid, ColumnNotFound
+from scanner.filters import Operator, Predicate, literal
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A conjunction of comparisons; `&` makes a longer one."""
+
+    predicates: tuple[Predicate, ...]
+
+    def __and__(self, other: Condition) -> Condition:
+        if not isinstance(other, Condition):
+            return NotImplemented
+        return Condition(self.predicates + other.predicates)
+
+    def __or__(self, other: object) -> NoReturn:
+        raise ArgumentInvalid(
+            "conditions are joined with & only; use .isin([...]) for alternatives of one column,"
+            " or filter the batches with | afterwards"
+        )
+
+    def __invert__(self) -> NoReturn:
+        raise ArgumentInvalid("~ is not supported; use the opposite comparison, e.g. != for ==")
+
+    def __bool__(self) -> bool:
+        # `a and b`, `not a` and `1 < col < 5` would silently drop half of what was asked for.
+        raise ArgumentInvalid("a condition has no truth value; join conditions with &, each in parentheses")
+
+
+class Column:
+    """A column in a condition; made by `col`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise ArgumentInvalid(f"a column has a name, not {name!r}")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"col({self.name!r})"
+
+    # A column is no value: it is hashed and compared as an object nowhere.
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._compare(Operator.EQUAL, value)
+
+    def __ne__(self, value: object) -> Condition:  # type: ignore[override]
+        return self._compare(Operator.NOT_EQUAL, value)
+
+    def __lt__(self, value: object) -> Condition:
+        return self._compare(Operator.LESS, value)
+
+    def __le__(self, value: object) -> Condition:
+        return self._compare(Operator.LESS_OR_EQUAL, value)
+
+    def __gt__(self, value: object) -> Condition:
+        return self._compare(Operator.GREATER, value)
+
+    def __ge__(self, value: object) -> Condition:
+        return self._compare(Operator.GREATER_OR_EQUAL, value)
+
+    def isin(self, values: Iterable[object]) -> Condition:
+        """The cell equals one of `values`.
+
+        Raises:
+            ArgumentInvalid: `values` is empty or a string, or one of them cannot be compared.
+        """
+        if isinstance(values, str | bytes):
+            raise ArgumentInvalid(f"isin takes a list of values, not {values!r}")
+        return self._condition(Operator.IN, [literal(value) for value in values])
+
+    def is_null(self) -> Condition:
+        """The cell is null."""
+        return self._condition(Operator.IS_NULL, [])
+
+    def is_not_null(self) -> Condition:
+        """The cell is not null."""
+        return self._condition(Operator.IS_NOT_NULL, [])
+
+    def __bool__(self) -> NoReturn:
+        raise ArgumentInvalid(f"{self!r} has no truth value; compare it, e.g. {self!r} == True")
+
+    def _compare(self, operator: Operator, value: object) -> Condition:
+        if isinstance(value, Column):
+            raise ArgumentInvalid(f"{self!r} is compared with a value, not with another column ({value!r})")
+        return self._condition(operator, [literal(value)])
+
+    def _condition(
+        self, operator: Operator, literals: Sequence[bool | int | float | str | bytes]
+    ) -> Condition:
+        return Condition((Predicate(self.name, operator, tuple(literals)),))
+
+
+def col(name: str) -> Column:
+    """Name a column in a condition.
+
+    Example:
+        >>> scan.where((col("origin") == "JFK") & (col("dep_delay") > 60))
+    """
+    return Column(name)
+
+
+def column_not_found(table: str, name: str, known: Sequence[str]) -> ColumnNotFound:
+    """The error for a column that a table does not have: names the nearest, and lists those it has."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f", did you mean {near[0]!r}?" if near else "."
+    return ColumnNotFound(f"table {table} has no column {name!r}{hint} It has: {', '.join(known)}")

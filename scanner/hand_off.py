@@ -1,0 +1,163 @@
+"""The hand-off between the tasks that receive the buckets of a table scan and its one consumer.
+
+Invariants:
+
+1. What waits here is bounded by its producers: a push stream by its credit, a session by its page depth. Neither
+   gets room back before the consumer asks for the batch after (`Delivery.consumed`).
+2. The end is reported once every producer has finished and every batch is taken, and stays reported.
+3. A failure is reported at once, stays reported, and is never an end; batches that wait are dropped with it.
+4. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing.
+
+This module knows no transport and no bytes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A batch on its way to the consumer."""
+
+    bucket: int
+    batch: pa.RecordBatch
+    size: int
+    """Message bytes that it keeps in memory."""
+    consumed: Callable[[], None]
+    """Called once, when the consumer asks for the next batch."""
+
+
+class HandOff:
+    """A queue of batches with an explicit end and a lasting failure.
+
+    Args:
+        producers: How many have to call `finish` before the end, >= 0.
+    """
+
+    def __init__(self, producers: int) -> None:
+        self._unfinished = producers
+        self._waiting: deque[Delivery] = deque()
+        self._in_hand: Delivery | None = None
+        self._failure: Exception | None = None
+        self._closed = False
+        self._taking = False
+        self._changed = trio.Event()
+        self.held_bytes = 0
+        """Message bytes that wait here or are in the consumer's hands."""
+        self.held_bytes_max = 0
+        self.first_put_at: float | None = None
+        """When the first batch was put, in seconds of `trio.current_time()`; None until then."""
+        self._unconsumed: Counter[int] = Counter()
+        self._consumed = trio.Event()
+
+    def put(self, delivery: Delivery) -> None:
+        """Add a batch. After a failure or a close it is dropped."""
+        if self._failure is not None or self._closed:
+            return
+        if self.first_put_at is None:
+            self.first_put_at = trio.current_time()
+        self._waiting.append(delivery)
+        self._unconsumed[delivery.bucket] += 1
+        self.held_bytes += delivery.size
+        self.held_bytes_max = max(self.held_bytes_max, self.held_bytes)
+        self._changed.set()
+
+    def finish(self) -> None:
+        """Say that one producer has put its last batch."""
+        self._unfinished -= 1
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """End with a failure; the first one counts."""
+        if self._failure is None and not self._closed:
+            self._failure = error
+            self._drop()
+
+    def end(self) -> None:
+        """End now, in good order: drop what waits, report the end."""
+        self._unfinished = 0
+        self._drop()
+
+    def close(self) -> None:
+        """Drop everything. An end or a failure that was reported stays so."""
+        if not self._ended:
+            self._closed = True
+        self._drop()
+
+    @property
+    def _ended(self) -> bool:
+        return self._unfinished <= 0 and not self._waiting
+
+    def _drop(self) -> None:
+        self._waiting.clear()
+        self._in_hand = None
+        self.held_bytes = 0
+        self._unconsumed.clear()
+        self._changed.set()
+        self._consumed.set()
+
+    def release(self) -> None:
+        """Count the batch in the consumer's hands, if there is one, as consumed."""
+        delivery, self._in_hand = self._in_hand, None
+        if delivery is not None:
+            self.held_bytes -= delivery.size
+            self._unconsumed[delivery.bucket] -= 1
+            self._consumed.set()
+            delivery.consumed()
+
+    async def wait_consumed(self, bucket: int) -> None:
+        """Wait until nothing of this bucket waits or is in the consumer's hands.
+
+        Cancellation:
+            No effect.
+        """
+        while self._unconsumed[bucket] > 0:
+            if self._consumed.is_set():  # Several buckets may wait on the same event.
+                self._consumed = trio.Event()
+            await self._consumed.wait()
+
+    async def take(self) -> Delivery | None:
+        """Count the batch taken before as consumed, and take the next.
+
+        Returns:
+            The next batch; None at the end, now and for ever.
+
+        Raises:
+            Exception: The failure, now and for ever.
+            trio.ClosedResourceError: The scan was left before its end.
+            trio.BusyResourceError: Another task is taking.
+
+        Waits:
+            For a batch, the end or a failure.
+
+        Cancellation:
+            Loses and repeats nothing.
+        """
+        if self._taking:
+            raise trio.BusyResourceError("another task is waiting for the next batch of this scan")
+        self.release()
+        await trio.lowlevel.checkpoint()
+        self._taking = True
+        try:
+            while not (self._waiting or self._closed or self._failure or self._ended):
+                self._changed = trio.Event()
+                await self._changed.wait()
+        finally:
+            self._taking = False
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise trio.ClosedResourceError("the scan was left; execute it again")
+        if not self._waiting:
+            return None
+        self._in_hand = self._waiting.popleft()
+        return self._in_hand

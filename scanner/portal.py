@@ -1,0 +1,266 @@
+"""A trio loop in a thread of its own, for callers that block. Private to `scanner.sync`.
+
+Invariants:
+
+1. Every call that was accepted ends: with its result, its exception, or `ClosedResourceError` once the portal closes.
+2. An exception of a call is raised in the thread that called, with its cause.
+3. A caller interrupted while it waits (KeyboardInterrupt) cancels its call and waits for its end before it goes on.
+4. Nothing is handed over that nobody waits for: the portal keeps no results, so it holds no more than its calls do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Generic, TypeVar, cast
+
+import trio
+
+T = TypeVar("T")
+
+_CLOSED = "the client is closed; connect again"
+_open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
+
+
+class _Call:
+    """One function to run in the loop, and the caller's place to wait for it."""
+
+    def __init__(self, function: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._scope = trio.CancelScope()
+        self._done = threading.Event()
+        self._value: object = None
+        self._error: BaseException | None = None
+
+    async def run(self) -> None:
+        try:
+            with self._scope:
+                self._value = await self._function(*self._args)
+            if self._scope.cancelled_caught:
+                self._error = trio.ClosedResourceError("the call was interrupted")
+        except Exception as error:
+            self._error = error
+        except BaseException:
+            self._error = trio.ClosedResourceError(_CLOSED)
+            raise
+        finally:
+            self._done.set()
+
+    def refuse(self) -> None:
+        if not self._done.is_set():
+            self._error = trio.ClosedResourceError(_CLOSED)
+            self._done.set()
+
+    def wait(self, cancel_soon: Callable[[Callable[[], object]], None]) -> object:
+        try:
+            self._done.wait()
+        except BaseException:
+            cancel_soon(self._scope.cancel)
+            self._done.wait()
+            raise
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                del self  # Else the traceback would hold the call, which holds the traceback.
+        return self._value
+
+
+class Portal:
+    """Runs asynchronous functions for blocking callers, from any number of threads.
+
+    Args:
+        name: Of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._lock = threading.Lock()
+        self._pending: set[_Call] = set()
+        self._closed = False
+        self._process = os.getpid()
+        self._ready = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stop: trio.Event | None = None
+        self._nursery: trio.Nursery | None = None
+        # A daemon, so that a client nobody closed does not keep the process from ending.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        _open_portals.add(self)
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
+        """Run `function(*args)` in the loop and wait for it.
+
+        Raises:
+            trio.ClosedResourceError: The portal is closed, or is closed meanwhile.
+            RuntimeError: The caller is the loop itself, or another process than the portal's.
+            Exception: Whatever the function raises.
+
+        Waits:
+            For the function, blocking the thread.
+
+        Cancellation:
+            An exception that hits the waiting thread, such as KeyboardInterrupt, cancels the function.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a callback of this client cannot call it: it would wait for itself")
+        if os.getpid() != self._process:
+            raise RuntimeError("this client belongs to the process that forked this one; connect again here")
+        call = _Call(function, args)
+        with self._lock:
+            if self._closed:
+                raise trio.ClosedResourceError(_CLOSED)
+            self._pending.add(call)
+        try:
+            self._soon(lambda: self._start(call))
+            return cast("T", call.wait(self._soon))
+        finally:
+            with self._lock:
+                self._pending.discard(call)
+
+    def hold(self, manager: AbstractAsyncContextManager[T]) -> Held[T]:
+        """Enter an asynchronous context manager, and keep it entered until `Held.leave`.
+
+        Raises:
+            Exception: Whatever entering it raises.
+        """
+        held = Held(self, manager)
+        held.value = self.call(self._start_held, held)
+        return held
+
+    def close(self) -> None:
+        """Cancel everything that runs and end the thread. Idempotent.
+
+        Waits:
+            For the end of the thread.
+        """
+        with self._lock:
+            self._closed = True
+        if os.getpid() == self._process and threading.current_thread() is not self._thread:
+            self._soon(self._begin_stop)
+            self._thread.join()
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        assert self._token is not None
+        with suppress(trio.RunFinishedError):  # Then `_run` has refused what is pending.
+            self._token.run_sync_soon(function)
+
+    def _start(self, call: _Call) -> None:
+        assert self._nursery is not None
+        self._nursery.start_soon(call.run)
+
+    async def _start_held(self, held: Held[T]) -> T:
+        assert self._nursery is not None
+        return cast("T", await self._nursery.start(held.run))
+
+    def _begin_stop(self) -> None:
+        assert self._stop is not None
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        finally:
+            with self._lock:
+                self._closed = True
+                pending, self._pending = self._pending, set()
+            for call in pending:
+                call.refuse()
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._stop = trio.Event()
+        async with trio.open_nursery() as self._nursery:
+            self._ready.set()
+            await self._stop.wait()
+            self._nursery.cancel_scope.cancel()
+
+
+class _AbandonedError(Exception):
+    """Leaves a held context as an exception of its block would."""
+
+
+class Held(Generic[T]):
+    """An asynchronous context manager that a task of the portal keeps entered.
+
+    Args:
+        portal: Runs the task.
+        manager: Not entered yet.
+    """
+
+    value: T
+    """What entering gave."""
+
+    def __init__(self, portal: Portal, manager: AbstractAsyncContextManager[T]) -> None:
+        self._portal = portal
+        self._manager = manager
+        self._scope = trio.CancelScope()
+        self._leave = trio.Event()
+        self._finished = trio.Event()
+        self._abandoned = False
+        self._left = False
+        self._error: Exception | None = None
+
+    def leave(self, *, abandoned: bool = False) -> None:
+        """Leave the context manager. Idempotent; after the portal is closed there is nothing to leave.
+
+        Args:
+            abandoned: Whether an exception ended the block.
+
+        Raises:
+            Exception: Whatever leaving it raises, unless it was abandoned.
+
+        Waits:
+            For its end.
+        """
+        if self._left:
+            return
+        self._left = True
+        try:
+            self._portal.call(self._wait_left, abandoned)
+        except trio.ClosedResourceError:
+            return
+
+    async def _wait_left(self, abandoned: bool) -> None:
+        self._abandoned = abandoned
+        self._leave.set()
+        try:
+            await self._finished.wait()
+        except trio.Cancelled:
+            self._scope.cancel()
+            raise
+        if self._error is not None and not abandoned:
+            raise self._error
+
+    async def run(self, *, task_status: trio.TaskStatus[Any]) -> None:
+        """Enter, wait for `leave`, leave; the portal's task for this."""
+        entered = False
+        try:
+            with self._scope:
+                async with self._manager as value:
+                    entered = True
+                    task_status.started(value)
+                    await self._leave.wait()
+                    if self._abandoned:
+                        raise _AbandonedError
+        except _AbandonedError:
+            pass
+        except Exception as error:
+            if not entered:
+                raise
+            self._error = error
+        finally:
+            self._finished.set()
+
+
+@atexit.register
+def _close_open_portals() -> None:
+    # Daemon threads stop running when the interpreter ends; whoever called after that would wait for ever.
+    for portal in list(_open_portals):
+        portal.close()

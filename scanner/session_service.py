@@ -1,0 +1,207 @@
+"""The `session` pull model of `weir.v1.Scanner`: `ScanSession` calls on live iterators.
+
+Thin: the rules are the registry's (`scanner.pull.session`), the rows the source's. What is here is making a page
+in bounded steps, and giving back what a call holds on every way out of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from scanner.digest import checksum
+from scanner.errors import ArgumentInvalid, ScannerError, SequenceInvalid
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.pull.session import Repeat, Session, SessionRegistry
+from scanner.query import parse_request
+from scanner.wire import Parts, encode_batch, encode_schema, encode_session_page
+
+if TYPE_CHECKING:
+    from scanner.buckets import OpenScan
+    from scanner.config import ScannerConfig
+    from scanner.scan_service import ScanOpener
+    from scanner.sources.live_kv import LiveKvSource
+    from transport import ServerStream
+
+_SESSION_ID_BYTES = 16
+_ROWS_ANY = 2**31 - 1
+"""Rows of a page are bounded by its bytes alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A response, ready to be sent, and sent again."""
+
+    parts: Parts
+    last: bool
+    """It completes the scan."""
+
+
+class SessionService:
+    """Serves `ScanSession`.
+
+    Args:
+        opener: Makes the sources.
+        config: Caps, TTL, page bounds.
+    """
+
+    def __init__(self, opener: ScanOpener, config: ScannerConfig) -> None:
+        self._opener = opener
+        self._config = config
+        self._registry: SessionRegistry[OpenScan[LiveKvSource], Page] = SessionRegistry(
+            config, lambda: secrets.token_bytes(_SESSION_ID_BYTES)
+        )
+
+    @property
+    def sessions_open(self) -> int:
+        """Sessions that hold an iterator and a snapshot."""
+        return len(self._registry)
+
+    async def sweep_forever(self) -> NoReturn:
+        """Reclaim idle sessions every sweep interval.
+
+        Cancellation:
+            No effect; this is how it ends.
+        """
+        while True:
+            await trio.sleep(self._config.session_sweep_interval_s)
+            self._registry.sweep(trio.current_time())
+
+    def close_all(self) -> None:
+        """Free every session; when no call runs any more."""
+        self._registry.close_all()
+
+    async def call(self, stream: ServerStream) -> None:
+        """Handle one call: an open, a continuation or a close.
+
+        Raises:
+            ScannerError: The call was refused, or the scan failed.
+            TransportError: The stream or the connection is gone.
+        """
+        message = await stream.receive()
+        if message is None:
+            raise ArgumentInvalid("the call ended without a request")
+        request = parse_request(pb.ScanSessionRequest, message)
+        is_open = request.HasField("query")
+        if is_open == bool(request.scanner_id):
+            raise ArgumentInvalid(
+                "a request has either a query, to open a session, or a scanner_id, to go on with it"
+            )
+        if request.close:
+            await self._close(stream, request)
+        elif not request.batch_size_bytes:
+            raise ArgumentInvalid("batch_size_bytes must be above 0")
+        elif is_open:
+            await self._open(stream, request)
+        else:
+            await self._continue(stream, request)
+
+    async def _close(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        if not request.scanner_id:
+            raise ArgumentInvalid("a close needs the scanner_id of the session")
+        self._registry.close(request.scanner_id)
+        await stream.send(pb.ScanSessionResponse(scanner_id=request.scanner_id).SerializeToString())
+
+    async def _open(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        if request.call_seq_id:
+            raise SequenceInvalid(f"an open is call 0 of its session, not {request.call_seq_id}")
+        query = self._opener.read_query(request.query)
+        reservation = self._registry.reserve((query.table, query.bucket))
+        try:
+            scan = (await self._opener.open_live_kv(query)).scan
+            session: Session[OpenScan[LiveKvSource], Page] | None = None
+            try:
+                fields = pb.ScanSessionResponse(
+                    scanner_id=self._registry.new_id(),
+                    log_offset=scan.source.log_offset,
+                    arrow_schema=encode_schema(scan.source.schema),
+                )
+                page = await self._make_page(scan, fields, request.batch_size_bytes)
+                if not page.last:
+                    session = self._registry.admit(
+                        reservation, fields.scanner_id, scan, page, trio.current_time()
+                    )
+                    self._end_with_bucket(session)
+            finally:
+                if session is None:
+                    scan.close()
+        finally:
+            self._registry.release(reservation)
+        await self._send_open(stream, page, session)
+
+    async def _send_open(
+        self, stream: ServerStream, page: Page, session: Session[OpenScan[LiveKvSource], Page] | None
+    ) -> None:
+        """Send page 0, and see it arrive where the client lets us.
+
+        A client that half-closes only once it has the response need not fear that the response is lost: until
+        then the end of its stream or connection releases the session.
+        """
+        try:
+            await stream.send(*page.parts)
+            await stream.receive()
+        except BaseException:
+            if session is not None and session.sequence == 0:
+                self._registry.close(session.id)
+            raise
+
+    async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        claimed = self._registry.claim(request.scanner_id, request.call_seq_id, trio.current_time())
+        if isinstance(claimed, Repeat):
+            await stream.send(*claimed.page.parts)
+            return
+        try:
+            fields = pb.ScanSessionResponse(scanner_id=claimed.id)
+            page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
+        except ScannerError as error:
+            self._registry.terminate(claimed, error)
+            self._registry.abandon(claimed)
+            raise
+        except BaseException:
+            self._registry.abandon(claimed)
+            raise
+        self._registry.complete(claimed, page, trio.current_time(), last=page.last)
+        await stream.send(*page.parts)
+
+    def _end_with_bucket(self, session: Session[OpenScan[LiveKvSource], Page]) -> None:
+        session.resource.when_ended(lambda error: self._registry.terminate(session, error))
+
+    async def _make_page(
+        self, scan: OpenScan[LiveKvSource], fields: pb.ScanSessionResponse, size_bytes: int
+    ) -> Page:
+        """Read until the page is full, the scan is at its end, or the time for one page is over.
+
+        Waits:
+            Lets other tasks run between two steps.
+
+        Cancellation:
+            What was read stays with the source, for the next attempt.
+        """
+        source = scan.source
+        size_bytes = min(size_bytes, self._config.session_page_bytes_max)
+        deadline = trio.current_time() + self._config.session_page_time_max_s
+        while source.wants_step and source.pending_bytes < size_bytes and trio.current_time() < deadline:
+            source.step()
+            await trio.lowlevel.checkpoint()
+            if scan.ended_by is not None:
+                raise scan.ended_by
+        return _page(source, fields, size_bytes)
+
+
+def _page(source: LiveKvSource, fields: pb.ScanSessionResponse, size_bytes: int) -> Page:
+    fields.row_ordinal = source.rows
+    batch = source.take(size_bytes, _ROWS_ANY)
+    last = source.end is not None
+    fields.has_more_results = not last
+    if last:
+        fields.rows = source.rows
+        fields.digest = source.digest
+    if batch is None:
+        return Page((fields.SerializeToString(),), last)
+    payload = encode_batch(batch.rows)
+    fields.row_count = batch.rows.num_rows
+    fields.crc32c = checksum(payload)
+    return Page(encode_session_page(fields, payload), last)

@@ -1,0 +1,93 @@
+"""What the push scan and the pull models know of a source.
+
+The caller drives it: while `wants_step`, `step()` reads and decodes one more bounded block; `take()` cuts
+the next batch from what is decoded; `end` tells when there is nothing left of either. Every call returns
+within a few milliseconds and none of them waits, so the caller decides when others get their turn.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class EndReason(enum.Enum):
+    """Why a scan ended; the value is the number on the wire."""
+
+    EXHAUSTED = pb.ScanEnd.REASON_EXHAUSTED
+    """Every row of the range was delivered or filtered out, and that this is the end was proven."""
+    LIMIT = pb.ScanEnd.REASON_LIMIT
+    """The row limit is reached."""
+    DRAINED = pb.ScanEnd.REASON_DRAINED
+    """The consumer asked for an early end, or will give no more credit. Said by the caller, never by a source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The next rows of a scan."""
+
+    row_ordinal: int
+    """Rows delivered before this batch."""
+    rows: pa.RecordBatch
+    """At least one row, of the source's schema."""
+    payload_bytes: int
+    """Length of `rows` as an Arrow IPC message."""
+
+
+class Source(Protocol):
+    """One scan of one bucket."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of every batch."""
+
+    @property
+    def log_offset(self) -> int:
+        """The scan shows the changes with a smaller offset, and no other."""
+
+    @property
+    def rows(self) -> int:
+        """Rows delivered so far."""
+
+    @property
+    def digest(self) -> int:
+        """CRC-32C over the stored rows scanned up to the position: see `LiveKvSource`."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Arrow bytes decoded and not yet taken, as one message, give or take padding; 0: nothing to take."""
+
+    @property
+    def wants_step(self) -> bool:
+        """Whether `step` would find out something new."""
+
+    @property
+    def end(self) -> EndReason | None:
+        """Why nothing more will come; None as long as something may."""
+
+    def step(self) -> None:
+        """Read, decode and filter one more block; what passes is added to what can be taken.
+
+        Raises:
+            ScannerError: Storage failed, or the source was closed; raised again by every further step.
+        """
+
+    def take(self, payload_bytes_max: int, rows_max: int) -> Batch | None:
+        """Cut the next batch from what is decoded.
+
+        Args:
+            payload_bytes_max: Of its Arrow IPC message, except that a single row may be larger.
+            rows_max: Rows at most, above 0.
+
+        Returns:
+            The batch, or None if nothing is decoded.
+        """
+
+    def close(self) -> None:
+        """Free the iterator, the snapshot and what is decoded. Idempotent."""

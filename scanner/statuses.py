@@ -1,0 +1,140 @@
+"""Errors as gRPC statuses, and back.
+
+A `ScannerError` travels as a status code, a message, and a `google.rpc.Status` in
+`grpc-status-details-bin` that holds a `google.rpc.ErrorInfo` (reason, domain `weir.v1`), for tools
+that know Google's error model, and a `weir.v1.ErrorDetail`, with everything the exception carries.
+Which status belongs to which error stands in `scanner.errors.ERRORS` and nowhere else.
+
+A failed call without our details, from a proxy or from the transport, is told by its status code.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from scanner.errors import (
+    ArgumentInvalid,
+    InternalError,
+    ScannerError,
+    ServerUnavailable,
+    SourceUnsupported,
+    TooManyScans,
+    error_row,
+    error_row_of_reason,
+)
+from scanner.proto.weir.v1 import errors_pb2
+from transport import CallFailed, ServerStream, StatusCode, TransportError
+
+DOMAIN = "weir.v1"
+"""Of the reasons in ErrorInfo."""
+
+_MESSAGE_BYTES_MAX = 1500
+"""Of a message on the wire. It travels in trailers, where proxies allow 8 to 16 KiB in all."""
+_METADATA_CHARACTERS_MAX = 200
+"""Of one value of the metadata."""
+
+_WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
+    StatusCode.INVALID_ARGUMENT: ArgumentInvalid,
+    StatusCode.UNIMPLEMENTED: SourceUnsupported,
+    StatusCode.RESOURCE_EXHAUSTED: TooManyScans,
+    StatusCode.UNAVAILABLE: ServerUnavailable,
+    StatusCode.CANCELLED: ServerUnavailable,
+    StatusCode.DEADLINE_EXCEEDED: ServerUnavailable,
+}
+
+_logger = logging.getLogger(__name__)
+_Reply = TypeVar("_Reply")
+
+
+def to_call_failed(error: ScannerError) -> CallFailed:
+    """The failed call that tells a peer of this error."""
+    row = error_row(type(error))
+    message = _shorten(error.message)
+    metadata = {key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()}
+    detail = errors_pb2.ErrorDetail(
+        reason=row.reason,
+        resume_token=error.resume_token or b"",
+        oldest_offset=error.oldest_offset,
+        metadata=metadata,
+    )
+    code = StatusCode[row.status]
+    status = status_pb2.Status(code=code.value, message=message)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=metadata)
+    )
+    status.details.add().Pack(detail)
+    return CallFailed(code, message, status.SerializeToString())
+
+
+def from_call_failed(failure: CallFailed) -> ScannerError:
+    """The error that a peer told of; one this version does not know becomes the nearest it does know."""
+    detail = _detail_of(failure.details)
+    if detail is not None and (row := error_row_of_reason(detail.reason)) is not None:
+        return row.exception(
+            failure.message,
+            resume_token=detail.resume_token or None,
+            oldest_offset=detail.oldest_offset if detail.HasField("oldest_offset") else None,
+            metadata=detail.metadata,
+        )
+    kind = _WITHOUT_DETAILS.get(failure.status, InternalError)
+    return kind(f"the call failed with {failure.status.name}: {failure.message or 'no message'}")
+
+
+async def translated(handle: Callable[[], Awaitable[_Reply]], what: str) -> _Reply:
+    """Run a handler so that only transport's exceptions leave it.
+
+    Args:
+        handle: The handler, its arguments bound.
+        what: Names the call in the log.
+
+    Raises:
+        CallFailed: For every `ScannerError`, with its status; for anything unforeseen, as INTERNAL, and
+            then the traceback is logged.
+        TransportError: As it is: the stream or the connection is gone.
+    """
+    try:
+        return await handle()
+    except ScannerError as error:
+        raise to_call_failed(error) from error
+    except TransportError:
+        raise
+    except Exception as error:
+        _logger.exception("%s failed in an unforeseen way", what)
+        raise to_call_failed(
+            InternalError(f"the server failed in {what} ({type(error).__name__}); its log has the details")
+        ) from error
+
+
+def streaming(
+    handler: Callable[[ServerStream], Awaitable[None]],
+) -> Callable[[ServerStream], Awaitable[None]]:
+    """Make a stream handler that raises `ScannerError` one for `transport.serve`."""
+
+    async def handle(stream: ServerStream) -> None:
+        await translated(functools.partial(handler, stream), stream.path)
+
+    return handle
+
+
+def _detail_of(details: bytes) -> errors_pb2.ErrorDetail | None:
+    try:
+        status = status_pb2.Status.FromString(details)
+        detail = errors_pb2.ErrorDetail()
+        if any(each.Unpack(detail) for each in status.details):
+            return detail
+    except DecodeError:
+        pass  # Details of someone else, or damaged: the status code has to do.
+    return None
+
+
+def _shorten(message: str) -> str:
+    encoded = message.encode()
+    if len(encoded) <= _MESSAGE_BYTES_MAX:
+        return message
+    return encoded[: _MESSAGE_BYTES_MAX - 3].decode(errors="ignore") + ".."

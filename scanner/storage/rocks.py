@@ -1,0 +1,200 @@
+"""RocksDB as weir uses it: how a bucket's database is opened, and what its errors mean.
+
+rocksdict raises bare `Exception` with RocksDB's prose; this is the only module that reads that prose. The
+strings in `_MEANINGS` were seen with rocksdict 0.3.29 (RocksDB 10); tests provoke each.
+
+Durability: writes go to the write-ahead log, and `flush_wal(sync=True)` makes them durable; no write
+syncs by itself, so a commit syncs once. On recovery an incomplete record at the end of a log file is dropped:
+at the end of the last one nobody was promised it, and at the end of an older one it leaves a hole that the
+bucket finds. Damage anywhere else refuses to open, because everything there was acknowledged.
+
+This module knows no tables and no change records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    ChecksumType,
+    ColumnFamily,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    WriteBufferManager,
+)
+
+from scanner.errors import DataCorrupted, ScannerError, StoreClosed, StoreFailed, StoreLocked
+from scanner.storage.config import Compression, StorageConfig
+
+_COMPRESSION = {
+    Compression.NONE: DBCompressionType.none,
+    Compression.LZ4: DBCompressionType.lz4,
+    Compression.ZSTD: DBCompressionType.zstd,
+}
+
+_MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
+    ("lock hold by current process", StoreLocked, "it is open in this process already"),
+    ("While lock file", StoreLocked, "another process has it open; stop that one, or use another directory"),
+    ("Corruption:", DataCorrupted, "its files are damaged; restore them from a copy"),
+    (
+        "does not exist (create_if_missing is false)",
+        DataCorrupted,
+        "its files are gone; restore them from a copy",
+    ),
+    ("No such file or directory", DataCorrupted, "some of its files are gone; restore them from a copy"),
+    ("Column families not opened", DataCorrupted, "it was written by another program or version"),
+    ("No space left on device", StoreFailed, "the disk is full; make room, then restart"),
+    ("File too large", StoreFailed, "a file may not grow further; raise the limit, then restart"),
+    ("Permission denied", StoreFailed, "give the server's user read and write access"),
+    ("Read-only file system", StoreFailed, "mount it writable, then restart"),
+)
+"""What RocksDB says, what that is, and what to do about it. The first that fits is taken."""
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn what rocksdict raises into scanner's errors; the message is one line and names the directory.
+
+    Raises:
+        StoreLocked, DataCorrupted, StoreFailed, StoreClosed: as `_MEANINGS` says; StoreFailed if nothing fits.
+    """
+    try:
+        yield
+    except DbClosedError as error:
+        raise StoreClosed(f"{path} was closed") from error
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+        raise translate(str(error), path) from error
+
+
+def translate(prose: str, path: Path) -> ScannerError:
+    """The error that a text of RocksDB's stands for."""
+    text = " ".join(prose.split())
+    for pattern, kind, advice in _MEANINGS:
+        if pattern in text:
+            return kind(f"{path}: {advice} ({text})")
+    return StoreFailed(f"{path}: the disk refused ({text})")
+
+
+class RocksResources:
+    """What all databases of a store share: the block cache and the budget of the write buffers.
+
+    Args:
+        config: Sizes.
+    """
+
+    def __init__(self, config: StorageConfig) -> None:
+        self.config = config
+        self._cache = Cache(config.block_cache_bytes)
+        self._write_buffers = WriteBufferManager(config.write_buffers_bytes, allow_stall=False)
+
+    def database_options(self, *, create: bool) -> Options:
+        """Options of a database as a whole."""
+        config = self.config
+        options = Options(raw_mode=True)
+        options.create_if_missing(create)
+        options.create_missing_column_families(create)
+        options.set_error_if_exists(create)
+        options.set_paranoid_checks(True)
+        options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+        # All column families are flushed together: should a part of the write-ahead log get lost, it is lost
+        # for rows and changes alike, and the hole in the changes gives it away when the bucket is opened.
+        options.set_atomic_flush(True)
+        options.set_write_buffer_manager(self._write_buffers)
+        # Without a bound, `meta`, whose buffer never fills, would keep every write-ahead log alive.
+        options.set_max_total_wal_size(4 * config.bucket_write_buffer_bytes)
+        options.set_max_open_files(config.bucket_files_open_max)
+        options.set_max_background_jobs(config.background_jobs_max)
+        options.set_keep_log_file_num(2)
+        options.set_max_log_file_size(1024 * 1024)
+        options.set_stats_dump_period_sec(0)
+        return options
+
+    def family_options(self, *, point_reads: bool) -> Options:
+        """Options of one column family.
+
+        Args:
+            point_reads: Whether single keys are looked up; a bloom filter then spares most misses.
+        """
+        config = self.config
+        blocks = BlockBasedOptions()
+        blocks.set_block_cache(self._cache)
+        blocks.set_block_size(config.block_bytes)
+        blocks.set_checksum_type(ChecksumType.xxh3())
+        blocks.set_format_version(5)
+        if point_reads:
+            blocks.set_bloom_filter(10, False)
+        options = Options(raw_mode=True)
+        options.set_block_based_table_factory(blocks)
+        options.set_compression_type(_COMPRESSION[config.compression]())
+        options.set_write_buffer_size(config.bucket_write_buffer_bytes)
+        options.set_level_compaction_dynamic_level_bytes(True)
+        return options
+
+
+@dataclass(slots=True)
+class Database:
+    """An open database and its column families. Its directory stays locked while anything refers to any of them."""
+
+    path: Path
+    rocks: Rdict
+    kv: Rdict
+    log: Rdict
+    meta: Rdict
+    kv_family: ColumnFamily
+    """For write batches, as are the other two."""
+    log_family: ColumnFamily
+    meta_family: ColumnFamily
+
+    def close(self) -> None:
+        """Close it, and let go of all its parts, so that whoever still holds this record locks nothing.
+
+        Raises:
+            StoreFailed: an earlier error came up again; it is closed all the same.
+        """
+        try:
+            with translated(self.path):
+                self.rocks.close()
+        finally:
+            del self.rocks, self.kv, self.log, self.meta, self.kv_family, self.log_family, self.meta_family
+
+
+def open_database(path: Path, resources: RocksResources, *, create: bool) -> Database:
+    """Open the database of one bucket.
+
+    Args:
+        path: Its directory.
+        resources: Of the store.
+        create: Make a new one, which must not exist; else it must.
+
+    Raises:
+        StoreLocked: it is open already.
+        DataCorrupted: it is damaged, or not there.
+        StoreFailed: the disk refused.
+    """
+    families = {
+        "kv": resources.family_options(point_reads=True),
+        "log": resources.family_options(point_reads=False),
+        "meta": resources.family_options(point_reads=False),
+    }
+    with translated(path):
+        rocks = Rdict(str(path), resources.database_options(create=create), families)
+        return Database(
+            path,
+            rocks,
+            kv=rocks.get_column_family("kv"),
+            log=rocks.get_column_family("log"),
+            meta=rocks.get_column_family("meta"),
+            kv_family=rocks.get_column_family_handle("kv"),
+            log_family=rocks.get_column_family_handle("log"),
+            meta_family=rocks.get_column_family_handle("meta"),
+        )

@@ -1,0 +1,269 @@
+"""The blocking twin of the client, for scripts, notebooks and Spark. Same names, same arguments, same errors.
+
+Each client has one background thread with its own trio loop, which answers keepalives while the caller is busy. What
+waits in it for a caller is bounded by the scan's credit. A client may be used by many threads at once; a scan's
+batches are for one thread at a time.
+
+Example:
+    >>> with scanner.sync.connect("127.0.0.1:9123") as client:
+    ...     orders = client.table("orders")
+    ...     frame = orders.new_scan().select("o_orderkey", "o_totalprice").limit(10).to_pandas()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from scanner import client as trio_client
+from scanner.client import BUCKETS_DEFAULT, Keys
+from scanner.portal import Held, Portal
+from scanner.scan import ScanBuilder, ScanPlan
+
+if TYPE_CHECKING:
+    import ssl
+
+    import pandas as pd
+
+    from scanner.statistics import ScanStatistics
+    from scanner.table import TableDescription
+    from scanner.table_scan import Batches as TrioBatches
+    from scanner.writer import OffsetRange, OnAcknowledged, Rows, WriteResult
+    from scanner.writer import Writer as TrioWriter
+    from transport import TransportConfig
+
+__all__ = ["Batches", "Client", "Scan", "Table", "Writer", "connect"]
+
+
+def connect(
+    endpoint: str,
+    *,
+    config: TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+) -> Client:
+    """Connect to a server. Use the client in a `with` block, or close it.
+
+    Args:
+        endpoint: `HOST:PORT`, or `HOST` for port 9123.
+        config: Limits of the connection.
+        ssl_context: For TLS; None: plaintext.
+
+    Raises:
+        ArgumentInvalid: The endpoint cannot be read.
+        ServerUnavailable: Nobody answers there.
+    """
+    portal = Portal(f"weir client of {endpoint}")
+    try:
+        held = portal.hold(trio_client.connect(endpoint, config=config, ssl_context=ssl_context))
+    except BaseException:
+        portal.close()
+        raise
+    return Client(portal, held)
+
+
+class Client:
+    """A connection to one server; made by `connect`. Any number of threads may use it."""
+
+    def __init__(self, portal: Portal, held: Held[trio_client.Client]) -> None:
+        self._portal = portal
+        self._held = held
+        self._client = held.value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def endpoint(self) -> str:
+        """What it is connected to."""
+        return self._client.endpoint
+
+    def close(self) -> None:
+        """End the connection and the thread. Idempotent. Calls that run in other threads fail."""
+        try:
+            self._held.leave()
+        finally:
+            self._portal.close()
+
+    def create_table(
+        self, name: str, schema: pa.Schema, primary_key: Sequence[str], buckets: int = BUCKETS_DEFAULT
+    ) -> Table:
+        """Create a table; see `scanner.Client.create_table`."""
+        return Table(
+            self._portal, self._portal.call(self._client.create_table, name, schema, primary_key, buckets)
+        )
+
+    def table(self, name: str) -> Table:
+        """Look a table up; see `scanner.Client.table`."""
+        return Table(self._portal, self._portal.call(self._client.table, name))
+
+    def tables(self) -> list[TableDescription]:
+        """All tables, by name."""
+        return self._portal.call(self._client.tables)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table with everything in it; see `scanner.Client.drop_table`."""
+        self._portal.call(self._client.drop_table, name)
+
+
+class Table:
+    """A table of a server; see `scanner.Table`."""
+
+    def __init__(self, portal: Portal, table: trio_client.Table) -> None:
+        self._portal = portal
+        self._table = table
+
+    @property
+    def description(self) -> TableDescription:
+        """What the server said."""
+        return self._table.description
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._table.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._table.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Its key columns, in key order."""
+        return self._table.primary_key
+
+    @property
+    def buckets(self) -> int:
+        """Its number of buckets."""
+        return self._table.buckets
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def new_scan(self) -> Scan:
+        """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
+        return Scan(self._portal, self._table.new_scan())
+
+    def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Insert or update rows; see `scanner.Table.write`. The callback runs in the client's thread."""
+        return self._portal.call(self._table.write, rows, on_acknowledged)
+
+    def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Delete rows by their primary key; see `scanner.Table.delete`."""
+        return self._portal.call(self._table.delete, keys, on_acknowledged)
+
+    @contextmanager
+    def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:
+        """Open a writer for many batches; leaving the block waits until everything is durable."""
+        held = self._portal.hold(self._table.open_writer(on_acknowledged))
+        try:
+            yield Writer(self._portal, held.value)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+    def offsets(self) -> list[OffsetRange]:
+        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
+        return self._portal.call(self._table.offsets)
+
+
+class Writer:
+    """Sends rows to one table; made by `Table.open_writer`. For one thread."""
+
+    def __init__(self, portal: Portal, writer: TrioWriter) -> None:
+        self._portal = portal
+        self._writer = writer
+
+    @property
+    def result(self) -> WriteResult:
+        """What is acknowledged until now; all of it once the block is left."""
+        return self._writer.result
+
+    def write(self, rows: Rows) -> None:
+        """Send rows; see `scanner.writer.Writer.write`. Waits while too much is not acknowledged."""
+        self._portal.call(self._writer.write, rows)
+
+
+class Scan(ScanBuilder):
+    """A scan of a table: described by its builder methods, run any number of times."""
+
+    def __init__(self, portal: Portal, scan: trio_client.Scan) -> None:
+        super().__init__(scan.plan)
+        self._portal = portal
+        self._scan = scan
+
+    def _derive(self, plan: ScanPlan) -> Scan:
+        return Scan(self._portal, self._scan.with_plan(plan))
+
+    @contextmanager
+    def execute(self) -> Iterator[Batches]:
+        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
+
+        Example:
+            >>> with scan.execute() as batches:
+            ...     for batch in batches: ...
+            >>> batches.statistics().rows
+        """
+        held = self._portal.hold(self._scan.execute())
+        try:
+            yield Batches(self._portal, held.value)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Run the scan and yield its batches. Closing the iterator early ends the scan at the server, too."""
+        with self.execute() as batches:
+            yield from batches
+
+    def to_arrow(self) -> pa.Table:
+        """Run the scan and collect every row."""
+        with self.execute() as batches:
+            return pa.Table.from_batches(batches, schema=batches.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Run the scan and collect every row as a data frame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+
+class Batches(Iterator[pa.RecordBatch]):
+    """The batches of a running scan; made by `Scan.execute`. See `scanner.table_scan.Batches`."""
+
+    def __init__(self, portal: Portal, batches: TrioBatches) -> None:
+        self._portal = portal
+        self._batches = batches
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._batches.schema
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; the one before counts as consumed.
+
+        Raises:
+            StopIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
+            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
+            trio.ClosedResourceError: The scan or the client was left.
+            trio.BusyResourceError: Another thread is waiting for a batch.
+        """
+        try:
+            return self._portal.call(self._batches.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+    def statistics(self) -> ScanStatistics:
+        """What the scan did until now; may be asked for during and after the scan."""
+        return self._batches.statistics()

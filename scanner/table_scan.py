@@ -1,0 +1,206 @@
+"""A table scan: the scans of its buckets, multiplexed over one connection into one sequence of batches.
+
+Invariants:
+
+1. Every bucket of the plan is scanned once, or the scan fails; one failing bucket ends the others.
+2. What the consumer has to hold is bounded: by push, the buckets' shares of the credit add up to no more than the
+   credit (a byte each at least); by session, by the page depth. A bucket gives its share back, to one that has not
+   begun, when its last batch is consumed.
+3. With a row limit, exactly so many rows come out if there are as many; then every stream is reset at once.
+4. Leaving the block, however, ends every stream before it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.digest import combine_digests
+from scanner.errors import ScannerError, SourceUnsupported
+from scanner.hand_off import HandOff
+from scanner.nesting import bare
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.pull.session_client import SessionReceiver, fetch_bucket
+from scanner.query import ScanQuery, query_to_proto
+from scanner.receiver import PushReceiver, receive_bucket
+from scanner.scan import ScanMode, ScanPlan, ScanSource
+from scanner.statistics import BucketProgress, ScanStatistics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from transport import Client
+
+BUCKETS_IN_PARALLEL_MAX: Final = 64
+"""Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
+
+_SOURCES: Final = {
+    ScanSource.LIVE_KV: pb.SCAN_SOURCE_LIVE_KV,
+    ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
+    ScanSource.LOG: pb.SCAN_SOURCE_LOG,
+    ScanSource.HYBRID: pb.SCAN_SOURCE_HYBRID,
+}
+
+
+class Batches:
+    """The batches of a running scan: an asynchronous iterator for one consumer.
+
+    A batch counts as consumed when the next one is asked for; only then is its credit given back. Its memory is the
+    message that brought it and lives as long as the batch or a view of it does.
+    """
+
+    def __init__(self, plan: ScanPlan) -> None:
+        self._plan = plan
+        self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
+        self._hand_off = HandOff(producers=len(self._progress))
+        self._rows_left = plan.row_limit
+        self._started_at = trio.current_time()
+        self._tasks = trio.CancelScope()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._plan.schema
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """The next batch; it has at least one row.
+
+        Raises:
+            StopAsyncIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
+            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
+            trio.ClosedResourceError: The scan was left before its end.
+            trio.BusyResourceError: Another task is waiting for a batch.
+
+        Waits:
+            For the next batch of any bucket.
+
+        Cancellation:
+            Loses and repeats nothing: a poll with a timeout can be repeated.
+        """
+        while True:
+            delivery = await self._hand_off.take()
+            if delivery is None:
+                raise StopAsyncIteration
+            batch = self._within_limit(delivery.batch)
+            if batch.num_rows:
+                self._progress[delivery.bucket].rows += batch.num_rows
+                return batch
+
+    def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._rows_left is None:
+            return batch
+        batch = batch.slice(0, self._rows_left)
+        self._rows_left -= batch.num_rows
+        if self._rows_left == 0 and len(self._progress) > 1:
+            # Each bucket was asked for the limit, so the others have more to give. A single one ends by itself.
+            self._tasks.cancel()
+            self._hand_off.end()
+        return batch
+
+    def statistics(self) -> ScanStatistics:
+        """What the scan did until now; may be asked for during and after the scan."""
+        progress = [self._progress[bucket] for bucket in sorted(self._progress)]
+        first_put_at = self._hand_off.first_put_at
+        digests = [each.digest for each in progress if each.digest is not None]
+        return ScanStatistics(
+            rows=sum(each.rows for each in progress),
+            digest=combine_digests(digests) if len(digests) == len(progress) else None,
+            buckets=tuple(each.freeze() for each in progress),
+            bytes_received=sum(each.bytes_received for each in progress),
+            requests=sum(each.requests for each in progress),
+            credit_messages=sum(each.credit_messages for each in progress),
+            first_batch_s=None if first_put_at is None else first_put_at - self._started_at,
+            overrun_bytes=max((each.overrun_bytes for each in progress), default=0),
+            held_bytes_max=self._hand_off.held_bytes_max,
+        )
+
+    async def _receive(self, client: Client) -> None:
+        """Scan all buckets. Failures go to the hand-off, where the consumer meets them."""
+        parallel = min(len(self._progress), BUCKETS_IN_PARALLEL_MAX)
+        slots = trio.Semaphore(parallel)
+        window_bytes = max(1, self._plan.credit_bytes // parallel)
+        with self._tasks:
+            async with trio.open_nursery() as nursery:
+                for progress in self._progress.values():
+                    await slots.acquire()
+                    nursery.start_soon(self._receive_bucket, client, progress, window_bytes, slots)
+
+    async def _receive_bucket(
+        self, client: Client, progress: BucketProgress, window_bytes: int, slots: trio.Semaphore
+    ) -> None:
+        try:
+            if self._plan.mode is ScanMode.PUSH:
+                await self._push(client, progress, window_bytes)
+            else:
+                await self._pull(client, progress)
+        except (ScannerError, trio.ClosedResourceError) as error:
+            self._hand_off.fail(error)
+            self._tasks.cancel()
+            return
+        self._hand_off.finish()
+        if len(self._progress) > BUCKETS_IN_PARALLEL_MAX:
+            await self._hand_off.wait_consumed(progress.bucket)
+        slots.release()
+
+    async def _push(self, client: Client, progress: BucketProgress, window_bytes: int) -> None:
+        what = self._name(progress)
+        receiver = PushReceiver(what, self._plan.schema, window_bytes, progress)
+        scan_open = pb.ScanOpen(source=_SOURCES[self._plan.source], query=self._query(progress.bucket))
+        await receive_bucket(client, scan_open, receiver, progress, self._hand_off, what)
+
+    async def _pull(self, client: Client, progress: BucketProgress) -> None:
+        what = self._name(progress)
+        query = self._query(progress.bucket)
+        receiver = SessionReceiver(what, query, self._plan.page_bytes, self._plan.schema, progress)
+        await fetch_bucket(client, receiver, progress, self._hand_off, self._plan.page_depth, what)
+
+    def _name(self, progress: BucketProgress) -> str:
+        return f"{self._plan.table.name} bucket {progress.bucket}"
+
+    def _query(self, bucket: int) -> pb.ScanQuery:
+        plan = self._plan
+        return query_to_proto(
+            ScanQuery(
+                table=plan.table.name,
+                bucket=bucket,
+                columns=plan.columns,
+                predicates=plan.predicates,
+                row_limit=plan.row_limit,
+                range=plan.key_range,
+            )
+        )
+
+
+@asynccontextmanager
+async def open_scan(client: Client, plan: ScanPlan) -> AsyncIterator[Batches]:
+    """Run a table scan for the length of a block.
+
+    Args:
+        client: The connection; it is shared with whatever else runs on it.
+        plan: What to scan.
+
+    Yields:
+        The batches. Nothing has been waited for: a refusal by the server comes with the first batch asked for.
+
+    Raises:
+        SourceUnsupported: The session model has no source but LIVE_KV.
+
+    Cancellation:
+        Ends every stream.
+    """
+    if plan.mode is ScanMode.SESSION and plan.source is not ScanSource.LIVE_KV:
+        raise SourceUnsupported(f"mode session reads LIVE_KV only, not {plan.source.name}; use mode push")
+    batches = Batches(plan)
+    async with bare(trio.open_nursery()) as nursery:
+        nursery.start_soon(batches._receive, client)
+        try:
+            yield batches
+        finally:
+            batches._hand_off.close()
+            batches._tasks.cancel()

@@ -1,0 +1,165 @@
+"""`weir.v1.Tables`: tables, their offsets and their writes.
+
+A write stream is a pipeline: while one request waits for the disk, the next ones are decoded and queued. Its
+responses come in the order of its requests, each when its request is durable in every bucket it touches; after
+the first request that fails come no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import trio
+
+from scanner.descriptions import description_from_proto, description_to_proto
+from scanner.errors import ScannerError
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.query import parse_request
+from scanner.tasks import run_with_companion
+from scanner.writes import conform_request, encode_mutations, route
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.buckets import PendingWrite
+    from scanner.catalog import Catalog, ServedTable
+    from scanner.config import ScannerConfig
+    from scanner.storage.interface import Mutation
+    from transport import ServerStream
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A request that is queued in all its buckets."""
+
+    writes: tuple[tuple[int, PendingWrite], ...]
+    """By bucket, ascending."""
+
+
+_Answer: TypeAlias = _Submitted | ScannerError
+
+
+class TablesService:
+    """Serves the calls of `weir.v1.Tables`.
+
+    Args:
+        catalog: Of the server.
+        config: Bounds of writes.
+    """
+
+    def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
+        self._catalog = catalog
+        self._config = config
+
+    async def create_table(self, request: Buffer) -> bytes:
+        """Create a table, and answer with its description as stored.
+
+        Raises:
+            ScannerError: No such table can be, or its name is taken.
+        """
+        message = parse_request(pb.CreateTableRequest, request)
+        description = await self._catalog.create(description_from_proto(message.table))
+        return pb.CreateTableResponse(table=description_to_proto(description)).SerializeToString()
+
+    async def drop_table(self, request: Buffer) -> bytes:
+        """Drop a table, and end its scans.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        await self._catalog.drop(parse_request(pb.DropTableRequest, request).table)
+        return pb.DropTableResponse().SerializeToString()
+
+    async def list_tables(self, request: Buffer) -> bytes:
+        """Answer with all tables, by name."""
+        parse_request(pb.ListTablesRequest, request)
+        tables = [description_to_proto(each) for each in await self._catalog.descriptions()]
+        return pb.ListTablesResponse(tables=tables).SerializeToString()
+
+    async def describe_table(self, request: Buffer) -> bytes:
+        """Answer with one table.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        table = await self._catalog.table(parse_request(pb.DescribeTableRequest, request).table)
+        return pb.DescribeTableResponse(table=description_to_proto(table.description)).SerializeToString()
+
+    async def list_offsets(self, request: Buffer) -> bytes:
+        """Answer with the oldest offset and the log end of every bucket.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        table = await self._catalog.table(parse_request(pb.ListOffsetsRequest, request).table)
+        ranges = []
+        for index in range(table.description.buckets):
+            bucket = (await self._catalog.bucket(table, index)).storage
+            ranges.append(
+                pb.OffsetRange(bucket=index, start_offset=bucket.log_start, end_offset=bucket.log_end)
+            )
+        return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
+
+    async def write(self, stream: ServerStream) -> None:
+        """Handle one write stream.
+
+        Raises:
+            ScannerError: A request failed; the requests before it were answered.
+            TransportError: The stream or the connection is gone; what was queued is written all the same.
+        """
+        sender, receiver = trio.open_memory_channel[_Answer](self._config.write_requests_in_flight_max)
+        await run_with_companion(
+            functools.partial(self._respond, stream, receiver),
+            functools.partial(self._accept, stream, sender),
+        )
+
+    async def _accept(self, stream: ServerStream, answers: trio.MemorySendChannel[_Answer]) -> None:
+        async with answers:
+            while (message := await stream.receive()) is not None:
+                try:
+                    answer: _Answer = await self._submit(message)
+                except ScannerError as error:
+                    # Its turn to be told comes after the answers to the requests before it.
+                    answer = error
+                await answers.send(answer)
+                if isinstance(answer, ScannerError):
+                    return
+
+    @staticmethod
+    async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:
+        async with answers:
+            async for answer in answers:
+                if isinstance(answer, ScannerError):
+                    raise answer
+                response = pb.WriteResponse()
+                for index, write in answer.writes:
+                    start, end = await write.wait_durable()
+                    if start < end:
+                        response.ranges.add(bucket=index, start_offset=start, end_offset=end)
+                await stream.send(response.SerializeToString())
+
+    async def _submit(self, message: Buffer) -> _Submitted:
+        request = parse_request(pb.WriteRequest, message)
+        table = await self._catalog.table(request.table)
+        routed = await self._encode(request, table)
+        buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
+        for _, bucket in buckets:
+            await bucket.wait_room()
+        # No waiting from here on: the requests of one stream reach every bucket in their order.
+        return _Submitted(tuple((index, bucket.submit(routed[index])) for index, bucket in buckets))
+
+    async def _encode(self, request: pb.WriteRequest, table: ServedTable) -> dict[int, list[Mutation]]:
+        batch = conform_request(request, table.description, self._config.write_rows_max)
+        routed: dict[int, list[Mutation]] = {}
+        for mutations in encode_mutations(
+            batch,
+            delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
+            key_codec=table.key_codec,
+            row_codec=table.row_codec,
+            slice_rows=self._config.write_slice_rows_max,
+        ):
+            route(mutations, table.description.buckets, routed)
+            await trio.lowlevel.checkpoint()
+        return routed

@@ -1,0 +1,208 @@
+"""The commands in this process, against a server in another thread: what they print and how they fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scanner.cli import run, weir
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+CSV = "id,name,price\n" + "".join(f"{i},name {i},{i / 4}\n" for i in range(200)) + "200,,NA\n"
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server for the tests of this file."""
+    with running_server(tmp_path_factory.mktemp("data")) as running:
+        yield running
+
+
+@pytest.fixture
+def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
+    """Runs one command; returns its exit code, output and error lines."""
+
+    def execute(*words: object) -> tuple[int, str, str]:
+        code = run([*map(str, words), "-e", server.endpoint])
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return execute
+
+
+@pytest.fixture
+def csv_file(tmp_path: Path) -> Path:
+    """201 rows, the last with nulls."""
+    path = tmp_path / "items.csv"
+    path.write_text(CSV)
+    return path
+
+
+@pytest.fixture
+def items(command: Weir, csv_file: Path) -> Iterator[str]:
+    """A loaded table."""
+    code, out, _ = command("load", csv_file, "--primary-key", "id", "--buckets", "2")
+    assert code == 0
+    assert out.startswith("loaded 201 rows into items")
+    yield "items"
+    assert command("drop", "items", "--yes")[0] == 0
+
+
+def one_line(result: tuple[int, str, str], *, code: int = 1) -> str:
+    """The only error line of a failed command."""
+    assert result[0] == code
+    assert result[1] == ""
+    (line,) = result[2].splitlines()
+    assert line.startswith("weir: ")
+    return line
+
+
+def test_tables_and_describe(command: Weir, items: str) -> None:
+    """A loaded table is listed, and described with types, key and offsets."""
+    assert "items" in command("tables")[1]
+    described = command("describe", items)[1]
+    assert "primary key id; 2 buckets" in described
+    assert "double" in described
+
+
+@pytest.mark.parametrize("mode", ["push", "session"])
+def test_scan_as_json(command: Weir, items: str, mode: str) -> None:
+    """One object per line, all rows, columns as asked for."""
+    code, out, err = command("scan", items, "--mode", mode, "--format", "json", "--columns", "price,id")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert list(rows[0]) == ["price", "id"]
+    assert {row["id"]: row["price"] for row in rows} == {i: i / 4 for i in range(200)} | {200: None}
+
+
+def test_scan_as_table_is_short(command: Weir, items: str) -> None:
+    """A table shows a screenful and says so; a limit is taken at its word."""
+    _, out, err = command("scan", items)
+    assert len(out.splitlines()) == 52
+    assert "the first 50 rows" in err
+    _, out, err = command("scan", items, "--limit", "60")
+    assert len(out.splitlines()) == 62
+    assert err == ""
+
+
+def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
+    """A file gets its format from its name, and what it cost is told apart from it."""
+    path = tmp_path / "out.parquet"
+    code, out, err = command("scan", items, "-o", path, "--stats")
+    assert (code, out) == (0, "")
+    assert pq.read_table(path).num_rows == 201
+    assert "requests" in err
+    assert "log offset" in err
+
+
+def test_scan_where(command: Weir, items: str) -> None:
+    """Conditions are read by the type of their column; several are all required."""
+    out = command("scan", items, "--where", "price >= 1.5", "-w", "name = 'name 7'", "--format", "json")[1]
+    assert json.loads(out) == {"id": 7, "name": "name 7", "price": 1.75}
+    assert command("scan", items, "-w", "name is null", "--format", "none")[1] == "1 rows\n"
+    assert (
+        command("scan", items, "-w", "name is not null", "-w", "id != 3", "--format", "none")[1]
+        == "199 rows\n"
+    )
+
+
+def test_delete_by_key(command: Weir, items: str) -> None:
+    """Keys are deleted; one that is not there is no error."""
+    assert command("delete", items, "1", "2", "777")[1] == "deleted 2 rows of items\n"
+    assert command("scan", items, "--format", "none")[1] == "199 rows\n"
+    assert "int64" in one_line(command("delete", items, "one"))
+    assert "form id" in one_line(command("delete", items, "1,2"))
+
+
+def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> None:
+    """A second load of the same keys leaves as many rows; another key or bucket count is refused."""
+    assert command("load", csv_file)[0] == 0
+    assert command("scan", items, "--format", "none")[1] == "201 rows\n"
+    assert "primary key id" in one_line(command("load", csv_file, "-k", "name"))
+    assert "2 buckets" in one_line(command("load", csv_file, "--buckets", "3"))
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        ("a,b\n1,2\n", ["-k", "id"], "no column 'id' for the primary key; it has a, b"),
+        ("a,b\n1,2\n", [], "--primary-key COLUMNS, out of a, b"),
+        ("a,b\n1,2\n,3\n", ["-k", "a"], "'a' is null in row 2"),
+        ("a,b\n1\n", ["-k", "a"], "cannot be read as CSV"),
+        ("a,b\n1,2\n", ["-k", "a", "-t", "no/name"], "not valid"),
+    ],
+)
+def test_load_that_makes_no_sense(
+    command: Weir, tmp_path: Path, content: str, words: list[str], message: str
+) -> None:
+    """Each mistake is one line that says what to do, and leaves no table behind."""
+    path = tmp_path / "fresh.csv"
+    path.write_text(content)
+    assert message in one_line(command("load", path, *words))
+    assert "fresh" not in command("tables")[1]
+
+
+def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: Path) -> None:
+    """Missing and unknown columns, and values of another type, are told by name."""
+    path = tmp_path / "items.csv"
+    for content, message in [
+        ("id,name\n1,a\n", "no column price"),
+        ("id,name,price,more\n1,a,1,1\n", "no column more"),
+        ("id,name,price\nx,a,1\n", "'x'"),
+    ]:
+        path.write_text(content)
+        assert message in one_line(command("load", path))
+    parquet = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"id": ["x"], "name": ["a"], "price": [1.0]}), parquet)
+    assert "id" in one_line(command("load", parquet))
+
+
+def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> None:
+    """Unknown tables, columns, modes, formats and conditions are one line each that lists what there is."""
+    assert "items" in one_line(command("scan", "item"))
+    assert "did you mean 'price'" in one_line(command("scan", items, "-c", "prise"))
+    assert "'push', 'session'" in one_line(command("scan", items, "--mode", "pull"), code=2)
+    assert "'table', 'json', 'parquet', 'none'" in one_line(command("scan", items, "--format", "xml"), code=2)
+    assert "double" in one_line(command("scan", items, "-w", "price > much"))
+    assert "cannot read the condition" in one_line(command("scan", items, "-w", "price"))
+    assert "colour" in one_line(command("scan", items, "-w", "colour = red"))
+    assert "missing" in one_line(command("scan", items, "-o", tmp_path / "missing" / "x.json"))
+    assert "--limit" in one_line(command("scan", items, "--limit", "-1"), code=2)
+
+
+def test_drop_asks_first(command: Weir, items: str) -> None:
+    """Dropping without a terminal to ask on needs --yes; a table that is not there is told first."""
+    assert "--yes" in one_line(command("drop", items))
+    assert "nope" in one_line(command("drop", "nope"))
+
+
+def test_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody answers, one line says how to start a server there."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert run(["tables", "-e", f"127.0.0.1:{port}"]) == 1
+    assert f"weir serve --data DIR --host 127.0.0.1 --port {port}" in capsys.readouterr().err
+    assert run(["tables", "-e", "nonsense:port"]) == 1
+    assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_serve_refuses_to_be_open_to_everyone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Plaintext beyond the loopback interface has to be asked for."""
+    assert run(["serve", "--data", str(tmp_path), "--host", "0.0.0.0"]) == 1
+    assert "--insecure-bind-any" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [None, *sorted(weir.commands)])
+def test_help_has_an_example(name: str | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command's help shows how it is used."""
+    assert run([*([name] if name else []), "--help"]) == 0
+    assert f"weir {name or ''}" in capsys.readouterr().out.partition("Example:")[2]

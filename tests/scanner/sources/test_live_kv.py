@@ -1,0 +1,243 @@
+"""LIVE_KV: which rows come, in which pieces, with which digest, and when storage is read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
+from scanner.filters import Operator, Predicate
+from scanner.keys import KeyRange
+from scanner.query import ScanQuery
+from scanner.sources.interface import Batch, EndReason
+from scanner.sources.live_kv import LiveKvSource
+from scanner.storage.interface import Mutation
+from scanner.wire import batch_size_bytes
+from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest
+
+if TYPE_CHECKING:
+    from scanner.storage.memory import MemoryStore
+
+ROWS = 200
+STORE = filled_store(ROWS)
+ANY = 1 << 30
+EVERYTHING = KeyRange()
+
+
+def open_source(
+    store: MemoryStore = STORE,
+    *,
+    columns: tuple[str, ...] = (),
+    predicates: tuple[Predicate, ...] = (),
+    limit: int | None = None,
+    key_range: KeyRange = EVERYTHING,
+    block_rows_max: int = 64,
+    block_bytes_max: int = ANY,
+) -> LiveKvSource:
+    """A scan of the sample table."""
+    return LiveKvSource(
+        store.bucket("items", 0),
+        store.table("items"),
+        store.row_codec("items"),
+        ScanQuery(table="items", columns=columns, predicates=predicates, row_limit=limit, range=key_range),
+        block_rows_max=block_rows_max,
+        block_bytes_max=block_bytes_max,
+    )
+
+
+def drive(source: LiveKvSource, payload_bytes_max: int = ANY, rows_max: int = ANY) -> list[Batch]:
+    """Step and take as a push scan does, to the end."""
+    batches = []
+    while source.end is None:
+        batch = source.take(payload_bytes_max, rows_max)
+        if batch is not None:
+            batches.append(batch)
+        elif source.wants_step:
+            source.step()
+    return batches
+
+
+def ids(batches: list[Batch]) -> list[int]:
+    """The keys delivered, in order."""
+    return [key for batch in batches for key in batch.rows.column("id").to_pylist()]
+
+
+def test_a_scan_delivers_every_row_in_key_order() -> None:
+    """Rows come back as written, whole and in order, and the end is said once there is nothing left."""
+    source = open_source()
+    batches = drive(source)
+
+    assert pa.concat_batches([each.rows for each in batches]).equals(sample(range(ROWS)))
+    assert [each.row_ordinal for each in batches] == [0, 64, 128, 192]
+    assert (source.end, source.rows) == (EndReason.EXHAUSTED, ROWS)
+    assert source.digest == stored_digest(STORE, range(ROWS))
+    assert source.take(ANY, ANY) is None
+
+
+def test_an_empty_bucket_ends_at_once_and_has_an_offset() -> None:
+    """No rows, a proven end, the log offset, and the digest of nothing."""
+    source = open_source(filled_store(0))
+
+    assert (source.log_offset, source.wants_step) == (0, True)
+    assert drive(source) == []
+    assert (source.end, source.rows, source.digest) == (EndReason.EXHAUSTED, 0, 0)
+
+
+def test_later_writes_are_invisible() -> None:
+    """The scan shows the bucket as of its offset, whatever is committed meanwhile."""
+    store = filled_store(100)
+    source = open_source(store, block_rows_max=10)
+    source.step()
+    keys = store.key_codec("items").encode_batch(sample([50]))
+    store.bucket("items", 0).commit(
+        [[*mutations(store, "items", sample([70, 500])), Mutation(keys[0], None)]]
+    )
+
+    assert source.log_offset == 100
+    assert ids(drive(source)) == list(range(100))
+    assert source.digest == stored_digest(store, range(100))
+
+
+@given(st.integers(1, 3000), st.integers(1, 80), st.integers(1, 80), st.integers(1, 4000), st.booleans())
+def test_pieces_fit_and_do_not_change_the_whole(
+    payload_max: int, rows_max: int, block_rows: int, block_bytes: int, some: bool
+) -> None:
+    """However blocks and batches are cut: same rows, same digest, ordinals without a gap, bounds kept."""
+    predicates = (Predicate("sold", Operator.EQUAL, (True,)),) if some else ()
+    source = open_source(predicates=predicates, block_rows_max=block_rows, block_bytes_max=block_bytes)
+    batches = drive(source, payload_max, rows_max)
+
+    assert ids(batches) == list(range(0, ROWS, 2 if some else 1))
+    assert source.digest == stored_digest(STORE, range(ROWS))
+    ordinal = 0
+    for batch in batches:
+        assert batch.row_ordinal == ordinal
+        assert batch.payload_bytes == batch_size_bytes(batch.rows)
+        assert 1 <= batch.rows.num_rows <= rows_max
+        assert batch.payload_bytes <= payload_max or batch.rows.num_rows == 1
+        ordinal += batch.rows.num_rows
+    assert source.rows == ordinal
+
+
+@given(st.integers(0, ROWS + 5), st.integers(1, 50), st.integers(1, 2000), st.booleans())
+def test_a_limit_is_exact_and_the_digest_ends_with_it(
+    limit: int, block_rows: int, payload_max: int, some: bool
+) -> None:
+    """Exactly `limit` rows come; the digest covers what was scanned up to the last of them."""
+    predicates = (Predicate("sold", Operator.EQUAL, (False,)),) if some else ()
+    source = open_source(limit=limit, predicates=predicates, block_rows_max=block_rows)
+    delivered = ids(drive(source, payload_max))
+    passing = list(range(1, ROWS, 2)) if some else list(range(ROWS))
+
+    assert delivered == passing[:limit]
+    if limit <= len(passing):
+        assert source.end is EndReason.LIMIT
+        assert source.digest == stored_digest(STORE, range(delivered[-1] + 1) if delivered else ())
+    else:
+        assert source.end is EndReason.EXHAUSTED
+        assert source.digest == stored_digest(STORE, range(ROWS))
+
+
+def test_a_limit_reads_no_more_than_it_needs() -> None:
+    """Without a filter, a limit of 3 reads 3 stored rows, and the iterator is freed with the last of them."""
+    source = open_source(limit=3)
+    source.step()
+
+    assert not source.wants_step
+    assert source.pending_bytes == batch_size_bytes(sample(range(3)))
+    with pytest.raises(StoreClosed):
+        source.step()
+    assert ids(drive(source)) == [0, 1, 2]
+
+
+def test_the_position_is_behind_the_last_row_delivered() -> None:
+    """Of a block delivered in part, the digest covers the part; behind it, also what was filtered out."""
+    source = open_source(predicates=(Predicate("id", Operator.IN, (3, 7)),), block_rows_max=10)
+    source.step()
+    assert (source.rows, source.digest) == (0, 0)
+    source.take(ANY, 1)
+    assert (source.rows, source.digest) == (1, stored_digest(STORE, range(4)))
+    source.take(ANY, 1)
+    assert (source.rows, source.digest) == (2, stored_digest(STORE, range(10)))
+
+
+def test_a_filter_that_drops_everything_returns_after_every_block() -> None:
+    """Each step is bounded and moves the position, though there is nothing to take."""
+    source = open_source(predicates=(Predicate("id", Operator.LESS, (0,)),), block_rows_max=50)
+    for block in range(1, 5):
+        source.step()
+        assert source.take(ANY, ANY) is None
+        assert source.pending_bytes == 0
+        assert source.digest == stored_digest(STORE, range(50 * block))
+    assert source.end is None
+    source.step()
+    assert source.end is EndReason.EXHAUSTED
+
+
+def test_columns_come_in_the_order_asked_for() -> None:
+    """Projection keeps the asked order; columns only the filter needs are not delivered."""
+    source = open_source(columns=("price", "id"), predicates=(Predicate("name", Operator.IS_NULL),), limit=2)
+
+    assert source.schema == pa.schema([SCHEMA.field("price"), SCHEMA.field("id")])
+    assert [each.rows.to_pydict() for each in drive(source)] == [{"price": [0.0, 0.75], "id": [0, 3]}]
+
+
+def test_the_digest_is_of_stored_rows_whatever_is_projected() -> None:
+    """Two scans of one state have one digest, whichever columns they ask for."""
+    narrow = open_source(columns=("sold",))
+    drive(narrow)
+
+    assert narrow.digest == stored_digest(STORE, range(ROWS))
+
+
+@given(st.integers(-5, ROWS + 5), st.integers(-5, ROWS + 5))
+def test_a_key_range_is_half_open(start: int, end: int) -> None:
+    """Keys from the start, included, to the end, excluded; crossed bounds hold nothing."""
+    codec = STORE.key_codec("items")
+    source = open_source(key_range=KeyRange(codec.encode([start]), codec.encode([end])))
+
+    expected = list(range(max(start, 0), min(end, ROWS)))
+    assert ids(drive(source)) == expected
+    assert source.digest == stored_digest(STORE, expected)
+
+
+def test_pages_gather_several_blocks() -> None:
+    """Stepped until a page is full, `take` makes one batch of the blocks and keeps the rest."""
+    source = open_source(block_rows_max=10)
+    page_bytes = 2000
+    while source.pending_bytes < page_bytes:
+        source.step()
+    batch = source.take(page_bytes, ANY)
+
+    assert batch is not None
+    assert batch.rows.num_rows > 10
+    assert 0.9 * page_bytes < batch.payload_bytes <= page_bytes
+    assert batch.rows.equals(sample(range(batch.rows.num_rows)))
+    assert source.digest == stored_digest(STORE, range(batch.rows.num_rows))
+    assert ids([batch, *drive(source)]) == list(range(ROWS))
+
+
+def test_unknown_columns_are_refused_before_anything_is_opened() -> None:
+    """A column that is not there, in projection or filter, lists those that are."""
+    with pytest.raises(ColumnNotFound, match="id, name, price, sold"):
+        open_source(columns=("id", "colour"))
+    with pytest.raises(ColumnNotFound, match="id, name, price, sold"):
+        open_source(predicates=(Predicate("colour", Operator.IS_NULL),))
+    with pytest.raises(ArgumentInvalid, match="price"):
+        open_source(predicates=(Predicate("price", Operator.EQUAL, ("red",)),))
+
+
+def test_a_closed_source_is_closed() -> None:
+    """Closing is idempotent, frees what was decoded, and a further step raises."""
+    source = open_source()
+    source.step()
+    source.close()
+    source.close()
+
+    assert source.take(ANY, ANY) is None
+    with pytest.raises(StoreClosed):
+        source.step()

@@ -1,0 +1,25 @@
+"""Stores for the storage tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scanner.storage.memory import MemoryStore
+from scanner.storage.store import RocksStore
+from tests.support.storage_tables import ITEMS
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Store
+
+
+@pytest.fixture(params=["rocks", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with the table `items`: the real one, then the verified fake."""
+    opened: Store = RocksStore.open(tmp_path / "data") if request.param == "rocks" else MemoryStore()
+    opened.create_table(ITEMS)
+    yield opened
+    opened.close()

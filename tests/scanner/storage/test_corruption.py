@@ -1,0 +1,159 @@
+"""Files that are really damaged: DATA_CORRUPTED, never a short scan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import DataCorrupted, ScannerError
+from scanner.keys import KeyRange
+from scanner.storage.config import Compression, StorageConfig
+from scanner.storage.store import RocksStore
+from tests.support.storage_damage import delete_change, file_with, flip
+from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, items_of, put, puts
+
+_ROWS = 5000
+_CONFIG = StorageConfig(compression=Compression.NONE, block_bytes=1024)
+
+
+def _make(directory: Path) -> None:
+    with RocksStore.open(directory, _CONFIG) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, f"row {number:06d}") for number in range(_ROWS))])
+        bucket.flush()
+
+
+@pytest.mark.parametrize("damaged_row", [0, 1, _ROWS // 2, _ROWS - 1])
+def test_a_damaged_block_ends_a_scan_with_an_error(tmp_path: Path, damaged_row: int) -> None:
+    """Rows before the damage are right; then the scan fails, again and again, and never says it is complete."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, f"row {damaged_row:06d}".encode()))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        scan = store.bucket("items", 0).open_scan()
+        rows: list[bytes] = []
+        with pytest.raises(DataCorrupted, match="checksum mismatch"):
+            while read := scan.read(100, 1 << 20):
+                rows += read.rows
+        assert len(rows) <= damaged_row
+        assert items_of(rows) == [(number, f"row {number:06d}") for number in range(len(rows))]
+        with pytest.raises(DataCorrupted):
+            scan.read(100, 1 << 20)
+
+
+def test_a_range_beside_the_damage_can_be_scanned(tmp_path: Path) -> None:
+    """Only scans that need the damaged block fail; the end of a range is proven without it."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        assert len(drain(bucket.open_scan(KeyRange(b"", item_key(2000))))) == 2000
+        assert len(drain(bucket.open_scan(KeyRange(item_key(3000), b"")))) == 2000
+        with pytest.raises(DataCorrupted):
+            drain(bucket.open_scan(KeyRange(item_key(2400), item_key(2600))))
+
+
+def test_damage_under_a_run_of_deletes_is_found(tmp_path: Path) -> None:
+    """Where all that is left of a range is unreadable, the scan is not empty but failed."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        bucket.commit([[put(9000, "kept")]])
+        with pytest.raises(DataCorrupted):
+            drain(bucket.open_scan(KeyRange(item_key(2500), item_key(2501))))
+
+
+def test_a_damaged_before_image_refuses_the_commit_and_changes_nothing(tmp_path: Path) -> None:
+    """A commit that cannot read what it replaces is refused as a whole; other keys can still be written."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        with pytest.raises(DataCorrupted):
+            bucket.commit([[put(1, "new"), delete(2500)]])
+        assert bucket.log_end == _ROWS
+        assert bucket.commit([[put(1, "new")]]) == [(_ROWS, _ROWS + 2)]
+
+
+def test_a_read_that_fails_only_once_is_found_too(tmp_path: Path) -> None:
+    """The bulk iterator stops silently; if the proof can read on, rows were missed, and that is an error."""
+    _make(tmp_path)
+    path, at = file_with(tmp_path, b"row 002500")
+    flip(path, at)
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        scan = store.bucket("items", 0).open_scan()
+        rows = scan.read(_ROWS, 1 << 30).rows
+        assert 0 < len(rows) < 2501
+        flip(path, at)
+        with pytest.raises(DataCorrupted, match="a read failed before key"):
+            scan.read(_ROWS, 1 << 30)
+
+
+def test_a_damaged_log_record_is_an_error_of_the_read(tmp_path: Path) -> None:
+    """Reading changes over a damaged block raises; no offset is skipped."""
+    _make(tmp_path)
+    kv_path, _ = file_with(tmp_path, b"row 002500")
+    for path in tmp_path.glob("tables/*/0000/*.sst"):
+        at = path.read_bytes().find(b"row 002500")
+        if path != kv_path and at >= 0:
+            flip(path, at)
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        assert len(list(bucket.read_changes(0, 2000))) == 2000
+        with pytest.raises(DataCorrupted):
+            list(bucket.read_changes(0, _ROWS))
+
+
+def test_a_missing_change_is_an_error_of_the_read(tmp_path: Path) -> None:
+    """The log is dense: a hole in it is damage, in the middle and at the end of what is read."""
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        assert bucket._database is not None
+        bucket._database.log.delete((2500).to_bytes(8, "big"))
+        for end in (2501, _ROWS):
+            with pytest.raises(DataCorrupted, match="2500 is missing"):
+                list(bucket.read_changes(0, end))
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"), [(_ROWS - 1, f"end at offset {_ROWS}"), (2500, "1 of the 5000")]
+)
+def test_a_log_with_a_hole_is_refused_at_open(tmp_path: Path, offset: int, message: str) -> None:
+    """Where changes are missing, rows are: the bucket does not open with less than was acknowledged."""
+    _make(tmp_path)
+    delete_change(tmp_path, offset)
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        for _ in range(2):
+            with pytest.raises(DataCorrupted, match=message):
+                store.bucket("items", 0)
+
+
+def test_a_failed_scan_does_not_keep_the_directory_locked(tmp_path: Path) -> None:
+    """Who still holds the error of a scan can close the store and open it again."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    kept: list[ScannerError] = []
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        scan = store.bucket("items", 0).open_scan()
+        try:
+            drain(scan)
+        except DataCorrupted as error:
+            kept.append(error)
+    assert kept
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        assert store.bucket("items", 0).log_end == _ROWS
+
+
+@pytest.mark.parametrize("victim", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_missing_files_are_damage_and_not_an_empty_table(tmp_path: Path, victim: str) -> None:
+    """A bucket that lost a file does not open."""
+    _make(tmp_path)
+    path = next(iter(tmp_path.glob(f"tables/*/0000/{victim}")))
+    path.unlink()
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        with pytest.raises(DataCorrupted, match="0000"):
+            store.bucket("items", 0)
+        assert contents(store.bucket("items", 1)) == {}

@@ -1,0 +1,232 @@
+"""Push scans that do not come to their end: cancelled, dropped, damaged, replaced, refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+import transport
+from scanner.config import ScannerConfig
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    ColumnNotFound,
+    CreditInvalid,
+    DataCorrupted,
+    ResumeTokenInvalid,
+    ScanIncomplete,
+    ScannerError,
+    SourceUnsupported,
+    TableNotFound,
+    TooManyScans,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.proto.weir.v1 import tables_pb2
+from scanner.server import open_server
+from scanner.storage.config import Compression, StorageConfig
+from scanner.storage.interface import Mutation
+from scanner.storage.store import RocksStore
+from tests.support.scans import (
+    SCAN,
+    SESSION,
+    SMALL,
+    TABLES,
+    RawScan,
+    description,
+    failure,
+    filled_store,
+    mutations,
+    open_scan,
+    released,
+    sample,
+    serving,
+)
+from tests.support.storage_damage import file_with, flip
+from transport import TransportConfig
+
+pytestmark = pytest.mark.socket
+
+ROWS = 3000
+
+
+async def test_a_cancelled_scan_is_released() -> None:
+    """A client that resets its stream mid-scan leaves no iterator behind, and the connection goes on."""
+    async with serving(filled_store(ROWS)) as (server, client):
+        async with open_scan(client, credit=3000) as scan:
+            while not scan.batches:
+                await scan.receive()
+            assert server.statistics().iterators_open == 1
+        await released(server)
+        async with open_scan(client, credit=1 << 40) as scan:
+            await scan.receive_all()
+        assert scan.rows == ROWS
+
+
+async def test_dropping_the_table_ends_its_scans_with_a_typed_error() -> None:
+    """A scan of a dropped table fails with TABLE_NOT_FOUND, never with an end of data."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=3000) as scan:
+            while not scan.heartbeats:
+                await scan.receive()
+            request = tables_pb2.DropTableRequest(table="items").SerializeToString()
+            await client.call(TABLES + "DropTable", request)
+            error = await failure(scan.receive_all)
+
+    assert isinstance(error, TableNotFound)
+    assert "dropped" in error.message
+
+
+async def test_a_read_error_fails_the_scan() -> None:
+    """A block that cannot be decoded is DATA_CORRUPTED for its scan, never a short scan."""
+    store = filled_store(0)
+    store.bucket("items", 0).commit([[Mutation(b"\x80" + bytes(7), b"not a row")]])
+    async with serving(store) as (_, client):
+        async with open_scan(client, window_only=True) as scan:
+            error = await failure(scan.receive_all)
+
+    assert isinstance(error, DataCorrupted)
+    assert scan.end is None
+
+
+@pytest.mark.rocks
+async def test_a_damaged_file_fails_push_and_session_alike(tmp_path: Path) -> None:
+    """From a damaged SST file comes DATA_CORRUPTED, after rows that are right, and never an end of data."""
+    storage = StorageConfig(compression=Compression.NONE, block_bytes=1024)
+    with RocksStore.open(tmp_path, storage) as store:
+        store.create_table(description())
+        bucket = store.bucket("items", 0)
+        bucket.commit([mutations(store, "items", sample(range(ROWS)))])
+        bucket.flush()
+    flip(*file_with(tmp_path, b"name-2501"))
+    async with serving(tmp_path) as (_, client):
+        async with open_scan(client, window_only=True) as scan:
+            error = await failure(scan.receive_all)
+        request = pb.ScanSessionRequest(query=pb.ScanQuery(table="items"), batch_size_bytes=1 << 20)
+        session_error = await failure(lambda: client.call(SESSION, request.SerializeToString()))
+
+    assert isinstance(error, DataCorrupted)
+    assert isinstance(session_error, DataCorrupted)
+    assert scan.end is None
+    assert scan.table().column("id").to_pylist() == list(range(scan.rows))
+
+
+async def test_opening_a_stream_id_again_replaces_the_dead_one() -> None:
+    """The older stream fails, the newer one scans."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, stream_id=b"mine") as old:
+            await old.receive()
+            async with open_scan(client, stream_id=b"mine", credit=1 << 40) as new:
+                await new.receive_all()
+                assert new.rows == ROWS
+                error = await failure(old.receive_all)
+
+    assert isinstance(error, ScanIncomplete)
+    assert "replaced" in error.message
+
+
+async def test_the_cap_on_scans_refuses_the_next_one() -> None:
+    """One scan too many is refused, retriably; when one ends there is room again."""
+    async with serving(filled_store(ROWS), ScannerConfig(scans_max=1)) as (server, client):
+        async with open_scan(client) as scan:
+            await scan.receive()
+            async with open_scan(client) as refused:
+                error = await failure(refused.receive_all)
+            assert isinstance(error, TooManyScans)
+            assert error.retriable
+        await released(server)
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+        assert scan.rows == ROWS
+
+
+def opening(**changes: object) -> bytes:
+    """An open of the sample table, with something else about it."""
+    fields: dict[str, object] = {
+        "source": pb.SCAN_SOURCE_LIVE_KV,
+        "query": pb.ScanQuery(table="items"),
+        **changes,
+    }
+    return pb.ScanRequest(open=pb.ScanOpen(**fields)).SerializeToString()  # type: ignore[arg-type]
+
+
+DEMAND = pb.ScanRequest(demand=pb.Demand(bytes_limit=1)).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("messages", "kind", "says"),
+    [
+        ([], ArgumentInvalid, "before its scan was opened"),
+        ([b""], ArgumentInvalid, "first message"),
+        ([DEMAND], ArgumentInvalid, "first message of a scan is its open, not demand"),
+        ([b"\xff\xff\xff"], ArgumentInvalid, "not a ScanRequest"),
+        ([opening(), opening()], ArgumentInvalid, "another stream"),
+        ([opening(), b""], ArgumentInvalid, "neither"),
+        ([opening(), b"\xff\xff\xff"], ArgumentInvalid, "not a ScanRequest"),
+        (
+            [opening(), pb.ScanRequest(demand=pb.Demand(bytes_limit=2**63)).SerializeToString()],
+            CreditInvalid,
+            "9223372036854775808",
+        ),
+        ([opening(source=pb.SCAN_SOURCE_UNSPECIFIED)], ArgumentInvalid, "no source"),
+        ([opening(source=pb.SCAN_SOURCE_LOG)], SourceUnsupported, "SCAN_SOURCE_LOG"),
+        ([opening(source=99)], SourceUnsupported, "99"),
+        ([opening(query=pb.ScanQuery())], ArgumentInvalid, "no table"),
+        ([opening(query=pb.ScanQuery(table="nothing"))], TableNotFound, "items"),
+        ([opening(query=pb.ScanQuery(table="items", bucket=1))], BucketNotFound, "bucket 1"),
+        (
+            [opening(query=pb.ScanQuery(table="items", columns=["colour"]))],
+            ColumnNotFound,
+            "id, name, price, sold",
+        ),
+        ([opening(query=pb.ScanQuery(table="items", columns=["id", "id"]))], ArgumentInvalid, "'id'"),
+        (
+            [opening(query=pb.ScanQuery(table="items", filter=[pb.Predicate(column="id")] * 65))],
+            ArgumentInvalid,
+            "65",
+        ),
+        ([opening(resume_token=b"token")], ResumeTokenInvalid, "token"),
+        ([opening(stream_id=bytes(65))], ArgumentInvalid, "stream id"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_bad_requests_are_refused_and_the_server_lives_on(
+    messages: list[bytes], kind: type[ScannerError], says: str
+) -> None:
+    """Every request that breaks the rules gets its own error, on its own stream."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with client.open_stream(SCAN) as stream:
+            for message in messages:
+                await stream.send(message)
+            if not messages:
+                await stream.send_end()
+            error = await failure(RawScan(stream).receive_all)
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+
+    assert type(error) is kind
+    assert says in error.message
+    assert scan.rows == ROWS
+
+
+async def test_a_scan_stuck_in_a_closed_window_can_be_dropped_and_left() -> None:
+    """A client that reads nothing holds up neither the drop of its table nor the other calls."""
+    tight = TransportConfig(send_buffer_bytes=1000)
+    with trio.fail_after(60):
+        async with (
+            open_server(filled_store(ROWS), config=SMALL, transport_config=tight) as server,
+            transport.connect(server.host, server.port) as client,
+            transport.connect(
+                server.host, server.port, config=TransportConfig(stream_window_bytes=1000)
+            ) as slow,
+            open_scan(slow, window_only=True) as scan,
+        ):
+            await scan.receive()
+            request = tables_pb2.DropTableRequest(table="items").SerializeToString()
+            await client.call(TABLES + "DropTable", request)
+            assert server.statistics().iterators_open == 0
+            error = await failure(scan.receive_all)
+
+    assert isinstance(error, TableNotFound)
+    assert scan.rows < ROWS

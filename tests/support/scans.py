@@ -1,0 +1,249 @@
+"""A sample table, and the wire protocol of scans spoken message by message, for tests of the server side."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import trio
+
+import transport
+from scanner.config import ScannerConfig
+from scanner.descriptions import description_to_proto
+from scanner.digest import checksum
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.proto.weir.v1 import tables_pb2
+from scanner.server import Server, open_server
+from scanner.statuses import from_call_failed
+from scanner.storage.interface import Mutation, Store
+from scanner.storage.memory import MemoryStore
+from scanner.table import TableDescription
+from scanner.wire import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+
+if TYPE_CHECKING:
+    from scanner.errors import ScannerError
+
+SCAN = "/weir.v1.Scanner/Scan"
+SESSION = "/weir.v1.Scanner/ScanSession"
+TABLES = "/weir.v1.Tables/"
+
+SMALL = ScannerConfig(block_rows_max=500, block_bytes_max=8192, heartbeat_interval_s=0.05)
+"""Limits that a few thousand rows reach."""
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("price", pa.float64()),
+        pa.field("sold", pa.bool_()),
+    ]
+)
+
+
+def description(name: str = "items", buckets: int = 1) -> TableDescription:
+    """The sample table."""
+    return TableDescription(name, SCHEMA, ("id",), buckets)
+
+
+def sample(ids: Iterable[int]) -> pa.RecordBatch:
+    """Rows of the sample table; every third name is null, sizes vary."""
+    ids = list(ids)
+    return pa.record_batch(
+        [
+            pa.array(ids, pa.int64()),
+            pa.array([None if i % 3 == 0 else f"name-{i}" * (i % 4) for i in ids], pa.string()),
+            pa.array([i / 4 for i in ids], pa.float64()),
+            pa.array([i % 2 == 0 for i in ids], pa.bool_()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def mutations(store: Store, table: str, batch: pa.RecordBatch) -> list[Mutation]:
+    """The upserts of a batch."""
+    keys, rows = store.key_codec(table).encode_batch(batch), store.row_codec(table).encode_batch(batch)
+    return [Mutation(key, row) for key, row in zip(keys, rows, strict=True)]
+
+
+def filled_store(rows: int, table: TableDescription | None = None) -> MemoryStore:
+    """A store in memory with the sample table, of one bucket, and rows 0, 1, 2, ... in it."""
+    table = table or description()
+    store = MemoryStore()
+    store.create_table(table)
+    if rows:
+        store.bucket(table.name, 0).commit([mutations(store, table.name, sample(range(rows)))])
+    return store
+
+
+def stored_digest(store: MemoryStore, ids: Iterable[int], table: str = "items") -> int:
+    """CRC-32C over the stored rows of these ids, joined in this order."""
+    rows = store.row_codec(table).encode_batch(sample(ids))
+    return checksum(b"".join(rows))
+
+
+def arrow_stream(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def write_request(batch: pa.RecordBatch, *, table: str = "items", delete: bool = False) -> bytes:
+    """A write of a batch."""
+    operation = (
+        tables_pb2.WriteRequest.OPERATION_DELETE if delete else tables_pb2.WriteRequest.OPERATION_UPSERT
+    )
+    return tables_pb2.WriteRequest(
+        table=table, operation=operation, arrow_stream=arrow_stream(batch)
+    ).SerializeToString()
+
+
+async def create_table(client: transport.Client, table: TableDescription) -> None:
+    """Create a table by its call."""
+    request = tables_pb2.CreateTableRequest(table=description_to_proto(table))
+    await client.call(TABLES + "CreateTable", request.SerializeToString())
+
+
+async def write(client: transport.Client, *requests: bytes) -> list[tables_pb2.WriteResponse]:
+    """Send writes on one stream, all at once, and take their responses."""
+    responses = []
+    async with client.open_stream(TABLES + "Write") as stream:
+        for request in requests:
+            await stream.send(request)
+        await stream.send_end()
+        while (message := await stream.receive()) is not None:
+            responses.append(tables_pb2.WriteResponse.FromString(bytes(message)))
+    return responses
+
+
+@dataclass
+class RawScan:
+    """One push scan, driven message by message, that checks what every batch must hold to."""
+
+    stream: transport.Stream
+    schema: pa.Schema | None = None
+    log_offset: int | None = None
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
+    heartbeats: list[pb.Heartbeat] = field(default_factory=list)
+    end: pb.ScanEnd | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows received."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def received_bytes(self) -> int:
+        """Message bytes of batches received."""
+        return sum(self.batch_sizes)
+
+    def table(self) -> pa.Table:
+        """All rows received."""
+        return pa.Table.from_batches(self.batches, self.schema)
+
+    async def demand(self, limit: int) -> None:
+        """Raise the credit to `limit` bytes in all."""
+        await self.stream.send(pb.ScanRequest(demand=pb.Demand(bytes_limit=limit)).SerializeToString())
+
+    async def drain(self) -> None:
+        """Ask for an early end."""
+        await self.stream.send(pb.ScanRequest(drain=pb.Drain()).SerializeToString())
+
+    async def receive(self) -> RowBatch | pb.ScanResponse | None:
+        """Take one response and check it; None at the stream's end."""
+        message = await self.stream.receive()
+        if message is None:
+            return None
+        assert self.end is None, "a response came after the end"
+        response = decode_scan_response(message)
+        if isinstance(response, RowBatch):
+            self._take_batch(response)
+        elif response.HasField("started"):
+            assert self.schema is None
+            self.schema = decode_schema(response.started.arrow_schema)
+            self.log_offset = response.started.log_offset
+        elif response.HasField("heartbeat"):
+            self.heartbeats.append(response.heartbeat)
+        else:
+            self.end = response.end
+        return response
+
+    async def receive_all(self) -> None:
+        """Take everything up to the stream's end."""
+        while await self.receive() is not None:
+            pass
+
+    def _take_batch(self, response: RowBatch) -> None:
+        assert self.schema is not None
+        assert response.row_ordinal == self.rows
+        verify_payload(response.payload, response.crc32c)
+        batch = decode_batch(response.payload, self.schema)
+        batch.validate(full=True)
+        assert batch.num_rows == response.row_count > 0
+        self.batches.append(batch)
+        self.batch_sizes.append(response.message_bytes)
+
+
+@asynccontextmanager
+async def open_scan(
+    client: transport.Client,
+    *,
+    query: pb.ScanQuery | None = None,
+    credit: int | None = None,
+    window_only: bool = False,
+    batch_bytes_max: int = 0,
+    batch_rows_max: int = 0,
+    stream_id: bytes = b"",
+) -> AsyncIterator[RawScan]:
+    """Open a push scan of the sample table."""
+    opening = pb.ScanOpen(
+        source=pb.SCAN_SOURCE_LIVE_KV,
+        query=query or pb.ScanQuery(table="items"),
+        batch_bytes_max=batch_bytes_max,
+        batch_rows_max=batch_rows_max,
+        stream_id=stream_id,
+    )
+    async with client.open_stream(SCAN) as stream:
+        await stream.send(pb.ScanRequest(open=opening).SerializeToString())
+        scan = RawScan(stream)
+        if credit is not None:
+            await scan.demand(credit)
+        if window_only:
+            await stream.send_end()
+        yield scan
+
+
+@asynccontextmanager
+async def serving(
+    store: MemoryStore | Path, config: ScannerConfig = SMALL
+) -> AsyncIterator[tuple[Server, transport.Client]]:
+    """A server and a connection to it. Leaving it checks that nothing is left open."""
+    with trio.fail_after(60):
+        async with open_server(store, config=config) as server:
+            async with transport.connect(server.host, server.port) as client:
+                yield server, client
+                await released(server)
+
+
+async def released(server: Server) -> None:
+    """Wait until the server holds no scan any more."""
+    while True:
+        now = server.statistics()
+        if (now.iterators_open, now.push_scans_open, now.sessions_open) == (0, 0, 0):
+            return
+        await trio.lowlevel.checkpoint()
+
+
+async def failure(act: Callable[[], Awaitable[object]]) -> ScannerError:
+    """The error of a call that fails."""
+    with pytest.raises(transport.CallFailed) as caught:
+        await act()
+    return from_call_failed(caught.value)

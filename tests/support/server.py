@@ -1,0 +1,104 @@
+"""A real server on the loopback interface, in a thread of its own, for tests of blocking clients.
+
+It serves a data directory exactly as `weir serve` does; only the process is shared, so that a test can ask it what it
+still holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from scanner.server import Server, open_server
+
+if TYPE_CHECKING:
+    from scanner.config import ScannerConfig
+
+STARTUP_TIMEOUT_S = 30.0
+POLL_INTERVAL_S = 0.01
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that runs in another thread."""
+
+    server: Server
+    """Not safe to touch from here; use `ask`."""
+    token: trio.lowlevel.TrioToken
+
+    @property
+    def endpoint(self) -> str:
+        """`HOST:PORT` to connect to."""
+        return f"{self.server.host}:{self.server.port}"
+
+    def ask(self, question: Callable[[Server], T]) -> T:
+        """Call `question` with the server in the server's thread, and return its answer."""
+        return trio.from_thread.run_sync(question, self.server, trio_token=self.token)
+
+    def wait_until(self, condition: Callable[[Server], bool], *, timeout_s: float = 30.0) -> None:
+        """Return when `condition` holds of the server, seen from its own thread.
+
+        Raises:
+            trio.TooSlowError: It did not come to hold in time.
+        """
+        trio.from_thread.run(self._wait_until, condition, timeout_s, trio_token=self.token)
+
+    async def _wait_until(self, condition: Callable[[Server], bool], timeout_s: float) -> None:
+        # Other processes have a part in this, so nothing in this one can announce the moment.
+        with trio.fail_after(timeout_s):
+            while not condition(self.server):  # noqa: ASYNC110
+                await trio.sleep(POLL_INTERVAL_S)
+
+
+@contextlib.contextmanager
+def running_server(data_dir: Path, config: ScannerConfig | None = None) -> Iterator[RunningServer]:
+    """Serve `data_dir` on a free port of the loopback interface; leaving the block ends the server.
+
+    Args:
+        data_dir: Made if it does not exist.
+        config: Of the server; None for the defaults.
+
+    Raises:
+        BaseException: Whatever ended the server before the block did.
+    """
+    started = threading.Event()
+    running: list[RunningServer] = []
+    ends: list[trio.Event] = []
+    failures: list[BaseException] = []
+
+    async def serve() -> None:
+        async with open_server(data_dir, host="127.0.0.1", port=0, config=config) as server:
+            ends.append(trio.Event())
+            running.append(RunningServer(server, trio.lowlevel.current_trio_token()))
+            started.set()
+            await ends[0].wait()
+
+    def run() -> None:
+        try:
+            trio.run(serve)
+        except BaseException as failure:
+            failures.append(failure)
+        finally:
+            started.set()
+
+    thread = threading.Thread(target=run, name="weir test server", daemon=True)
+    thread.start()
+    assert started.wait(STARTUP_TIMEOUT_S), "the server did not start"
+    try:
+        if running:
+            yield running[0]
+    finally:
+        if running and thread.is_alive():
+            with contextlib.suppress(trio.RunFinishedError):
+                running[0].token.run_sync_soon(ends[0].set)
+        thread.join(STARTUP_TIMEOUT_S)
+        if failures:
+            raise failures[0]
