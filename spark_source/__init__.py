@@ -1,0 +1,16 @@
+"""Live key-value tables of a weir server, in Spark.
+
+    from spark_source import WeirDataSource
+
+    spark.dataSource.register(WeirDataSource)
+    orders = spark.read.format("weir").option("endpoint", "127.0.0.1:9123").option("table", "orders").load()
+
+Runs on PySpark 4.2 and later. The driver and every executor need this package and its dependencies: Spark sends
+the classes to its Python workers by name, not by value. `spark_source.compare` reads one table in several modes
+and compares them; it is not imported here, because tasks do not need it.
+"""
+
+from spark_source.data_source import WeirDataSource, register
+from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError
+
+__all__ = ["SourceError", "SourceOptionError", "SourceSchemaError", "WeirDataSource", "register"]

@@ -1,0 +1,270 @@
+"""Reads one table in several modes through Spark: are the rows equal, and what did each mode cost?
+
+Invariants:
+1. A mode's numbers come from the task attempts whose rows Spark used (see `spark_source.statistics`).
+2. Rows are compared by Spark itself, both ways, as multisets: `exceptAll` finds nothing in either direction.
+3. Equality is checked in reads of its own, so that the measured ones do nothing but read.
+
+The comparison assumes that nobody writes meanwhile: each read of each bucket is as of its own log offset. If
+somebody does, it says *not equal*, and the log offsets tell why.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession, functions
+from rich.table import Table
+
+from scanner import combine_digests
+from spark_source.data_source import WeirDataSource, register
+from spark_source.options import MODES
+from spark_source.schema import STATISTICS_COLUMN
+from spark_source.statistics import BucketReport
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModeResult:
+    """One mode's full read through Spark; of several runs, the one with the median time."""
+
+    mode: str
+    """How the rows travelled."""
+    rows: int
+    """Rows that Spark counted."""
+    digest: int
+    """CRC-32C over the digests of the buckets, in bucket order."""
+    seconds: float
+    """From planning to the last row, Spark's scheduling included."""
+    first_batch_ms: float
+    """Time from a task's open to its first batch: the median over the buckets that have rows."""
+    bytes_received: int
+    """Message bytes of the batches of all tasks."""
+    requests: int
+    """Requests of all tasks' scans."""
+    overrun_bytes: int
+    """Most bytes that any task received beyond its credit."""
+    held_bytes_max: int
+    """Most message bytes that waited for any task at once."""
+    log_offsets: tuple[int, ...]
+    """As of which offset each bucket was read, in bucket order."""
+
+    def to_dict(self) -> dict[str, object]:
+        """The result for JSON, the digest as eight hexadecimal digits."""
+        return {
+            "mode": self.mode,
+            "rows": self.rows,
+            "digest": f"{self.digest:08x}",
+            "seconds": round(self.seconds, 3),
+            "first_batch_ms": round(self.first_batch_ms, 1),
+            "bytes": self.bytes_received,
+            "requests": self.requests,
+            "overrun_bytes": self.overrun_bytes,
+            "held_bytes_max": self.held_bytes_max,
+            "log_offsets": list(self.log_offsets),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Difference:
+    """How two reads differ, as multisets of rows."""
+
+    left: str
+    """Name of the one read."""
+    right: str
+    """Name of the other."""
+    left_only: int
+    """Rows of the left that the right has not, or not as often."""
+    right_only: int
+    """Rows of the right that the left has not, or not as often."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether there is no difference."""
+        return self.left_only == 0 and self.right_only == 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """Several reads of one table. Prints as a table with `rich`."""
+
+    table: str
+    """Name of the table."""
+    modes: tuple[ModeResult, ...]
+    """What each mode cost, in the order asked for."""
+    differences: tuple[Difference, ...]
+    """The first mode against each of the others."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all modes delivered the same rows, of the same state.
+
+        That is: Spark finds no difference, and rows, digests and log offsets are the same too.
+        """
+        states = {(mode.rows, mode.digest, mode.log_offsets) for mode in self.modes}
+        return len(states) == 1 and all(difference.equal for difference in self.differences)
+
+    def to_dict(self) -> dict[str, object]:
+        """The comparison for JSON."""
+        return {
+            "table": self.table,
+            "equal": self.equal,
+            "modes": [mode.to_dict() for mode in self.modes],
+            "differences": [
+                {
+                    "left": difference.left,
+                    "right": difference.right,
+                    "left_only": difference.left_only,
+                    "right_only": difference.right_only,
+                }
+                for difference in self.differences
+            ],
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield render(self)
+
+
+def compare(
+    spark: SparkSession,
+    endpoint: str,
+    table: str,
+    modes: Sequence[str] = MODES,
+    *,
+    columns: Sequence[str] | None = None,
+    credit_bytes: int | None = None,
+    runs: int = 1,
+) -> Comparison:
+    """Read one table in several modes and compare what came and what it cost.
+
+    One unmeasured read goes first, so that no mode pays for the JVM's first time; the runs of the modes are
+    interleaved.
+
+    Args:
+        spark: The session; format ``weir`` is registered with it.
+        endpoint: ``HOST:PORT`` of the server.
+        table: Name of the table; nobody should write to it meanwhile.
+        modes: At least one, each once; those of option ``mode``.
+        columns: Columns to read, in this order; None for all.
+        credit_bytes: For mode push, as option ``creditBytes``.
+        runs: Measured reads per mode, at least 1.
+
+    Returns:
+        Per mode, the run with the median time, and how the modes' rows differ from the first one's.
+
+    Raises:
+        ValueError: No mode, a mode twice, or no run.
+        PySparkException: Spark could not read; its message ends with the reason.
+
+    Waits: For 1 + runs x modes reads, and two more for every mode but the first, whose rows are shuffled.
+    """
+    if not modes or len(set(modes)) < len(modes) or runs < 1:
+        raise ValueError(f"compare needs at least one mode, each once, and one run: {modes=}, {runs=}")
+    register(spark)
+
+    def load(mode: str, *, measured: bool = False) -> DataFrame:
+        reader = spark.read.format(WeirDataSource.name()).option("endpoint", endpoint).option("table", table)
+        reader = reader.option("mode", mode).option("statistics", measured)
+        if columns is not None:
+            reader = reader.option("columns", ",".join(columns))
+        if credit_bytes is not None:
+            reader = reader.option("creditBytes", credit_bytes)
+        return reader.load()
+
+    load(modes[0], measured=True).agg(functions.count("*")).collect()
+    measured = [[_measure(mode, load(mode, measured=True)) for mode in modes] for _ in range(runs)]
+    return Comparison(
+        table=table,
+        modes=tuple(median_run(of_mode) for of_mode in zip(*measured, strict=True)),
+        differences=tuple(
+            find_difference(load(modes[0]), load(other), names=(modes[0], other)) for other in modes[1:]
+        ),
+    )
+
+
+def find_difference(
+    left: DataFrame, right: DataFrame, *, names: tuple[str, str] = ("left", "right")
+) -> Difference:
+    """Compare two DataFrames as multisets of rows, in Spark.
+
+    Both are persisted while that takes: each is read once, and both directions see the same rows.
+
+    Args:
+        left: The one.
+        right: The other, with the same number of columns in the same order.
+        names: What to call them.
+
+    Raises:
+        AnalysisException: Their columns do not fit.
+
+    Waits: For two jobs that shuffle all rows of both.
+    """
+    persisted = [frame.persist() for frame in (left, right) if not frame.storageLevel.useMemory]
+    try:
+        return Difference(
+            left=names[0],
+            right=names[1],
+            left_only=left.exceptAll(right).count(),
+            right_only=right.exceptAll(left).count(),
+        )
+    finally:
+        for frame in persisted:
+            frame.unpersist()
+
+
+def median_run(runs: Sequence[ModeResult]) -> ModeResult:
+    """The run with the median time; of an even number, the faster of the two in the middle.
+
+    Args:
+        runs: At least one.
+    """
+    return sorted(runs, key=lambda run: run.seconds)[(len(runs) - 1) // 2]
+
+
+def render(comparison: Comparison) -> Table:
+    """The comparison as a table, one row per mode."""
+    verdict = "equal" if comparison.equal else "NOT EQUAL"
+    table = Table(title=f"{comparison.table}: {verdict}")
+    table.add_column("mode")
+    for heading in ("rows", "digest", "seconds", "first batch ms", "bytes", "requests"):
+        table.add_column(heading, justify="right")
+    for mode in comparison.modes:
+        table.add_row(mode.mode, *_cells(mode))
+    return table
+
+
+def _cells(mode: ModeResult) -> Iterator[str]:
+    yield f"{mode.rows:,}"
+    yield f"{mode.digest:08x}"
+    yield f"{mode.seconds:.2f}"
+    yield f"{mode.first_batch_ms:.1f}"
+    yield f"{mode.bytes_received:,}"
+    yield f"{mode.requests:,}"
+
+
+def _measure(mode: str, frame: DataFrame) -> ModeResult:
+    """Read every row and column once, in one job, and count them by the way."""
+    started = time.perf_counter()
+    (result,) = frame.agg(functions.count("*"), functions.collect_list(STATISTICS_COLUMN)).collect()
+    seconds = time.perf_counter() - started
+    counted, texts = result
+    reports = sorted((BucketReport.from_json(text) for text in texts), key=lambda report: report.bucket)
+    first_batches = [report.first_batch_s for report in reports if report.first_batch_s is not None]
+    return ModeResult(
+        mode=mode,
+        rows=counted - len(reports),
+        digest=combine_digests([report.digest for report in reports]),
+        seconds=seconds,
+        first_batch_ms=1000 * statistics.median(first_batches) if first_batches else 0.0,
+        bytes_received=sum(report.bytes_received for report in reports),
+        requests=sum(report.requests for report in reports),
+        overrun_bytes=max(report.overrun_bytes for report in reports),
+        held_bytes_max=max(report.held_bytes_max for report in reports),
+        log_offsets=tuple(report.log_offset for report in reports),
+    )

@@ -1,0 +1,103 @@
+"""The entry point of Spark: format ``weir``."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from spark_source.options import SourceOptions
+from spark_source.reader import BucketReader, FilteringBucketReader
+from spark_source.schema import spark_schema
+from spark_source.tables import describe_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class WeirDataSource(DataSource):
+    """A live key-value table of a weir server, read bucket by bucket.
+
+    Options
+    -------
+    endpoint : ``HOST:PORT``
+        The server, reachable from the driver and from every executor. Required.
+    table : str
+        Name of the table. Required.
+    mode : ``push`` | ``session``, default ``push``
+        How rows travel: pushed by the server within the task's credit, or pulled page by page from a session.
+    columns : comma separated names, optional
+        Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
+        query uses, so this is how to leave out what is not needed.
+    creditBytes : size, optional
+        Mode ``push``: bytes of batches the server may have under way to one task (``262144``, ``256k``, ``8m``).
+    pageBytes : size, optional
+        Mode ``session``: bytes per page.
+    pageDepth : int, optional
+        Mode ``session``: pages asked for ahead of the one in use.
+    pushFilters : bool, default ``false``
+        Let the server drop rows that the query's filters drop. Needs ``spark.sql.python.filterPushdown.enabled``.
+    statistics : bool, default ``false``
+        End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
+
+    Sizes that belong to the other mode are checked and have no effect, so that a job changes its mode by one option.
+
+    Schema
+    ------
+    That of the table: ``bool``, ``int8`` to ``int64``, ``float32``, ``float64``, ``decimal128``, ``date32``,
+    ``string`` and ``binary`` as their namesakes in Spark SQL; timestamps as ``TIMESTAMP`` with a time zone and as
+    ``TIMESTAMP_NTZ`` without. A column of the primary key is not nullable. ``.schema(...)`` may name some of the
+    columns, in any order, in exactly these types.
+
+    Examples
+    --------
+    >>> from spark_source import WeirDataSource
+    >>> spark.dataSource.register(WeirDataSource)
+    >>> orders = (
+    ...     spark.read.format("weir").option("endpoint", "127.0.0.1:9123").option("table", "orders").load()
+    ... )
+    >>> orders.count()
+    """  # noqa: D416  # The sections are NumPy's, as in Spark's own reference.
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self._source_options = SourceOptions.parse(options)
+        self._schema: StructType | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """``weir``."""
+        return "weir"
+
+    def schema(self) -> StructType:
+        """The schema of the table, or of the columns that option ``columns`` names; asked for once.
+
+        Raises:
+            TableNotFound: There is no such table; the message lists those there are.
+            ColumnNotFound: It has no such column; the message lists those it has.
+            ServerUnavailable: Nobody answers at the endpoint.
+            SourceSchemaError: A column is of a type that Spark SQL does not have.
+
+        Waits: For the server's description of the table, the first time.
+        """
+        if self._schema is None:
+            options = self._source_options
+            columns = describe_table(options).project(options.columns or ())
+            self._schema = spark_schema(columns, statistics=options.statistics)
+        return self._schema
+
+    def reader(self, schema: StructType) -> BucketReader:
+        """A reader of these columns; the network is not touched before Spark plans."""
+        kind = FilteringBucketReader if self._source_options.push_filters else BucketReader
+        return kind(self._source_options, schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make format ``weir`` known to a Spark session.
+
+    Args:
+        spark: The session. Its executors need this package installed: Spark sends them its classes by name.
+    """
+    spark.dataSource.register(WeirDataSource)

@@ -1,0 +1,48 @@
+"""What a user of the Spark source can get wrong.
+
+Failures of the server and of the network keep their own classes (`scanner.ScannerError`); the classes here
+say that an option or a schema has to change. All of them cross Spark's pickle boundary unharmed, because
+every argument is passed to `Exception.__init__`.
+"""
+
+from __future__ import annotations
+
+
+class SourceError(Exception):
+    """Base of what the Spark source raises on purpose."""
+
+
+class SourceOptionError(SourceError):
+    """An option of ``spark.read.format("weir")`` is unknown, missing or has a value that makes no sense.
+
+    Args:
+        option: The option's name, spelled as the user spelled it.
+        value: The value as given; None if the option is missing.
+        problem: One line: what is wrong and what is allowed.
+    """
+
+    def __init__(self, option: str, value: str | None, problem: str) -> None:
+        super().__init__(option, value, problem)
+        self.option = option
+        self.value = value
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+class SourceSchemaError(SourceError):
+    """A column cannot be read into the Spark type that is asked for.
+
+    Args:
+        column: The column's name.
+        problem: One line: what is wrong and what to do about it.
+    """
+
+    def __init__(self, column: str, problem: str) -> None:
+        super().__init__(column, problem)
+        self.column = column
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return self.problem

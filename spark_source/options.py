@@ -1,0 +1,172 @@
+"""The options of ``spark.read.format("weir")``, parsed once into a frozen object.
+
+Spark hands options over as strings under names without case, so everything is compared in lower case and
+reported in the spelling of the documentation. Parsing is pure: no network, no Spark. It either returns a
+complete, valid `SourceOptions` or raises `SourceOptionError`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
+
+from spark_source.errors import SourceOptionError
+
+Mode = Literal["push", "session"]
+"""How rows travel: server push, or pages pulled from a live session."""
+
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+SIZE_BYTES_MAX = 1 << 30
+"""Largest credit or page in bytes. More than this in flight per task is a mistake in the unit."""
+
+PAGE_DEPTH_MAX = 64
+"""Most pages asked for ahead."""
+
+_SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceOptions:
+    """One read of one table, as the user asked for it."""
+
+    endpoint: str
+    """``HOST:PORT`` of the server, reachable from the driver and from every executor."""
+    table: str
+    """Name of the table."""
+    mode: Mode = "push"
+    """How rows travel from the server to a task."""
+    columns: tuple[str, ...] | None = None
+    """Columns read, in this order; None for all of them, in the table's order."""
+    credit_bytes: int | None = None
+    """Push: the most bytes of batches that the server may have under way to one task; None for the client's default."""
+    page_bytes: int | None = None
+    """Session: bytes asked for per page; None for the client's default."""
+    page_depth: int | None = None
+    """Session: pages asked for ahead of the one in use; None for the client's default."""
+    push_filters: bool = False
+    """Whether the server evaluates the filters that it can; Spark evaluates all of them again."""
+    statistics: bool = False
+    """Whether each bucket's rows are followed by one row that reports on its scan."""
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Parse the options of one read.
+
+        Args:
+            options: Names (in any case) and values, as Spark passes them.
+
+        Raises:
+            SourceOptionError: An option is unknown, missing, or its value is not allowed.
+        """
+        given = {name.lower(): (name, value) for name, value in options.items()}
+        for lowered, (name, value) in given.items():
+            if lowered not in _KNOWN:
+                raise SourceOptionError(name, value, _describe_unknown(name))
+
+        def take(name: str, parse: Callable[[str, str], T], default: T) -> T:
+            entry = given.get(name.lower())
+            return default if entry is None else parse(name, entry[1].strip())
+
+        for name in ("endpoint", "table"):
+            if name not in given:
+                raise SourceOptionError(name, None, f"option {name!r} is missing: {_HELP[name]}")
+        return cls(
+            endpoint=take("endpoint", _parse_endpoint, ""),
+            table=take("table", _parse_table, ""),
+            mode=take("mode", _parse_mode, "push"),
+            columns=take("columns", _parse_columns, None),
+            credit_bytes=take("creditBytes", _parse_size, None),
+            page_bytes=take("pageBytes", _parse_size, None),
+            page_depth=take("pageDepth", _parse_depth, None),
+            push_filters=take("pushFilters", _parse_bool, False),
+            statistics=take("statistics", _parse_bool, False),
+        )
+
+
+_HELP: Mapping[str, str] = {
+    "endpoint": "HOST:PORT of the server, such as 127.0.0.1:9123",
+    "table": "the name of the table to read",
+    "mode": "push (the default) or session",
+    "columns": "column names, comma separated, in the order wanted",
+    "creditBytes": "bytes under way to one task, such as 8m",
+    "pageBytes": "bytes per page in mode session, such as 4m",
+    "pageDepth": "pages asked for ahead in mode session",
+    "pushFilters": "true or false (the default)",
+    "statistics": "true or false (the default)",
+}
+OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
+"""Every option, in the spelling of the documentation."""
+
+_KNOWN = frozenset(name.lower() for name in OPTION_NAMES)
+
+
+def _describe_unknown(name: str) -> str:
+    spelled = {known.lower(): known for known in OPTION_NAMES}
+    nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
+    hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+    if name.lower() == "path":
+        hint = "; a table has no path: call load() without arguments and name it with option 'table'"
+    return f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)})"
+
+
+def _refuse(name: str, value: str, allowed: str) -> SourceOptionError:
+    return SourceOptionError(name, value, f"option {name!r} cannot be {value!r}: {allowed}")
+
+
+def _parse_endpoint(name: str, value: str) -> str:
+    match = _HOST_PORT.fullmatch(value)
+    if match is None or not 1 <= int(match["port"]) <= 65535:
+        raise _refuse(name, value, f"it is {_HELP['endpoint']}")
+    return value
+
+
+def _parse_table(name: str, value: str) -> str:
+    if not value:
+        raise _refuse(name, value, f"it is {_HELP['table']}")
+    return value
+
+
+def _parse_mode(name: str, value: str) -> Mode:
+    lowered = value.lower()
+    if lowered not in MODES:
+        raise _refuse(name, value, f"it is one of {', '.join(MODES)}")
+    return lowered
+
+
+def _parse_columns(name: str, value: str) -> tuple[str, ...]:
+    columns = tuple(column.strip() for column in value.split(","))
+    if not all(columns):
+        raise _refuse(name, value, f"it is {_HELP['columns']}; leave it out to read all of them")
+    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    if repeated:
+        raise _refuse(name, value, f"{', '.join(repeated)} is there more than once")
+    return columns
+
+
+def _parse_size(name: str, value: str) -> int:
+    match = _SIZE.fullmatch(value)
+    size = 0 if match is None else int(match["number"]) * _UNIT_BYTES[match["unit"].lower()]
+    if not 1 <= size <= SIZE_BYTES_MAX:
+        raise _refuse(name, value, "it is a number of bytes from 1 to 1g, with k, m or g for KiB, MiB or GiB")
+    return size
+
+
+def _parse_depth(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit() or int(value) > PAGE_DEPTH_MAX:
+        raise _refuse(name, value, f"it is a number of pages from 0 to {PAGE_DEPTH_MAX}")
+    return int(value)
+
+
+def _parse_bool(name: str, value: str) -> bool:
+    lowered = value.lower()
+    if lowered not in ("true", "false"):
+        raise _refuse(name, value, "it is true or false")
+    return lowered == "true"

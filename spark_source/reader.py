@@ -1,0 +1,142 @@
+"""Plans a read on the driver and does it in the tasks.
+
+A reader is made on the driver and pickled to the executors, by reference to this module, so `spark_source` and
+`scanner` have to be installed there. Each task opens its own connection and scans one bucket.
+
+Invariants:
+1. What the driver knows of the table is asked for once per planning; a task never sees another schema than the
+   one Spark planned with, or it fails.
+2. A task holds at most the credit (push) or its pages (session), one converted batch, and what Spark buffers.
+3. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+import scanner.sync
+from scanner import Condition, ScanSource
+from spark_source.filters import to_conditions
+from spark_source.partitions import BucketPartition, bucket_partitions
+from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
+from spark_source.statistics import BucketReport, report_batch
+from spark_source.tables import describe_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from scanner import ScanStatistics, TableDescription
+    from scanner.sync import Scan, Table
+    from spark_source.options import SourceOptions
+
+
+class BucketReader(DataSourceReader):
+    """Reads a table bucket by bucket.
+
+    Args:
+        options: The read.
+        schema: The columns Spark wants, in its types and order.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._conditions: tuple[Condition, ...] = ()
+        self._table: TableDescription | None = None
+
+    def partitions(self) -> list[BucketPartition]:
+        """One partition per bucket, after checking that the table still is what Spark planned with.
+
+        Raises:
+            SourceSchemaError: It is not.
+            TableNotFound: The table is gone.
+
+        Waits: For the server's description of the table.
+        """
+        table = self._describe()
+        available = spark_schema(
+            table.project(self._options.columns or ()), statistics=self._options.statistics
+        )
+        check_schema(self._schema, available)
+        return bucket_partitions(self._options, table.buckets)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Scan one bucket.
+
+        Yields:
+            Arrow batches in key order, none of them empty, as the server cut them; with option ``statistics``, the
+            report last.
+
+        Raises:
+            ScannerError: The scan failed; what was yielded before is a part.
+            SourceSchemaError: A value has no equal in Spark's type.
+
+        Waits: For the server, at most as long as its heartbeats come.
+        """
+        assert isinstance(partition, BucketPartition)
+        target = arrow_schema(self._schema)
+        with scanner.sync.connect(partition.options.endpoint) as client:
+            scan = self._scan(client.table(partition.table), partition)
+            with scan.execute() as batches:
+                for batch in batches:
+                    if batch.num_rows:
+                        yield to_spark_batch(batch, target)
+            if partition.options.statistics:
+                yield report_batch(_report(batches.statistics()), target)
+
+    def _describe(self) -> TableDescription:
+        if self._table is None:
+            self._table = describe_table(self._options)
+        return self._table
+
+    def _scan(self, table: Table, partition: BucketPartition) -> Scan:
+        options = partition.options
+        columns = [name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN]
+        scan = table.new_scan().with_source(ScanSource.LIVE_KV).select(*columns).bucket(partition.bucket)
+        scan = scan.where(*self._conditions).with_mode(options.mode)
+        if options.credit_bytes is not None:
+            scan = scan.with_credit(options.credit_bytes)
+        if options.page_bytes is not None:
+            scan = scan.with_page_bytes(options.page_bytes)
+        if options.page_depth is not None:
+            scan = scan.with_page_depth(options.page_depth)
+        return scan
+
+
+class FilteringBucketReader(BucketReader):
+    """A `BucketReader` that lets the server evaluate the filters that it can.
+
+    A class of its own, because Spark refuses a reader that has `pushFilters` unless
+    ``spark.sql.python.filterPushdown.enabled`` is set, even if the query has no filter.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Note the conditions for the server; Spark is asked to evaluate every filter again.
+
+        Waits: For the server's description of the table.
+        """
+        self._conditions = to_conditions(filters, self._describe().schema)
+        return filters
+
+
+def _report(statistics: ScanStatistics) -> BucketReport:
+    """The report on a scan of one bucket that came to its end."""
+    (bucket,) = statistics.buckets
+    # Both came, or the scan had failed.
+    assert bucket.log_offset is not None
+    assert bucket.digest is not None
+    return BucketReport(
+        bucket=bucket.bucket,
+        log_offset=bucket.log_offset,
+        rows=bucket.rows,
+        digest=bucket.digest,
+        bytes_received=statistics.bytes_received,
+        requests=statistics.requests,
+        first_batch_s=statistics.first_batch_s,
+        overrun_bytes=statistics.overrun_bytes,
+        held_bytes_max=statistics.held_bytes_max,
+    )

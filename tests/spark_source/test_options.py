@@ -1,0 +1,230 @@
+"""Options are parsed once, completely, and refused in one line that says what is allowed."""
+
+import dataclasses
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from spark_source import SourceOptionError, WeirDataSource
+from spark_source.options import MODES, OPTION_NAMES, PAGE_DEPTH_MAX, SIZE_BYTES_MAX, SourceOptions
+
+REQUIRED = {"endpoint": "127.0.0.1:9123", "table": "orders"}
+
+
+def refused(options: dict[str, str]) -> SourceOptionError:
+    """The error that parsing these options, together with the required ones, ends in."""
+    with pytest.raises(SourceOptionError) as caught:
+        SourceOptions.parse(REQUIRED | options)
+    return caught.value
+
+
+def test_defaults() -> None:
+    """The endpoint and the table are enough; everything else has a default."""
+    assert SourceOptions.parse(REQUIRED) == SourceOptions(
+        endpoint="127.0.0.1:9123",
+        table="orders",
+        mode="push",
+        columns=None,
+        credit_bytes=None,
+        page_bytes=None,
+        page_depth=None,
+        push_filters=False,
+        statistics=False,
+    )
+
+
+def test_every_option() -> None:
+    """Every option arrives in its field, parsed."""
+    given_options = {
+        "endpoint": "[::1]:80",
+        "table": " orders ",
+        "mode": "SESSION",
+        "columns": "b, a ,c",
+        "creditBytes": "8m",
+        "pageBytes": "512K",
+        "pageDepth": "4",
+        "pushFilters": "True",
+        "statistics": "true",
+    }
+    assert tuple(given_options) == OPTION_NAMES
+    assert SourceOptions.parse(given_options) == SourceOptions(
+        endpoint="[::1]:80",
+        table="orders",
+        mode="session",
+        columns=("b", "a", "c"),
+        credit_bytes=8 << 20,
+        page_bytes=512 << 10,
+        page_depth=4,
+        push_filters=True,
+        statistics=True,
+    )
+
+
+@pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
+def test_names_have_no_case(spell: object) -> None:
+    """Names are matched without case, because Spark lowers them, and users write them as they like."""
+    assert callable(spell)
+    options = {
+        spell(name): value for name, value in (REQUIRED | {"creditBytes": "1", "pageDepth": "0"}).items()
+    }
+    parsed = SourceOptions.parse(options)
+    assert (parsed.credit_bytes, parsed.page_depth) == (1, 0)
+    assert SourceOptions.parse(CaseInsensitiveDict(options)) == parsed
+
+
+@pytest.mark.parametrize("missing", ["endpoint", "table"])
+def test_required_options(missing: str) -> None:
+    """A missing endpoint or table is named, with an example of what it should be."""
+    with pytest.raises(SourceOptionError, match=f"option '{missing}' is missing: .+") as caught:
+        SourceOptions.parse({name: value for name, value in REQUIRED.items() if name != missing})
+    assert (caught.value.option, caught.value.value) == (missing, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("tabel", "table"),
+        ("creditByte", "creditBytes"),
+        ("credit_bytes", "creditBytes"),
+        ("pagedepht", "pageDepth"),
+    ],
+)
+def test_unknown_option_with_a_neighbour(name: str, nearest: str) -> None:
+    """A misspelt option is answered with the one that was probably meant, and with the list of all."""
+    error = refused({name: "1"})
+    assert error.option == name
+    assert f"unknown option {name!r}; did you mean {nearest!r}?" in str(error)
+    assert str(error).endswith(f"(the options are {', '.join(OPTION_NAMES)})")
+
+
+def test_unknown_option_without_a_neighbour() -> None:
+    """An option like no other is answered with the list alone."""
+    assert str(refused({"xyzzy": "1"})).startswith("unknown option 'xyzzy' (the options are endpoint, table,")
+
+
+def test_path_is_explained() -> None:
+    """`load("orders")` sets an option that the user never wrote; the message says where the name belongs."""
+    assert "name it with option 'table'" in str(refused({"path": "orders"}))
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "localhost",
+        "localhost:",
+        ":9123",
+        "localhost:0",
+        "localhost:65536",
+        "localhost:99999999",
+        "a b:1",
+        "http://localhost:9123",
+        "localhost:9123/",
+        "::1:9123",
+        "[::1]",
+        "localhost:-1",
+        "localhost:٣",
+    ],
+)
+def test_endpoints_refused(endpoint: str) -> None:
+    """An endpoint is HOST:PORT and nothing else."""
+    assert "HOST:PORT" in str(refused({"endpoint": endpoint}))
+
+
+@pytest.mark.parametrize("endpoint", ["localhost:1", "10.0.0.1:65535", "[::1]:9123", "a-b.example.org:9123"])
+def test_endpoints_accepted(endpoint: str) -> None:
+    """Names, IPv4 addresses and bracketed IPv6 addresses are hosts."""
+    assert SourceOptions.parse(REQUIRED | {"endpoint": endpoint}).endpoint == endpoint
+
+
+def test_empty_table_refused() -> None:
+    """A table has a name."""
+    assert "the name of the table" in str(refused({"table": " "}))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_modes(mode: str) -> None:
+    """Each mode is accepted by its name."""
+    assert SourceOptions.parse(REQUIRED | {"mode": mode}).mode == mode
+
+
+def test_unknown_mode() -> None:
+    """An unknown mode is answered with those there are."""
+    error = refused({"mode": "pull"})
+    assert str(error) == "option 'mode' cannot be 'pull': it is one of push, session"
+    assert (error.option, error.value) == ("mode", "pull")
+
+
+@pytest.mark.parametrize("columns", ["", " ", ",", "a,", ",a", "a,,b"])
+def test_empty_column_names(columns: str) -> None:
+    """An empty column name is refused rather than dropped."""
+    assert "leave it out to read all of them" in str(refused({"columns": columns}))
+
+
+def test_repeated_columns() -> None:
+    """A column that is asked for twice is named."""
+    assert "a is there more than once" in str(refused({"columns": "a,b,a"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1", 1), ("1024", 1024), ("1k", 1024), ("1K", 1024), ("3m", 3 << 20), ("1g", 1 << 30), ("007", 7)],
+)
+def test_sizes(text: str, size: int) -> None:
+    """A size is a number of bytes, KiB, MiB or GiB."""
+    assert SourceOptions.parse(REQUIRED | {"creditBytes": text}).credit_bytes == size
+
+
+@pytest.mark.parametrize("option", ["creditBytes", "pageBytes"])
+@pytest.mark.parametrize("text", ["", "0", "0m", "-1", "1.5m", "1mb", "m", "1 m", "2g", "1e6", "٣", "1_000"])
+def test_sizes_refused(option: str, text: str) -> None:
+    """Zero, fractions, other units and sizes past the bound are refused with what is allowed."""
+    assert "a number of bytes from 1 to 1g" in str(refused({option: text}))
+
+
+@given(size=st.integers(min_value=1, max_value=SIZE_BYTES_MAX))
+def test_plain_sizes(size: int) -> None:
+    """Every size within the bounds reads as itself."""
+    assert SourceOptions.parse(REQUIRED | {"creditBytes": str(size)}).credit_bytes == size
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "²", str(PAGE_DEPTH_MAX + 1)])
+def test_page_depths_refused(text: str) -> None:
+    """A page depth is a small whole number."""
+    assert f"from 0 to {PAGE_DEPTH_MAX}" in str(refused({"pageDepth": text}))
+
+
+@pytest.mark.parametrize("option", ["pushFilters", "statistics"])
+@pytest.mark.parametrize("text", ["", "1", "yes", "on"])
+def test_booleans_refused(option: str, text: str) -> None:
+    """A switch is true or false."""
+    assert "it is true or false" in str(refused({option: text}))
+
+
+@given(options=st.dictionaries(st.sampled_from(OPTION_NAMES) | st.text(), st.text()))
+def test_any_options(options: dict[str, str]) -> None:
+    """Whatever is given, parsing returns options or raises SourceOptionError with one line."""
+    try:
+        outcome = SourceOptions.parse(options).endpoint
+    except SourceOptionError as error:
+        outcome = str(error)
+    assert len(outcome.splitlines()) == 1
+
+
+def test_options_are_frozen() -> None:
+    """Parsed options do not change, and survive a pickle as themselves."""
+    parsed = SourceOptions.parse(REQUIRED)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        parsed.mode = "session"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+def test_data_source_parses_without_a_network() -> None:
+    """Making the data source refuses bad options at once, and connects to nobody for good ones."""
+    source = WeirDataSource(dict(REQUIRED))
+    assert source.name() == "weir"
+    with pytest.raises(SourceOptionError, match="unknown option 'tabel'"):
+        WeirDataSource(REQUIRED | {"tabel": "orders"})

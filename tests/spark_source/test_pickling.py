@@ -1,0 +1,47 @@
+"""What crosses Spark's pickle boundary arrives as it left."""
+
+import pytest
+
+from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
+from spark_source.options import SourceOptions
+from spark_source.partitions import BucketPartition, bucket_partitions
+from tests.support.pickling import pickled, sent_to_worker
+
+OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a", "b"), credit_bytes=1)
+
+
+def test_partitions() -> None:
+    """There is one partition per bucket, in order, each with what its task needs and no more."""
+    partitions = bucket_partitions(OPTIONS, 3)
+    assert [partition.bucket for partition in partitions] == [0, 1, 2]
+    assert sent_to_worker(partitions) == partitions
+    assert len(pickled(partitions[0])) < 500
+
+
+def test_partition_shows_what_it_is() -> None:
+    """A partition in Spark's log says which bucket of which table it is."""
+    shown = repr(BucketPartition(table="orders", bucket=2, options=OPTIONS))
+    assert "table='orders', bucket=2" in shown
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SourceOptionError("mode", "pull", "one line"),
+        SourceOptionError("table", None, "it"),
+        SourceSchemaError("c", "why"),
+    ],
+    ids=repr,
+)
+def test_errors(error: Exception) -> None:
+    """Errors keep their class, attributes and message."""
+    copy = sent_to_worker(error)
+    assert type(copy) is type(error)
+    assert vars(copy) == vars(error)
+    assert str(copy) == str(error)
+
+
+def test_data_source_goes_by_reference() -> None:
+    """Executors import the class; they are not sent its code."""
+    assert sent_to_worker(WeirDataSource) is WeirDataSource
+    assert len(pickled(WeirDataSource)) < 200

@@ -1,0 +1,324 @@
+"""Reading a table through Spark, from a real server: every row, every type, in every mode, and nothing left open."""
+
+import datetime
+from collections.abc import Iterator
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from scanner.sync import Client, connect
+from spark_source.options import MODES
+from spark_source.schema import STATISTICS_COLUMN
+from spark_source.statistics import BucketReport
+from tests.support.server import RunningServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
+
+BUCKETS = 3
+ROWS = 20_000
+
+
+def read(spark: SparkSession, server: RunningServer, table: str, **options: object) -> DataFrame:
+    """A DataFrame of the table."""
+    reader = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return reader.load()
+
+
+def numbers(rows: int) -> pa.Table:
+    """Rows with a key, a nullable group and a text."""
+    return pa.table(
+        {
+            "k": pa.array(range(rows), pa.int64()),
+            "g": pa.array([None if row % 7 == 0 else row % 5 for row in range(rows)], pa.int32()),
+            "s": pa.array([f"row {row:08d}" for row in range(rows)], pa.string()),
+        }
+    )
+
+
+def last_line(error: PySparkException) -> str:
+    """The line of Spark's message that is ours: the last but for the SQLSTATE."""
+    return [line for line in str(error).splitlines() if line.strip() and "SQLSTATE" not in line][-1]
+
+
+@pytest.fixture(scope="module")
+def table(server: RunningServer) -> str:
+    """A table of `ROWS` numbers in `BUCKETS` buckets."""
+    rows = numbers(ROWS)
+    with connect(server.endpoint) as client:
+        client.create_table("numbers", rows.schema, primary_key=["k"], buckets=BUCKETS).write(rows)
+    return "numbers"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_full_read(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
+    """Every row that was written arrives once, in as many partitions as there are buckets."""
+    frame = read(spark, server, table, mode=mode)
+    assert frame.schema.simpleString() == "struct<k:bigint,g:int,s:string>"
+    assert [field.nullable for field in frame.schema.fields] == [False, True, True]
+    assert frame.rdd.getNumPartitions() == BUCKETS
+    assert sorted(map(tuple, frame.collect())) == [tuple(row.values()) for row in numbers(ROWS).to_pylist()]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
+    """However little may be under way, all rows come."""
+    frame = read(spark, server, table, mode=mode, creditBytes="4k", pageBytes="16k", pageDepth=0)
+    assert frame.count() == ROWS
+
+
+def test_columns(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """The columns that are named come, in the order in which they are named."""
+    frame = read(spark, server, table, columns="s, k")
+    assert frame.columns == ["s", "k"]
+    assert frame.where("k = 17").collect() == [("row 00000017", 17)]
+
+
+def test_user_schema(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """A schema given by the user picks columns too, and may call a key nullable."""
+    reader = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table)
+    assert reader.schema("g INT, k BIGINT").load().where("k = 1").collect() == [(1, 1)]
+
+
+def test_user_schema_of_another_type(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """A schema that the table cannot deliver is refused while planning, with what to do."""
+    reader = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table)
+    with pytest.raises(AnalysisException) as caught:
+        reader.schema("k INT").load().collect()
+    assert last_line(caught.value) == (
+        "spark_source.errors.SourceSchemaError: "
+        "column 'k' is bigint, not int: read it as it is and cast it in Spark"
+    )
+
+
+def test_empty_table(spark: SparkSession, server: RunningServer, client: Client) -> None:
+    """A table without rows is a DataFrame without rows; its buckets still report their log offset."""
+    client.create_table("empty", numbers(0).schema, primary_key=["k"], buckets=2)
+    assert read(spark, server, "empty").collect() == []
+    reports = [
+        BucketReport.from_json(row[STATISTICS_COLUMN])
+        for row in read(spark, server, "empty", statistics=True).collect()
+    ]
+    assert [(report.bucket, report.rows, report.log_offset) for report in reports] == [(0, 0, 0), (1, 0, 0)]
+
+
+def test_updates_and_deletes(spark: SparkSession, server: RunningServer, client: Client) -> None:
+    """What was updated before the read is there as it is now, what was deleted is not."""
+    rows = numbers(10)
+    table = client.create_table("changed", rows.schema, primary_key=["k"], buckets=2)
+    table.write(rows)
+    table.write(rows.slice(2, 1).set_column(2, "s", pa.array(["changed"])))
+    table.delete(rows.slice(5, 5).select(["k"]))
+    frame = read(spark, server, "changed")
+    assert sorted((row.k, row.s) for row in frame.collect()) == [
+        (0, "row 00000000"),
+        (1, "row 00000001"),
+        (2, "changed"),
+        (3, "row 00000003"),
+        (4, "row 00000004"),
+    ]
+
+
+EVERY_TYPE = {
+    "key": (pa.int64(), 1),
+    "t": (pa.bool_(), True),
+    "i8": (pa.int8(), -128),
+    "i16": (pa.int16(), 32767),
+    "i32": (pa.int32(), -(2**31)),
+    "i64": (pa.int64(), 2**63 - 1),
+    "f32": (pa.float32(), 0.5),
+    "f64": (pa.float64(), -1e300),
+    "x": (pa.decimal128(38, 10), Decimal("-1234567890123456789012345678.0123456789")),
+    "d": (pa.date32(), datetime.date(1582, 10, 15)),
+    "ts_s": (pa.timestamp("s"), datetime.datetime(1969, 12, 31, 23, 59, 59)),
+    "ts_ns": (pa.timestamp("ns"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123456)),
+    "tz_ms": (pa.timestamp("ms", tz="UTC"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123000)),
+    "tz_us": (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(2013, 7, 1, 5, 15, 0, 123456)),
+    "s": (pa.string(), "Zürich 🚂"),
+    "b": (pa.binary(), b"\x00\xff"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_type(spark: SparkSession, server: RunningServer, client: Client, mode: str) -> None:
+    """A value of every stored type, and a null of every one, arrives as it was written."""
+    name = f"types_{mode}"
+    schema = pa.schema([(column, kind) for column, (kind, _) in EVERY_TYPE.items()])
+    full = {column: value for column, (_, value) in EVERY_TYPE.items()}
+    zoned = {
+        column: value.replace(tzinfo=datetime.UTC)
+        for column, value in full.items()
+        if isinstance(value, datetime.datetime) and column.startswith("tz")
+    }
+    nulls = dict.fromkeys(full, None) | {"key": 2}
+    written = pa.Table.from_pylist([full | zoned, nulls], schema=schema)
+    client.create_table(name, schema, primary_key=["key"], buckets=1).write(written)
+
+    frame = read(spark, server, name, mode=mode)
+    # Through Arrow, so that Python's own time zone has no part in it.
+    assert frame.orderBy("key").toArrow().to_pylist() == [full | zoned, nulls]
+
+
+def test_nanoseconds_that_spark_cannot_hold(
+    spark: SparkSession, server: RunningServer, client: Client
+) -> None:
+    """A value finer than a microsecond fails the read and names the column; the other columns can be read."""
+    rows = pa.table({"k": pa.array([1]), "t": pa.array([1_001], pa.timestamp("ns"))})
+    client.create_table("nanoseconds", rows.schema, primary_key=["k"], buckets=1).write(rows)
+    with pytest.raises(PySparkException) as caught:
+        read(spark, server, "nanoseconds").collect()
+    assert last_line(caught.value).startswith(
+        "spark_source.errors.SourceSchemaError: column 't' holds a timestamp[ns]"
+    )
+    assert read(spark, server, "nanoseconds", columns="k").collect() == [(1,)]
+
+
+def test_unknown_option(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """An unknown option is refused at load, with the nearest and with all of them."""
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, server, table, creditByte=1)
+    line = last_line(caught.value)
+    assert line.startswith(
+        "spark_source.errors.SourceOptionError: unknown option 'creditbyte'; did you mean 'creditBytes'?"
+    )
+    assert "the options are endpoint, table, mode" in line
+
+
+def test_load_with_a_path(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """`load(name)` is a mistake that is explained."""
+    with pytest.raises(AnalysisException, match="name it with option 'table'"):
+        spark.read.format("weir").option("endpoint", server.endpoint).load(table)
+
+
+def test_unknown_table(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """An unknown table is one line that lists those there are."""
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, server, "nubmers")
+    line = last_line(caught.value)
+    assert line.startswith("scanner.errors.TableNotFound: ")
+    assert "nubmers" in line
+    assert table in line
+
+
+def test_unknown_column(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """An unknown column is one line that lists those there are."""
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, server, table, columns="k,w")
+    assert last_line(caught.value) == "scanner.errors.ColumnNotFound: no column 'w'; the columns are k, g, s"
+
+
+def test_nobody_listens(spark: SparkSession) -> None:
+    """An endpoint without a server is one line that names it."""
+    with pytest.raises(AnalysisException) as caught:
+        spark.read.format("weir").option("endpoint", "127.0.0.1:1").option("table", "orders").load()
+    line = last_line(caught.value)
+    assert line.startswith("scanner.errors.ServerUnavailable: ")
+    assert "127.0.0.1:1" in line
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_early_stop_frees_the_server(
+    spark: SparkSession, server: RunningServer, table: str, mode: str
+) -> None:
+    """When Spark has enough rows, nothing of the scan stays open on the server."""
+    frame = read(spark, server, table, mode=mode, creditBytes="64k", pageBytes="64k")
+    assert len(frame.take(5)) == 5
+    assert frame.limit(5).count() == 5
+    server.wait_until(lambda running: running.statistics().iterators_open == 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failed_task_frees_the_server(
+    spark: SparkSession, server: RunningServer, table: str, mode: str
+) -> None:
+    """When the query fails half-way through a scan, nothing of the scan stays open on the server."""
+    frame = read(spark, server, table, mode=mode, creditBytes="64k", pageBytes="64k")
+    with pytest.raises(PySparkException, match="enough of this"):
+        frame.select(
+            F.when(F.col("k") > 100, F.raise_error(F.lit("enough of this"))).otherwise(F.col("k"))
+        ).collect()
+    server.wait_until(lambda running: running.statistics().iterators_open == 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_statistics(
+    spark: SparkSession, server: RunningServer, client: Client, table: str, mode: str
+) -> None:
+    """With statistics each bucket ends with one report, on the rows that are in its partition."""
+    frame = read(spark, server, table, mode=mode, statistics=True)
+    rows = frame.select(F.spark_partition_id().alias("partition"), "*").collect()
+    reports = [
+        BucketReport.from_json(row[STATISTICS_COLUMN]) for row in rows if row[STATISTICS_COLUMN] is not None
+    ]
+    assert [report.bucket for report in reports] == list(range(BUCKETS))
+    assert sum(report.rows for report in reports) == ROWS
+    ends = {bucket: end for bucket, _, end in client.table(table).offsets()}
+    for report in reports:
+        in_partition = [row for row in rows if row.partition == report.bucket]
+        assert in_partition[-1][STATISTICS_COLUMN] is not None
+        assert len(in_partition) == report.rows + 1
+        assert report.log_offset == ends[report.bucket]
+        assert report.bytes_received > 0
+        assert report.requests >= 1
+        assert report.first_batch_s is not None
+
+
+FILTERS = [
+    "k = 17",
+    "k <=> 17",
+    "g <=> NULL",
+    "k <> 17 AND k < 100",
+    "g IS NOT NULL AND k >= 19000",
+    "g = 3 AND s > 'row 00000100'",
+    "k IN (1, 2, 3, NULL)",
+    "NOT (g = 3)",
+    "s LIKE 'row 000001%' AND g <= 2",
+]
+
+
+@pytest.fixture
+def pushdown(spark: SparkSession) -> Iterator[None]:
+    """Spark's permission to push filters, for one test."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.usefixtures("pushdown")
+def test_pushed_filters(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """A pushed filter selects the rows that Spark's own evaluation selects."""
+    flags = [F.expr(text).alias(text) for text in FILTERS]
+    expected = read(spark, server, table).select("k", *flags).toArrow()
+    pushed = read(spark, server, table, pushFilters="true")
+    for text in FILTERS:
+        selected = pushed.where(text).select("k").toArrow().column("k").to_pylist()
+        assert sorted(selected) == sorted(expected.filter(pc.field(text)).column("k").to_pylist()), text
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+def test_retried_tasks_count_once(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """When a task fails after its scan and runs again, its rows and its report are there once."""
+
+    def fail_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of every task fails at its end")
+
+    frame = read(spark, server, table, statistics=True)
+    result = frame.mapInArrow(fail_at_first, frame.schema).agg(
+        F.count("k"), F.collect_list(STATISTICS_COLUMN)
+    )
+    counted, texts = result.collect()[0]
+    reports = [BucketReport.from_json(text) for text in texts]
+    assert counted == sum(report.rows for report in reports) == ROWS
+    assert sorted(report.bucket for report in reports) == list(range(BUCKETS))

@@ -1,0 +1,166 @@
+"""The reader without Spark: what a task does with a real server."""
+
+import gc
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import datasource as spark
+from pyspark.sql import types
+
+from scanner.errors import BucketNotFound, TableNotFound
+from scanner.sync import Client
+from spark_source import SourceSchemaError, WeirDataSource
+from spark_source.options import MODES
+from spark_source.reader import BucketReader, FilteringBucketReader
+from spark_source.schema import STATISTICS_COLUMN
+from spark_source.statistics import BucketReport
+from tests.support.pickling import sent_to_worker
+from tests.support.server import RunningServer
+
+pytestmark = [pytest.mark.rocks, pytest.mark.socket]
+
+ROWS = 5_000
+ONE_ROW_BYTES = 1024
+"""No message of a single row of these tables is longer."""
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, client: Client) -> str:
+    """A table of its own for each test, of two buckets."""
+    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    rows = pa.table({"k": range(ROWS), "s": [f"{row:0100d}" for row in range(ROWS)]})
+    client.create_table(name, rows.schema, primary_key=["k"], buckets=2).write(rows)
+    return name
+
+
+def open_reader(server: RunningServer, table: str, **options: str) -> BucketReader:
+    """A reader as Spark makes it, having crossed a pickle as it does on its way to the executors."""
+    source = WeirDataSource({"endpoint": server.endpoint, "table": table} | options)
+    source = sent_to_worker(source)
+    return sent_to_worker(source.reader(source.schema()))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_partitions_cover_the_table(server: RunningServer, table: str, mode: str) -> None:
+    """The partitions' rows are the table's, each once, in key order within a partition."""
+    reader = open_reader(server, table, mode=mode)
+    keys = [
+        [key for batch in reader.read(partition) for key in batch.column("k").to_pylist()]
+        for partition in reader.partitions()
+    ]
+    assert len(keys) == 2
+    assert all(part == sorted(part) for part in keys)
+    assert sorted(keys[0] + keys[1]) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_closing_half_way(server: RunningServer, table: str, mode: str) -> None:
+    """A generator that is closed after one batch leaves no scan and no connection behind."""
+    reader = open_reader(server, table, mode=mode, creditBytes="32k", pageBytes="32k")
+    batches = reader.read(reader.partitions()[0])
+    assert next(iter(batches)).num_rows > 0
+    assert server.ask(lambda running: running.statistics().iterators_open) == 1
+    batches.close()  # type: ignore[attr-defined]
+    server.wait_until(lambda running: running.statistics().iterators_open == 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_forgetting_half_way(server: RunningServer, table: str, mode: str) -> None:
+    """A generator that nobody refers to any more ends its scan too."""
+    reader = open_reader(server, table, mode=mode, creditBytes="32k", pageBytes="32k")
+    batches = reader.read(reader.partitions()[0])
+    next(iter(batches))
+    del batches
+    gc.collect()
+    server.wait_until(lambda running: running.statistics().iterators_open == 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_writes_during_the_scan_are_not_seen(
+    server: RunningServer, client: Client, table: str, mode: str
+) -> None:
+    """A bucket is read as of the offset at which its scan was opened, whatever is written before the next batch."""
+    reader = open_reader(server, table, mode=mode, creditBytes="8k", pageBytes="8k", statistics="true")
+    partition = reader.partitions()[0]
+    before = {row["k"]: row["s"] for row in client.table(table).new_scan().bucket(0).to_arrow().to_pylist()}
+    end = client.table(table).offsets()[0].end_offset
+
+    batches = reader.read(partition)
+    rows = next(iter(batches)).to_pylist()
+    client.table(table).write(pa.table({"k": range(ROWS), "s": ["changed"] * ROWS}))
+    client.table(table).delete([(key,) for key in range(0, ROWS, 2)])
+    client.table(table).write(pa.table({"k": range(ROWS, ROWS + 100), "s": ["new"] * 100}))
+    *rest, report = batches
+    rows += [row for batch in rest for row in batch.to_pylist()]
+
+    assert {row["k"]: row["s"] for row in rows} == before
+    assert len(rows) == len(before)
+    assert BucketReport.from_json(report.column(STATISTICS_COLUMN)[0].as_py()).log_offset == end
+
+
+def test_credit_bounds_what_a_task_holds(server: RunningServer, table: str) -> None:
+    """A task that takes its time has no more waiting for it than the credit and one row's message."""
+    reader = open_reader(server, table, creditBytes="32k", statistics="true")
+    *_, last = reader.read(reader.partitions()[0])
+    report = BucketReport.from_json(last.column(STATISTICS_COLUMN)[0].as_py())
+    assert report.bytes_received > 200 << 10
+    assert report.overrun_bytes <= ONE_ROW_BYTES
+    assert report.held_bytes_max <= (32 << 10) + ONE_ROW_BYTES
+
+
+def test_pushed_filters(server: RunningServer, table: str) -> None:
+    """The server drops what a pushed filter drops, and Spark is asked to evaluate every filter again."""
+    reader = open_reader(server, table, pushFilters="true")
+    assert isinstance(reader, FilteringBucketReader)
+    filters = [spark.LessThan(("k",), 10), spark.StringEndsWith(("s",), "1")]
+    assert list(reader.pushFilters(filters)) == filters
+    sent = sent_to_worker(reader)
+    keys = [
+        key
+        for partition in reader.partitions()
+        for batch in sent.read(partition)
+        for key in batch.column("k").to_pylist()
+    ]
+    assert sorted(keys) == list(range(10))
+
+
+def test_filters_are_pushed_on_demand_only(server: RunningServer, table: str) -> None:
+    """Without the option the reader has no `pushFilters` of its own, which Spark would refuse by default."""
+    reader = open_reader(server, table)
+    assert type(reader).pushFilters is spark.DataSourceReader.pushFilters
+
+
+def test_table_that_went_away(server: RunningServer, client: Client, table: str) -> None:
+    """A table that was dropped after the load is an error of the planning."""
+    reader = open_reader(server, table)
+    client.drop_table(table)
+    with pytest.raises(TableNotFound, match=table.split("-")[0]):
+        reader.partitions()
+
+
+def test_table_that_changed(server: RunningServer, client: Client, table: str) -> None:
+    """A table that was created anew with other columns is an error that says which."""
+    reader = open_reader(server, table)
+    client.drop_table(table)
+    client.create_table(table, pa.schema([("k", pa.string())]), primary_key=["k"], buckets=1)
+    with pytest.raises(SourceSchemaError, match="column 'k' is string, not bigint"):
+        reader.partitions()
+
+
+def test_bucket_that_went_away(server: RunningServer, client: Client, table: str) -> None:
+    """A task whose bucket is gone fails; it does not report an empty bucket."""
+    reader = open_reader(server, table)
+    partition = reader.partitions()[1]
+    schema = client.table(table).schema
+    client.drop_table(table)
+    client.create_table(table, schema, primary_key=["k"], buckets=1)
+    with pytest.raises(BucketNotFound, match="not 1"):
+        list(reader.read(partition))
+
+
+def test_projection_keeps_the_order(server: RunningServer, table: str) -> None:
+    """Columns come in the order in which Spark asked for them."""
+    reader = open_reader(server, table, columns="s,k")
+    schema = types.StructType.fromJson(reader._schema.jsonValue())
+    assert schema.fieldNames() == ["s", "k"]
+    assert next(iter(reader.read(reader.partitions()[0]))).schema.names == ["s", "k"]
