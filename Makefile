@@ -1,0 +1,69 @@
+# Each target works from a fresh clone: what it needs is installed into .venv first.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help install demo test unit spark format lint types imports drift fix proto clean
+
+uv_version := 0.13.8
+python := .venv/bin/python
+packages := transport scanner spark_source bench tests tools
+# Inside a recipe: the Java that `make install` found or installed.
+with_java := JAVA_HOME="$$(tools/find-java)"
+# uv installs into .venv, with its interpreter, whatever the caller's shell has activated.
+uv := env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never .venv/bin/uv
+
+help: ## This list
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+install: .venv/installed ## .venv with what is pinned in uv.lock, and a Java for Spark
+	@tools/find-java --install >/dev/null
+
+demo: install ## The whole story on real data; writes demo.json
+	$(with_java) $(python) -m bench demo
+
+test: install format lint types imports drift ## Everything that must hold before a change is merged
+	$(with_java) $(python) -m pytest
+
+unit: .venv/installed ## The tests that need no JVM
+	$(python) -m pytest -m "not spark"
+
+spark: install ## The tests that need a JVM
+	$(with_java) $(python) -m pytest -m spark
+
+format: .venv/installed ## Is every file formatted?
+	.venv/bin/ruff format --check .
+
+lint: .venv/installed ## ruff, and flake8-async's rules on cancellation that ruff does not have
+	.venv/bin/ruff check .
+	find $(packages) -name '*.py' ! -name '*_pb2.py' -print0 \
+	    | xargs -0 .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
+
+types: .venv/installed ## mypy, strict
+	.venv/bin/mypy
+
+imports: .venv/installed ## Who may import whom
+	.venv/bin/lint-imports --no-logo
+
+drift: .venv/installed ## Do the generated files say what the .proto files say?
+	$(python) -m pytest --quiet --no-header tests/test_proto.py
+
+fix: .venv/installed ## Formats, and applies what ruff can repair by itself
+	.venv/bin/ruff check --fix --unsafe-fixes --exit-zero .
+	.venv/bin/ruff format .
+
+proto: .venv/installed ## Regenerates the *_pb2 files from the .proto files
+	$(python) -m tools.generate_protos
+
+clean: ## Removes .venv, caches and results
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.json spark-warehouse
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/installed: pyproject.toml uv.lock
+	@test -x $(python) || "$$(tools/find-python)" -m venv .venv
+	@test -x .venv/bin/uv && .venv/bin/uv --version | grep -qF ' $(uv_version) ' \
+	    || $(python) -m pip install --quiet --disable-pip-version-check uv==$(uv_version)
+	@echo 'installing what uv.lock pins into .venv'
+	@$(uv) sync --frozen --quiet
+	@touch $@

@@ -1,0 +1,1 @@
+"""Benches: one question each, answered against a running weir. `python -m bench --help` lists them."""

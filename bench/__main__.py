@@ -1,0 +1,92 @@
+"""`python -m bench NAME` runs one bench; `python -m bench --help` lists them."""
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+import click
+from rich.console import Console
+
+from bench.errors import BenchFailed
+from scanner import ScannerError
+
+INTERRUPTED = 130
+
+
+@click.group()
+def main() -> None:
+    """Benches of weir: one question each, answered against a running server."""
+
+
+@main.command()
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("demo.json"), show_default=True
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=2,
+    show_default=True,
+    help="Scans per mode and bucket under writes.",
+)
+@click.option("--seed", type=int, default=2013, show_default=True, help="Chooses what the writer changes.")
+def demo(output: Path, rounds: int, seed: int) -> None:
+    """Real flights, pushed into Spark while they change, beside the pull way.
+
+    Takes about two minutes. Example: python -m bench demo --rounds 5
+    """
+    # Spark's JVM and the libraries of its workers load only when a bench wants them, not for --help.
+    from bench.demo import run
+
+    run(output, Console(), rounds=rounds, seed=seed)
+    click.echo(f"all as it must be; the numbers are in {output}")
+
+
+@main.command()
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--mb", "megabytes", type=click.IntRange(10), default=1000, show_default=True, help="A round's MB."
+)
+@click.option(
+    "--size", "sizes", type=click.IntRange(1), multiple=True, help="Message bytes; may be repeated."
+)
+@click.option("--streams", type=click.IntRange(1), multiple=True, help="Concurrent calls; may be repeated.")
+def transport(
+    output: Path | None, rounds: int, megabytes: int, sizes: tuple[int, ...], streams: tuple[int, ...]
+) -> None:
+    """Server streaming by weir's transport, by grpcio and by bare TCP.
+
+    Example: python -m bench transport --size 4096 --size 65536 --streams 1
+    """
+    from bench.transport import MESSAGE_SIZES, run
+
+    run(
+        output,
+        Console(),
+        rounds=rounds,
+        megabytes=megabytes,
+        sizes=sizes or MESSAGE_SIZES,
+        streams=streams or (1, 16),
+    )
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    # A bench that is ended from outside ends its children first, as on Ctrl-C.
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        main(standalone_mode=False)
+    except (BenchFailed, ScannerError, click.ClickException) as error:
+        click.echo(f"bench: {error}", err=True)
+        sys.exit(1)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("bench: interrupted", err=True)
+        sys.exit(INTERRUPTED)

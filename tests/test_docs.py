@@ -1,0 +1,59 @@
+"""The documentation says what the tree says: errors, links, names of modules."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import ERRORS
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(REPOSITORY).as_posix()
+
+
+def test_errors_page_is_the_error_table() -> None:
+    """docs/errors.md has one row per error, in order, with its status, exception, retriability and meaning."""
+    rows = [
+        f"| `{row.reason}` | `{row.status}` | `{row.exception.__name__}` | {'yes' if row.retriable else 'no'} "
+        f"| {(row.exception.__doc__ or '').splitlines()[0]} |"
+        for row in ERRORS
+    ]
+    page = (REPOSITORY / "docs" / "errors.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in page if line.startswith("| `")] == rows
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    """Every relative link names a file that is there."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_pages_that_the_code_names_are_there() -> None:
+    """A page that a docstring, a comment or a .proto file sends the reader to exists."""
+    sources = [
+        path
+        for package in ("transport", "scanner", "spark_source", "bench", "tests")
+        for suffix in ("py", "proto")
+        for path in (REPOSITORY / package).rglob(f"*.{suffix}")
+    ]
+    named = {
+        link for path in sources for link in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
+    }
+    assert {link for link in named if not (REPOSITORY / link).exists()} == set()
+
+
+def test_architecture_names_modules_that_exist() -> None:
+    """The modules drawn in the architecture page are there."""
+    scanner = REPOSITORY / "scanner"
+    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for module in (
+        "scan", "client", "sync", "table_scan", "receiver", "pull/session_client", "server", "pull/session",
+        "sources/live_kv", "buckets", "table", "keys", "rows", "digest", "filters", "wire", "errors",
+    ):  # fmt: skip
+        assert module.rpartition("/")[2] in page
+        assert (scanner / f"{module}.py").exists(), module

@@ -1,0 +1,1 @@
+"""What `make` uses beside pinned tools."""
