@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test unit spark format lint types imports drift fix proto clean
+.PHONY: help install peers demo test unit spark format lint types imports drift fix proto clean
 
 uv_version := 0.13.8
 python := .venv/bin/python
@@ -23,10 +23,13 @@ install: .venv/installed ## .venv with what is pinned in uv.lock, and a Java for
 demo: install ## The whole story on real data; writes demo.json
 	$(with_java) $(python) -m bench demo
 
-test: install format lint types imports drift ## Everything that must hold before a change is merged
+peers: .venv/node/installed ## The foreign clients and proxies that the interop tests talk to
+	@tools/find-peers --install
+
+test: install peers format lint types imports drift ## Everything that must hold before a change is merged
 	$(with_java) $(python) -m pytest
 
-unit: .venv/installed ## The tests that need no JVM
+unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"
 
 spark: install ## The tests that need a JVM
@@ -66,4 +69,12 @@ clean: ## Removes .venv, caches and results
 	    || $(python) -m pip install --quiet --disable-pip-version-check uv==$(uv_version)
 	@echo 'installing what uv.lock pins into .venv'
 	@$(uv) sync --frozen --quiet
+	@touch $@
+
+# Beside the Python packages, so that no tool that walks the tree walks through it.
+.venv/node/installed: .venv/installed tests/interop/node/package.json tests/interop/node/package-lock.json
+	@tools/find-peers --install
+	@mkdir -p .venv/node && cp tests/interop/node/package.json tests/interop/node/package-lock.json .venv/node
+	@echo 'installing what package-lock.json pins into .venv/node'
+	@npm ci --prefix .venv/node --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@

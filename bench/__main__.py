@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -9,6 +10,7 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
+from bench.bars import Bar, failures
 from bench.errors import BenchFailed
 from scanner import ScannerError
 
@@ -73,6 +75,84 @@ def transport(
         sizes=sizes or MESSAGE_SIZES,
         streams=streams or (1, 16),
     )
+
+
+_json = click.option(
+    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
+)
+
+
+@main.command()
+@_json
+def scale(output: Path | None) -> None:
+    """10 000 idle streams on one server process, over 100 connections and over 10 000.
+
+    Takes about two minutes. Example: python -m bench scale --json scale.json
+    """
+    from bench.scale import run
+
+    _judge(run(output, Console()))
+
+
+@main.command()
+@_json
+def credit(output: Path | None) -> None:
+    """How far past its credit does a scan go, direct and through nginx, nghttpx and Envoy?
+
+    Needs `make peers`; takes about a minute. Example: python -m bench credit --json credit.json
+    """
+    from bench.credit import run
+
+    _judge(run(output, Console()))
+
+
+@main.command()
+@_json
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+def neighbours(output: Path | None, rounds: int) -> None:
+    """Does one stream that is not read slow the other 99 on its connection?
+
+    Example: python -m bench neighbours --rounds 9
+    """
+    from bench.neighbours import run
+
+    _judge(run(output, Console(), rounds=rounds))
+
+
+@main.command()
+@_json
+@click.option("--minutes", type=click.FloatRange(0.05), default=5.0, show_default=True, help="How long.")
+@click.option("--seed", type=int, default=None, help="Chooses who does what; a random one is printed.")
+def stress(output: Path | None, minutes: float, seed: int | None) -> None:
+    """Consumers of every kind, writers and faults against one `weir serve`; nothing may be wrong or left behind.
+
+    Example: python -m bench stress --minutes 1 --seed 7
+    """
+    from bench.stress import run
+
+    _judge(run(output, Console(), seconds=minutes * 60, seed=seed))
+
+
+@main.command()
+@_json
+@click.option(
+    "--only", multiple=True, metavar="TEXT", help="Attacks with this in their name; may be repeated."
+)
+def abuse(output: Path | None, only: tuple[str, ...]) -> None:
+    """What hostile peers do to a server, and what is left for a well-behaved client meanwhile.
+
+    Takes about four minutes. Example: python -m bench abuse --json bench/results/abuse.json
+    """
+    from bench.abuse import run
+
+    _judge(run(output, Console(), only=only))
+
+
+def _judge(bars: Sequence[Bar]) -> None:
+    """Say which bars are missed, and end with status 1 if any is."""
+    if missed := failures(bars):
+        raise BenchFailed("; ".join(missed))
+    click.echo("every bar is met: " + "; ".join(f"{bar.name} {bar.value} ({bar.bar})" for bar in bars))
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> NoReturn:

@@ -74,6 +74,16 @@ class BucketHistory:
         # Appended whole: a reader in another thread sees all of the commit or nothing.
         self.commits.append(commit)
 
+    def since(self, offset: int) -> "BucketHistory":
+        """The same history, told from a later offset on.
+
+        Args:
+            offset: Not inside a commit, at most `end_offset`; nothing before it can be judged any more.
+        """
+        later = BucketHistory(self._state(offset, self.commits), offset, self.primary_key)
+        later.commits = [commit for commit in self.commits if commit.start_offset >= offset]
+        return later
+
     def violations(self, offset: int, scanned: pa.Table) -> list[Violation]:
         """Compare the rows of a scan with the state at the offset it claims.
 

@@ -39,16 +39,25 @@ class RunningServer:
 
 
 @contextmanager
-def running_server(data: Path) -> Iterator[RunningServer]:
+def running_server(data: Path, *options: str) -> Iterator[RunningServer]:
     """Start `weir serve` on a free port of the loopback interface; end it when the block ends.
 
     Args:
         data: The data directory; created by the server.
+        options: Further options of `weir serve`.
 
     Raises:
         BenchFailed: It does not come up, or does not end with status 0 when asked to.
     """
-    command = [str(Path(sys.executable).with_name("weir")), "serve", "--port", "0", "--data", str(data)]
+    command = [
+        str(Path(sys.executable).with_name("weir")),
+        "serve",
+        "--port",
+        "0",
+        "--data",
+        str(data),
+        *options,
+    ]
     with tempfile.TemporaryFile("w+") as log:
         try:
             process = subprocess.Popen(

@@ -4,7 +4,9 @@ Everything public is here; modules below are reached through it, but for `scanne
 command line in `scanner.cli`.
 """
 
+from scanner.admin import DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
 from scanner.client import Client, Scan, Table, connect
+from scanner.client_security import read_token, tls
 from scanner.digest import combine_digests
 from scanner.errors import (
     ArgumentInvalid,
@@ -18,6 +20,7 @@ from scanner.errors import (
     LeaseNotFound,
     NotLeader,
     OffsetOutOfRange,
+    PermissionDenied,
     ResumeTokenInvalid,
     ScanIncomplete,
     ScannerError,
@@ -36,6 +39,7 @@ from scanner.errors import (
     TableExists,
     TableNotFound,
     TooManyScans,
+    Unauthenticated,
 )
 from scanner.expressions import Column, Condition, col
 from scanner.scan import ScanMode, ScanSource
@@ -43,6 +47,7 @@ from scanner.statistics import BucketStatistics, ScanStatistics
 from scanner.table import TableDescription
 from scanner.table_scan import Batches
 from scanner.writer import OffsetRange, Writer, WriteResult
+from transport import StallReason, StallTimes
 
 __all__ = [
     "ArgumentInvalid",
@@ -55,6 +60,7 @@ __all__ = [
     "Condition",
     "CreditInvalid",
     "DataCorrupted",
+    "DrainBegun",
     "Draining",
     "InternalError",
     "KeyInvalid",
@@ -62,9 +68,11 @@ __all__ = [
     "NotLeader",
     "OffsetOutOfRange",
     "OffsetRange",
+    "PermissionDenied",
     "ResumeTokenInvalid",
     "Scan",
     "ScanIncomplete",
+    "ScanInfo",
     "ScanMode",
     "ScanSource",
     "ScanStatistics",
@@ -76,19 +84,26 @@ __all__ = [
     "SessionExpired",
     "SessionUnknown",
     "SlowConsumer",
+    "SnapshotInfo",
     "SnapshotLost",
     "SourceUnsupported",
+    "StallReason",
+    "StallTimes",
     "StoreClosed",
     "StoreFailed",
     "StoreLocked",
+    "StreamInfo",
     "Table",
     "TableDescription",
     "TableExists",
     "TableNotFound",
     "TooManyScans",
+    "Unauthenticated",
     "WriteResult",
     "Writer",
     "col",
     "combine_digests",
     "connect",
+    "read_token",
+    "tls",
 ]

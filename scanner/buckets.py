@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
+from scanner.activity import Activity, Holder
 from scanner.errors import InternalError, ScannerError, StoreClosed
 from scanner.sources.interface import Source
 
@@ -75,6 +76,10 @@ class OpenScan(Generic[SourceT]):
         self.ended_by: ScannerError | None = None
         """Why the bucket ended it; whoever drives the source looks here before every step."""
         self._on_end: Callable[[ScannerError], None] | None = None
+        self.opened_at = trio.current_time()
+        """Seconds of trio's clock."""
+        self.holder: Holder | None = None
+        """Who keeps it open; set by whoever opened it."""
 
     def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
         """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
@@ -103,15 +108,22 @@ class ServedBucket:
         config: Bounds of queue and commit.
         nursery: Runs the commits; must outlive the bucket's writes.
         run_blocking: Runs one commit.
+        activity: Counts the commits.
     """
 
     def __init__(
-        self, bucket: Bucket, config: ScannerConfig, nursery: trio.Nursery, run_blocking: RunBlocking
+        self,
+        bucket: Bucket,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        activity: Activity | None = None,
     ) -> None:
         self.storage = bucket
         self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking
+        self._activity = activity or Activity()
         self._between_commits = trio.Lock()
         self._queue: deque[PendingWrite] = deque()
         self._committing = False
@@ -124,6 +136,11 @@ class ServedBucket:
     def scans_open(self) -> int:
         """Scans that hold, or may hold, an iterator and a snapshot."""
         return len(self._scans)
+
+    @property
+    def open_scans(self) -> tuple[OpenScan[Any], ...]:
+        """Those scans, in no order."""
+        return tuple(self._scans)
 
     async def wait_room(self) -> None:
         """Wait until the queue of writes has room.
@@ -232,6 +249,7 @@ class ServedBucket:
         if not writes:
             return
         error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
+        started_at = trio.current_time()
         try:
             offsets = await self._run_blocking(
                 functools.partial(self.storage.commit, [each.mutations for each in writes])
@@ -239,9 +257,14 @@ class ServedBucket:
             for write, range_ in zip(writes, offsets, strict=True):
                 write.offsets = range_
                 write.settled.set()
+            self._activity.commits.observe(trio.current_time() - started_at)
+            self._activity.commit_writes += len(writes)
+            self._activity.commit_rows += sum(len(write.mutations) for write in writes)
         except ScannerError as failure:
+            self._activity.commits_failed += 1
             error = failure
         except Exception as failure:
+            self._activity.commits_failed += 1
             _logger.exception("a commit of %d writes failed in an unforeseen way", len(writes))
             error = InternalError(
                 f"the commit failed ({type(failure).__name__}); the server's log has the details"

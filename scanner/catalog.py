@@ -8,11 +8,13 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from scanner.buckets import ServedBucket
+from scanner.activity import Activity
+from scanner.buckets import OpenScan, ServedBucket
 from scanner.errors import BucketNotFound, TableNotFound
 
 if TYPE_CHECKING:
@@ -43,15 +45,22 @@ class Catalog:
         config: Passed on to the buckets.
         nursery: Runs the buckets' commits.
         run_blocking: Runs what storage does.
+        activity: Counts what the server does.
     """
 
     def __init__(
-        self, store: Store, config: ScannerConfig, nursery: trio.Nursery, run_blocking: RunBlocking
+        self,
+        store: Store,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        activity: Activity | None = None,
     ) -> None:
         self._store = store
         self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking
+        self.activity = activity or Activity()
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
 
@@ -59,6 +68,13 @@ class Catalog:
     def scans_open(self) -> int:
         """Open scans of all buckets, those of sessions included."""
         return sum(bucket.scans_open for table in self._tables.values() for bucket in table.buckets.values())
+
+    def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
+        """Every open scan with the name of its table, the index of its bucket, and the bucket."""
+        for name, table in self._tables.items():
+            for index, bucket in table.buckets.items():
+                for scan in bucket.open_scans:
+                    yield name, index, bucket, scan
 
     async def descriptions(self) -> list[TableDescription]:
         """All tables, by name."""
@@ -109,7 +125,7 @@ class Catalog:
             if served is None:
                 storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
                 served = table.buckets[index] = ServedBucket(
-                    storage, self._config, self._nursery, self._run_blocking
+                    storage, self._config, self._nursery, self._run_blocking, self.activity
                 )
         return served
 

@@ -14,9 +14,12 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError, Message
 
 import transport
+from scanner.admin import DrainBegun, SnapshotInfo, StreamInfo, snapshot_from_proto, stream_from_proto
+from scanner.client_security import credentials_metadata
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ServerUnavailable
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ServerUnavailable, Unauthenticated
 from scanner.nesting import bare
+from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.scan import ScanBuilder, ScanPlan
 from scanner.table import TableDescription
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 PORT_DEFAULT: Final = 9123
 BUCKETS_DEFAULT: Final = 4
 _TABLES: Final = "/weir.v1.Tables/"
+_ADMIN: Final = "/weir.v1.Admin/"
+_DRAIN_S_END: Final = 4_000_000
+"""Milliseconds of it fit into 32 bits."""
 
 _Reply = TypeVar("_Reply", bound=Message)
 
@@ -43,20 +49,25 @@ async def connect(
     *,
     config: transport.TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    insecure_token: bool = False,
 ) -> AsyncIterator[Client]:
     """Connect to a server for the length of a block.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.
         config: Limits of the connection.
-        ssl_context: For TLS; None: plaintext.
+        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        token: Bearer token that proves who calls; see `scanner.read_token`.
+        insecure_token: Send the token in plaintext, even to another machine.
 
     Yields:
         The client.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read.
-        ServerUnavailable: Nobody answers there.
+        ArgumentInvalid: The endpoint cannot be read, or the token may not be sent there.
+        ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
+        Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
 
     Cancellation:
         Closes the connection.
@@ -69,11 +80,13 @@ async def connect(
         ...             print(batch)
     """
     host, port = parse_endpoint(endpoint)
+    metadata = credentials_metadata(token, host, ssl_context, insecure_token=insecure_token)
     connection = transport.connect(
         host,
         port,
         config=config or transport.TransportConfig(),
         ssl_context=ssl_context,
+        metadata=metadata,
         # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
         allocate=pa.allocate_buffer,
     )
@@ -85,6 +98,12 @@ async def connect(
     except transport.TransportError as error:
         if opened:
             raise
+        if transport.certificate_refused(error):
+            raise Unauthenticated(
+                f"the server at {host}:{port} wants another certificate: {error}"
+            ) from error
+        if isinstance(error, transport.TlsFailed):
+            raise ServerUnavailable(str(error)) from error
         raise ServerUnavailable(f"no weir server answers at {host}:{port}: {error}") from error
 
 
@@ -158,6 +177,49 @@ class Client:
             TableNotFound: There is none of that name.
         """
         await self._call("DropTable", pb.DropTableRequest(table=name), pb.DropTableResponse)
+
+    async def list_streams(self) -> list[StreamInfo]:
+        """Every call that runs at the server, this one included, by connection and stream.
+
+        Raises:
+            PermissionDenied: The server lets others administer it.
+        """
+        reply = await self._administer(
+            "ListStreams", admin_pb.ListStreamsRequest(), admin_pb.ListStreamsResponse
+        )
+        return list(map(stream_from_proto, reply.streams))
+
+    async def list_snapshots(self, table: str | None = None) -> list[SnapshotInfo]:
+        """Every scan that pins a state of a bucket, by table, bucket and log offset.
+
+        Args:
+            table: Only of this table; None: of all.
+
+        Raises:
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.ListSnapshotsRequest(table=table or "")
+        reply = await self._administer("ListSnapshots", request, admin_pb.ListSnapshotsResponse)
+        return list(map(snapshot_from_proto, reply.snapshots))
+
+    async def drain(self, timeout_s: float | None = None) -> DrainBegun:
+        """Begin the server's graceful drain, as SIGTERM does: no new calls, running ones may finish. Does not wait.
+
+        Args:
+            timeout_s: How long running calls may take, seconds; None: the server's own limit.
+
+        Raises:
+            ArgumentInvalid: `timeout_s` is negative, or too long to be told.
+            PermissionDenied: The server lets others administer it.
+        """
+        if timeout_s is not None and not 0 <= timeout_s < _DRAIN_S_END:
+            raise ArgumentInvalid(f"a drain takes 0 to {_DRAIN_S_END} seconds, not {timeout_s:g}")
+        request = admin_pb.DrainRequest(timeout_ms=None if timeout_s is None else round(timeout_s * 1000))
+        reply = await self._administer("Drain", request, admin_pb.DrainResponse)
+        return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
+
+    async def _administer(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        return await _call(self._connection, method, request, reply, service=_ADMIN)
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
         return await _call(self._connection, method, request, reply)
@@ -318,9 +380,11 @@ def keys_to_arrow(
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-async def _call(connection: transport.Client, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+async def _call(
+    connection: transport.Client, method: str, request: Message, reply: type[_Reply], service: str = _TABLES
+) -> _Reply:
     with translated(method):
-        answer = await connection.call(_TABLES + method, request.SerializeToString())
+        answer = await connection.call(service + method, request.SerializeToString())
     try:
         return reply.FromString(bytes(answer))
     except DecodeError as error:

@@ -233,6 +233,18 @@ class ScanIncomplete(ScannerError):
     reason = "SCAN_INCOMPLETE"
 
 
+class Unauthenticated(ScannerError):
+    """The server does not know who calls: no credentials, wrong ones, or a certificate that names nobody."""
+
+    reason = "UNAUTHENTICATED"
+
+
+class PermissionDenied(ScannerError):
+    """Who calls is known, and may not do that."""
+
+    reason = "PERMISSION_DENIED"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorRow:
     """One row of the error table."""
@@ -280,6 +292,8 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(Draining, "UNAVAILABLE", retriable=True),
     _row(ServerUnavailable, "UNAVAILABLE", retriable=True),
     _row(ScanIncomplete, "DATA_LOSS", retriable=True),
+    _row(Unauthenticated, "UNAUTHENTICATED"),
+    _row(PermissionDenied, "PERMISSION_DENIED"),
 )
 
 _BY_EXCEPTION = {row.exception: row for row in ERRORS}

@@ -8,7 +8,8 @@ Invariants:
 3. A failure is reported at once, stays reported, and is never an end; batches that wait are dropped with it.
 4. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing.
 
-This module knows no transport and no bytes.
+Where the scan's time goes is accounted here: CONSUMER while a batch waits and nobody asks for it, PEER while the
+consumer waits for one, RUNNING otherwise. Of transport this module knows that account, and no more.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
+
+from transport import StallAccount, StallReason
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +61,8 @@ class HandOff:
         """When the first batch was put, in seconds of `trio.current_time()`; None until then."""
         self._unconsumed: Counter[int] = Counter()
         self._consumed = trio.Event()
+        self.stalls = StallAccount(trio.current_time())
+        """Ends when the end or a failure is reported, or the scan is left."""
 
     def put(self, delivery: Delivery) -> None:
         """Add a batch. After a failure or a close it is dropped."""
@@ -66,6 +71,8 @@ class HandOff:
         if self.first_put_at is None:
             self.first_put_at = trio.current_time()
         self._waiting.append(delivery)
+        if not self._taking and not self.stalls.behind:
+            self.stalls.fall_behind(trio.current_time())
         self._unconsumed[delivery.bucket] += 1
         self.held_bytes += delivery.size
         self.held_bytes_max = max(self.held_bytes_max, self.held_bytes)
@@ -91,11 +98,16 @@ class HandOff:
         """Drop everything. An end or a failure that was reported stays so."""
         if not self._ended:
             self._closed = True
+        self.stalls.finish(trio.current_time())
         self._drop()
 
     @property
     def _ended(self) -> bool:
         return self._unfinished <= 0 and not self._waiting
+
+    @property
+    def _reportable(self) -> bool:
+        return bool(self._waiting or self._closed or self._failure or self._ended)
 
     def _drop(self) -> None:
         self._waiting.clear()
@@ -148,11 +160,18 @@ class HandOff:
         await trio.lowlevel.checkpoint()
         self._taking = True
         try:
-            while not (self._waiting or self._closed or self._failure or self._ended):
-                self._changed = trio.Event()
-                await self._changed.wait()
+            if not self._reportable:
+                self.stalls.enter(StallReason.PEER, trio.current_time())
+                try:
+                    while not self._reportable:
+                        self._changed = trio.Event()
+                        await self._changed.wait()
+                finally:
+                    self.stalls.leave(StallReason.PEER, trio.current_time())
         finally:
             self._taking = False
+        if self._failure is not None or self._closed or not self._waiting:
+            self.stalls.finish(trio.current_time())
         if self._failure is not None:
             raise self._failure
         if self._closed:
@@ -160,4 +179,6 @@ class HandOff:
         if not self._waiting:
             return None
         self._in_hand = self._waiting.popleft()
+        if not self._waiting and self.stalls.behind:
+            self.stalls.catch_up(trio.current_time())
         return self._in_hand

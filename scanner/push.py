@@ -15,7 +15,7 @@ This module knows no storage and no tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -26,13 +26,17 @@ from scanner.query import parse_request
 from scanner.sources.interface import EndReason, Source
 from scanner.tasks import run_with_companion
 from scanner.wire import encode_batch, encode_row_batch, encode_schema, row_batch_overhead
-from transport import CREDIT_BYTES_MAX
+from transport import CREDIT_BYTES_MAX, StallReason
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.buckets import OpenScan, ServedBucket
     from transport import ServerStream
+
+
+_GOODBYE_S: Final = 1.0
+"""How long the call of a client that has not half-closed outlives its scan's end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +120,13 @@ class PushScan:
         self._changed = trio.Event()
         self._sent_at = trio.current_time()
         self._scope = trio.CancelScope()
+        self.end_reason: EndReason | None = None
+        """Why the scan came to its explicit end; None until then."""
+
+    @property
+    def rows(self) -> int:
+        """Rows delivered so far."""
+        return self._source.rows
 
     async def run(self) -> None:
         """Send the scan, up to its end.
@@ -145,7 +156,8 @@ class PushScan:
 
     async def _receive_all(self) -> None:
         credit = self._stream.credit
-        while (message := await self._stream.receive()) is not None:
+        # Beside the sending task, which does the stream's work: waiting here holds nothing up.
+        while (message := await self._stream.receive(attributed=False)) is not None:
             self._requests.receive(message)
             if self._requests.limit is not None:
                 credit.raise_limit(self._requests.limit)
@@ -175,7 +187,8 @@ class PushScan:
             elif self._source.pending_bytes:
                 await self._send_batch()
             else:
-                self._source.step()
+                with self._stream.blocked_on(StallReason.STORAGE):
+                    self._source.step()
                 await trio.lowlevel.checkpoint()
                 await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
         await self._send(
@@ -183,6 +196,18 @@ class PushScan:
                 end=pb.ScanEnd(reason=reason.value, rows=self._source.rows, digest=self._source.digest)
             )
         )
+        self.end_reason = reason
+        await self._wait_half_closed()
+
+    async def _wait_half_closed(self) -> None:
+        """Let a client that grants credit read the end before its call ends.
+
+        Its next demand may be on the way, and some libraries (grpc.aio) make a failure of a whole call when a message
+        can no more be sent.
+        """
+        with trio.move_on_after(_GOODBYE_S):
+            while not self._requests.half_closed:
+                await self._changed.wait()
 
     @property
     def _has_credit(self) -> bool:
@@ -211,8 +236,9 @@ class PushScan:
         await trio.lowlevel.checkpoint()
 
     async def _wait_changed(self) -> None:
-        with trio.move_on_at(self._sent_at + self._limits.heartbeat_interval_s):
-            await self._changed.wait()
+        with self._stream.blocked_on(StallReason.CREDIT):
+            with trio.move_on_at(self._sent_at + self._limits.heartbeat_interval_s):
+                await self._changed.wait()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_CREDIT)
 
     async def _send_heartbeat_if_due(self, state: pb.Heartbeat.State) -> None:

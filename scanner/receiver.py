@@ -213,6 +213,8 @@ async def receive_bucket(
                 functools.partial(_receive_all, stream, receiver, progress.bucket, hand_off, grants),
                 functools.partial(grants.send_all, stream, progress),
             )
+            if stream.peer_stalls is not None:
+                progress.add_server_stalls(stream.peer_stalls)
 
 
 async def _receive_all(

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scanner.access import Right, authorize, principal_of
+from scanner.activity import Activity, Holder, HolderKind
+from scanner.ended_scans import recorded
 from scanner.errors import (
     ArgumentInvalid,
     ResumeTokenInvalid,
@@ -19,6 +22,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.push import PushLimits, PushScan
 from scanner.query import ScanQuery, parse_request, query_from_proto
 from scanner.sources.live_kv import LiveKvSource
+from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.buckets import OpenScan, ServedBucket
@@ -92,19 +96,41 @@ class ScanOpener:
         return Opened(await bucket.open_scan(make), bucket)
 
 
+def holder_of(stream: ServerStream, kind: HolderKind) -> Holder:
+    """Who keeps a scan of the live table open.
+
+    Args:
+        stream: The call that opens it.
+        kind: What keeps it open from then on.
+    """
+    return Holder(
+        kind,
+        pb.ScanSource.Name(pb.SCAN_SOURCE_LIVE_KV).removeprefix("SCAN_SOURCE_"),
+        stream.connection_id,
+        stream.stream_id,
+        stream.peer,
+        principal_of(stream).name,
+    )
+
+
 class ScanService:
     """Serves `Scan`.
 
     Args:
         opener: Makes the sources.
         config: Of the server.
+        activity: Counts the scans.
     """
 
-    def __init__(self, opener: ScanOpener, config: ScannerConfig) -> None:
+    def __init__(self, opener: ScanOpener, config: ScannerConfig, activity: Activity | None = None) -> None:
         self._opener = opener
+        self._activity = activity or Activity()
         self._config = config
-        self._named: dict[bytes, PushScan] = {}
+        self._named: dict[tuple[str, bytes], PushScan] = {}
+        """By the principal's name and the stream id."""
         self._opened = 0
+        self.overrun_bytes = 0
+        """The furthest that a push scan that has ended was past its credit, in message bytes."""
 
     @property
     def scans_open(self) -> int:
@@ -121,15 +147,18 @@ class ScanService:
         request = await self._receive_open(stream)
         self._check(request)
         query = self._opener.read_query(request.query)
+        authorize(stream, Right.READ, query.table)
         if self._opened >= self._config.scans_max:
             raise TooManyScans(
                 f"{self._opened} scans are open on this server, and no more are allowed; try again later"
             )
         self._opened += 1
         try:
-            opened = await self._opener.open_live_kv(query)
+            with stream.blocked_on(StallReason.STORAGE):
+                opened = await self._opener.open_live_kv(query)
+            opened.scan.holder = holder_of(stream, HolderKind.STREAM)
             try:
-                await self._run(stream, request, opened)
+                await self._run(stream, request, query, opened)
             finally:
                 opened.scan.close()
         finally:
@@ -160,7 +189,9 @@ class ScanService:
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
             )
 
-    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: Opened) -> None:
+    async def _run(
+        self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery, opened: Opened
+    ) -> None:
         config = self._config
         limits = PushLimits(
             payload_bytes_max=min(request.batch_bytes_max or config.batch_bytes, config.batch_bytes_max),
@@ -168,14 +199,17 @@ class ScanService:
             heartbeat_interval_s=config.heartbeat_interval_s,
         )
         push = PushScan(stream, opened.scan, opened.bucket, limits)
-        name = request.stream_id
-        if name:
+        name = (principal_of(stream).name, request.stream_id)
+        if request.stream_id:
             dead = self._named.get(name)
             if dead is not None:
                 dead.stop(ScanIncomplete("the stream was replaced by a newer one of the same stream id"))
             self._named[name] = push
+        holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM)
         try:
-            await push.run()
+            with recorded(self._activity, stream, query, holder, push):
+                await push.run()
         finally:
+            self.overrun_bytes = max(self.overrun_bytes, stream.credit.overrun_bytes)
             if self._named.get(name) is push:
                 del self._named[name]

@@ -23,13 +23,17 @@ from typing import TYPE_CHECKING
 import trio
 
 import transport
+from scanner.access import Access, CredentialsFile
+from scanner.activity import Activity, ActivityStatistics
+from scanner.admin_service import AdminService
 from scanner.catalog import Catalog
 from scanner.config import ScannerConfig
-from scanner.errors import ArgumentInvalid
+from scanner.errors import ArgumentInvalid, Draining
+from scanner.generic_services import add_generic_services
 from scanner.nesting import bare
 from scanner.scan_service import ScanOpener, ScanService
 from scanner.session_service import SessionService
-from scanner.statuses import streaming, translated
+from scanner.statuses import streaming, to_call_failed, translated
 from scanner.storage.store import RocksStore
 from scanner.tables_service import TablesService
 from scanner.tasks import RunBlocking, in_thread, inline
@@ -38,12 +42,14 @@ from transport import ServerStream, TransportConfig
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.auth import Credentials
     from scanner.storage.config import StorageConfig
     from scanner.storage.interface import Store
 
 SCAN_PATH = "/weir.v1.Scanner/Scan"
 SESSION_PATH = "/weir.v1.Scanner/ScanSession"
 TABLES_PREFIX = "/weir.v1.Tables/"
+ADMIN_PREFIX = "/weir.v1.Admin/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +60,26 @@ class ServerStatistics:
     """Running `Scan` calls with an open scan, or about to open one."""
     sessions_open: int
     """Sessions of the pull model."""
+    overrun_bytes: int
+    """The furthest that a push scan that has ended was past its credit, in message bytes: a row's message at most."""
     iterators_open: int
     """Scans of both kinds that are not closed yet."""
     transport: transport.ServerStatistics
     """The connections, and what waits in them."""
+    activity: ActivityStatistics
+    """What it has done since its start."""
 
 
 class Server:
     """A server that is listening. Made by `open_server`."""
 
-    def __init__(self, server: transport.Server, services: _Services) -> None:
+    def __init__(self, server: transport.Server, services: _Services, health: transport.Health) -> None:
         self._server = server
         self._services = services
+        self._health = health
+        self._draining = False
+        self._drained = trio.Event()
+        services.admin.serve(self)
 
     @property
     def host(self) -> str:
@@ -77,25 +91,61 @@ class Server:
         """The port that it listens on; a real one, also where 0 was asked for."""
         return self._server.port
 
+    @property
+    def draining(self) -> bool:
+        """Whether a drain has begun."""
+        return self._draining
+
+    def running(self) -> list[ServerStream]:
+        """Every call that runs, in no order."""
+        return self._server.running()
+
+    async def wait_draining(self) -> None:
+        """Wait until a drain has begun, whoever asked for it.
+
+        Cancellation:
+            No effect.
+        """
+        await self._services.admin.drain_begun.wait()
+
+    async def wait_drained(self) -> None:
+        """Wait until a drain has ended: every call has, or the drain's time is over.
+
+        Cancellation:
+            No effect.
+        """
+        await self._drained.wait()
+
     def statistics(self) -> ServerStatistics:
         """What is open now."""
         return ServerStatistics(
             push_scans_open=self._services.scans.scans_open,
             sessions_open=self._services.sessions.sessions_open,
+            overrun_bytes=self._services.scans.overrun_bytes,
             iterators_open=self._services.catalog.scans_open,
             transport=self._server.statistics(),
+            activity=self._services.catalog.activity.freeze(),
         )
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Take no new calls, and wait for those that run.
+        """Take no new calls, say so to those who watch the server's health, and wait for those that run.
 
         Args:
             timeout_s: How long they may take, in seconds; None: the transport's `drain_timeout_s`.
 
         Returns:
-            Whether all ended by themselves; what still runs is cut off when the server closes.
+            Whether all ended by themselves; what still runs then ends with DRAINING.
         """
-        return await self._server.drain(timeout_s)
+        self._draining = True
+        self._services.admin.drain_begun.set()
+        self._health.drain()
+        last_word = Draining(
+            "the server is going down and did not wait any longer; start again, elsewhere or later"
+        )
+        try:
+            return await self._server.drain(timeout_s, to_call_failed(last_word))
+        finally:
+            self._drained.set()
 
 
 @asynccontextmanager
@@ -107,7 +157,8 @@ async def open_server(
     *,
     storage_config: StorageConfig | None = None,
     transport_config: TransportConfig | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: ssl.SSLContext | transport.ServerTls | None = None,
+    credentials: Credentials | CredentialsFile | None = None,
 ) -> AsyncIterator[Server]:
     """Serve a data directory for as long as the block runs.
 
@@ -119,7 +170,8 @@ async def open_server(
         config: Limits of the services.
         storage_config: Limits of the store, if it is opened here.
         transport_config: Limits of the connections.
-        ssl_context: For TLS; None: plaintext.
+        ssl_context: For TLS, with ALPN "h2"; `transport.ServerTls` makes it of files. None: plaintext.
+        credentials: Who may call, and do what; None: everybody who gets a connection may do everything.
 
     Yields:
         The server, listening.
@@ -139,8 +191,9 @@ async def open_server(
             run_blocking = in_thread
             store = await stack.enter_async_context(_open_store(Path(store), storage_config))
         services = await stack.enter_async_context(bare(_open_services(store, config, run_blocking)))
+        handlers, health = add_generic_services(services.handlers())
         listening = transport.serve(
-            services.handlers(),
+            Access(credentials).guard_all(handlers),
             host=host,
             port=port,
             config=transport_config or TransportConfig(),
@@ -150,7 +203,7 @@ async def open_server(
             server = await stack.enter_async_context(listening)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
-        yield Server(server, services)
+        yield Server(server, services, health)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +212,7 @@ class _Services:
     scans: ScanService
     sessions: SessionService
     tables: TablesService
+    admin: AdminService
 
     def handlers(self) -> Mapping[str, transport.Handler]:
         """The handler of every call, by path."""
@@ -174,12 +228,13 @@ class _Services:
             SESSION_PATH: streaming(self.sessions.call),
             TABLES_PREFIX + "Write": streaming(self.tables.write),
             **{TABLES_PREFIX + name: _unary(answer) for name, answer in unary.items()},
+            **{ADMIN_PREFIX + name: _unary(answer) for name, answer in self.admin.calls().items()},
         }
 
 
-def _unary(answer: Callable[[Buffer], Awaitable[bytes]]) -> transport.Handler:
+def _unary(answer: Callable[[Buffer, ServerStream], Awaitable[bytes]]) -> transport.Handler:
     async def handle(request: Buffer, stream: ServerStream) -> bytes:
-        return await translated(functools.partial(answer, request), stream.path)
+        return await translated(functools.partial(answer, request, stream), stream.path)
 
     return transport.unary(handle)
 
@@ -200,12 +255,16 @@ async def _open_services(
     store: Store, config: ScannerConfig, run_blocking: RunBlocking
 ) -> AsyncIterator[_Services]:
     async with trio.open_nursery() as nursery:
-        catalog = Catalog(store, config, nursery, run_blocking)
+        activity = Activity()
+        catalog = Catalog(store, config, nursery, run_blocking, activity)
         opener = ScanOpener(catalog, config)
-        sessions = SessionService(opener, config)
+        sessions = SessionService(opener, config, activity)
         nursery.start_soon(sessions.sweep_forever)
+        scans = ScanService(opener, config, activity)
         try:
-            yield _Services(catalog, ScanService(opener, config), sessions, TablesService(catalog, config))
+            yield _Services(
+                catalog, scans, sessions, TablesService(catalog, config), AdminService(catalog, nursery)
+            )
         finally:
             sessions.close_all()
             # Ends the sweep, and lets the commits that run finish.

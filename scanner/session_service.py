@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import trio
 
+from scanner.access import Right, authorize, principal_of
+from scanner.activity import Activity, HolderKind
 from scanner.digest import checksum
 from scanner.errors import ArgumentInvalid, ScannerError, SequenceInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.pull.session import Repeat, Session, SessionRegistry
 from scanner.query import parse_request
+from scanner.scan_service import holder_of
 from scanner.wire import Parts, encode_batch, encode_schema, encode_session_page
+from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.buckets import OpenScan
@@ -46,10 +50,12 @@ class SessionService:
     Args:
         opener: Makes the sources.
         config: Caps, TTL, page bounds.
+        activity: Counts the sessions.
     """
 
-    def __init__(self, opener: ScanOpener, config: ScannerConfig) -> None:
+    def __init__(self, opener: ScanOpener, config: ScannerConfig, activity: Activity | None = None) -> None:
         self._opener = opener
+        self._activity = activity or Activity()
         self._config = config
         self._registry: SessionRegistry[OpenScan[LiveKvSource], Page] = SessionRegistry(
             config, lambda: secrets.token_bytes(_SESSION_ID_BYTES)
@@ -102,16 +108,19 @@ class SessionService:
     async def _close(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         if not request.scanner_id:
             raise ArgumentInvalid("a close needs the scanner_id of the session")
-        self._registry.close(request.scanner_id)
+        self._registry.close(_key(request.scanner_id, stream))
         await stream.send(pb.ScanSessionResponse(scanner_id=request.scanner_id).SerializeToString())
 
     async def _open(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         if request.call_seq_id:
             raise SequenceInvalid(f"an open is call 0 of its session, not {request.call_seq_id}")
         query = self._opener.read_query(request.query)
+        authorize(stream, Right.READ, query.table)
         reservation = self._registry.reserve((query.table, query.bucket))
         try:
-            scan = (await self._opener.open_live_kv(query)).scan
+            with stream.blocked_on(StallReason.STORAGE):
+                scan = (await self._opener.open_live_kv(query)).scan
+            scan.holder = holder_of(stream, HolderKind.SESSION)
             session: Session[OpenScan[LiveKvSource], Page] | None = None
             try:
                 fields = pb.ScanSessionResponse(
@@ -119,12 +128,14 @@ class SessionService:
                     log_offset=scan.source.log_offset,
                     arrow_schema=encode_schema(scan.source.schema),
                 )
-                page = await self._make_page(scan, fields, request.batch_size_bytes)
+                with stream.blocked_on(StallReason.STORAGE):
+                    page = await self._make_page(scan, fields, request.batch_size_bytes)
                 if not page.last:
                     session = self._registry.admit(
-                        reservation, fields.scanner_id, scan, page, trio.current_time()
+                        reservation, _key(fields.scanner_id, stream), scan, page, trio.current_time()
                     )
                     self._end_with_bucket(session)
+                    self._activity.sessions_opened += 1
             finally:
                 if session is None:
                     scan.close()
@@ -149,13 +160,17 @@ class SessionService:
             raise
 
     async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
-        claimed = self._registry.claim(request.scanner_id, request.call_seq_id, trio.current_time())
+        session_id = _key(request.scanner_id, stream)
+        claimed = self._registry.claim(session_id, request.call_seq_id, trio.current_time())
         if isinstance(claimed, Repeat):
             await stream.send(*claimed.page.parts)
             return
         try:
-            fields = pb.ScanSessionResponse(scanner_id=claimed.id)
-            page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
+            table, _ = cast("tuple[str, int]", claimed.bucket)
+            authorize(stream, Right.READ, table)  # it may have been taken away since the open
+            fields = pb.ScanSessionResponse(scanner_id=request.scanner_id)
+            with stream.blocked_on(StallReason.STORAGE):
+                page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
         except ScannerError as error:
             self._registry.terminate(claimed, error)
             self._registry.abandon(claimed)
@@ -189,6 +204,11 @@ class SessionService:
             if scan.ended_by is not None:
                 raise scan.ended_by
         return _page(source, fields, size_bytes)
+
+
+def _key(scanner_id: bytes, stream: ServerStream) -> bytes:
+    """The session's id in the registry: to anybody but its principal it does not exist."""
+    return scanner_id + b":" + principal_of(stream).name.encode()
 
 
 def _page(source: LiveKvSource, fields: pb.ScanSessionResponse, size_bytes: int) -> Page:

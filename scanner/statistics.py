@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from transport import StallTimes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +20,8 @@ class BucketStatistics:
     """CRC-32C over the stored rows scanned, in key order; None unless the scan of the bucket came to its end."""
     reason: str | None
     """Why it ended: `EXHAUSTED`, `LIMIT`, `STOP_OFFSET` or `DRAINED`; None if it has not ended."""
+    server_stalls: StallTimes | None = None
+    """Where the server's time on the bucket's calls went, as it told at their end; None if it has told nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,6 +46,11 @@ class ScanStatistics:
     """The furthest that a server went past the credit of its bucket, bytes."""
     held_bytes_max: int
     """The most message bytes that waited for the consumer or were in its hands at once."""
+    stalls: StallTimes = field(default_factory=StallTimes)
+    """Where the scan's time went, as seen from here: CONSUMER while rows waited to be asked for, PEER while they were
+    waited for (the server's account tells why), RUNNING otherwise. Adds up to the scan's time."""
+    server_stalls: StallTimes = field(default_factory=StallTimes)
+    """Where the server's time went, added up over the calls that have ended."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -57,6 +66,11 @@ class BucketProgress:
     requests: int = 0
     credit_messages: int = 0
     overrun_bytes: int = 0
+    server_stalls: StallTimes | None = None
+
+    def add_server_stalls(self, stalls: StallTimes) -> None:
+        """Take the server's account of a call that has ended."""
+        self.server_stalls = stalls if self.server_stalls is None else self.server_stalls + stalls
 
     def freeze(self) -> BucketStatistics:
         """What is published of it."""
@@ -66,4 +80,5 @@ class BucketProgress:
             rows=self.rows,
             digest=self.digest,
             reason=self.reason,
+            server_stalls=self.server_stalls,
         )

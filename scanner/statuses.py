@@ -21,10 +21,12 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from scanner.errors import (
     ArgumentInvalid,
     InternalError,
+    PermissionDenied,
     ScannerError,
     ServerUnavailable,
     SourceUnsupported,
     TooManyScans,
+    Unauthenticated,
     error_row,
     error_row_of_reason,
 )
@@ -46,6 +48,8 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.UNAVAILABLE: ServerUnavailable,
     StatusCode.CANCELLED: ServerUnavailable,
     StatusCode.DEADLINE_EXCEEDED: ServerUnavailable,
+    StatusCode.UNAUTHENTICATED: Unauthenticated,
+    StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
 _logger = logging.getLogger(__name__)

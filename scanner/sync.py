@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from scanner.admin import DrainBegun, SnapshotInfo, StreamInfo
     from scanner.statistics import ScanStatistics
     from scanner.table import TableDescription
     from scanner.table_scan import Batches as TrioBatches
@@ -44,21 +45,34 @@ def connect(
     *,
     config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    insecure_token: bool = False,
 ) -> Client:
     """Connect to a server. Use the client in a `with` block, or close it.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123.
         config: Limits of the connection.
-        ssl_context: For TLS; None: plaintext.
+        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        token: Bearer token that proves who calls; see `scanner.read_token`.
+        insecure_token: Send the token in plaintext, even to another machine.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read.
-        ServerUnavailable: Nobody answers there.
+        ArgumentInvalid: The endpoint cannot be read, or the token may not be sent there.
+        ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
+        Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
     """
     portal = Portal(f"weir client of {endpoint}")
     try:
-        held = portal.hold(trio_client.connect(endpoint, config=config, ssl_context=ssl_context))
+        held = portal.hold(
+            trio_client.connect(
+                endpoint,
+                config=config,
+                ssl_context=ssl_context,
+                token=token,
+                insecure_token=insecure_token,
+            )
+        )
     except BaseException:
         portal.close()
         raise
@@ -112,6 +126,18 @@ class Client:
     def drop_table(self, name: str) -> None:
         """Drop a table with everything in it; see `scanner.Client.drop_table`."""
         self._portal.call(self._client.drop_table, name)
+
+    def list_streams(self) -> list[StreamInfo]:
+        """Every call that runs at the server; see `scanner.Client.list_streams`."""
+        return self._portal.call(self._client.list_streams)
+
+    def list_snapshots(self, table: str | None = None) -> list[SnapshotInfo]:
+        """Every scan that pins a state of a bucket; see `scanner.Client.list_snapshots`."""
+        return self._portal.call(self._client.list_snapshots, table)
+
+    def drain(self, timeout_s: float | None = None) -> DrainBegun:
+        """Begin the server's graceful drain; see `scanner.Client.drain`."""
+        return self._portal.call(self._client.drain, timeout_s)
 
 
 class Table:

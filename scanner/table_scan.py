@@ -28,6 +28,7 @@ from scanner.query import ScanQuery, query_to_proto
 from scanner.receiver import PushReceiver, receive_bucket
 from scanner.scan import ScanMode, ScanPlan, ScanSource
 from scanner.statistics import BucketProgress, ScanStatistics
+from transport import StallTimes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +58,9 @@ class Batches:
         self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
         self._hand_off = HandOff(producers=len(self._progress))
         self._rows_left = plan.row_limit
-        self._started_at = trio.current_time()
+        # `statistics` may be asked for by another thread, which has no trio.
+        self._clock = trio.lowlevel.current_clock()
+        self._started_at = self._clock.current_time()
         self._tasks = trio.CancelScope()
 
     @property
@@ -118,6 +121,10 @@ class Batches:
             first_batch_s=None if first_put_at is None else first_put_at - self._started_at,
             overrun_bytes=max((each.overrun_bytes for each in progress), default=0),
             held_bytes_max=self._hand_off.held_bytes_max,
+            stalls=self._hand_off.stalls.times(self._clock.current_time()),
+            server_stalls=sum(
+                (each.server_stalls for each in progress if each.server_stalls is not None), StallTimes()
+            ),
         )
 
     async def _receive(self, client: Client) -> None:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
+from scanner.access import Right, authorize, may
 from scanner.descriptions import description_from_proto, description_to_proto
 from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.query import parse_request
 from scanner.tasks import run_with_companion
 from scanner.writes import conform_request, encode_mutations, route
+from transport import StallReason
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -53,47 +55,58 @@ class TablesService:
         self._catalog = catalog
         self._config = config
 
-    async def create_table(self, request: Buffer) -> bytes:
+    async def create_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Create a table, and answer with its description as stored.
 
         Raises:
             ScannerError: No such table can be, or its name is taken.
         """
         message = parse_request(pb.CreateTableRequest, request)
+        authorize(stream, Right.MANAGE, message.table.name)
         description = await self._catalog.create(description_from_proto(message.table))
         return pb.CreateTableResponse(table=description_to_proto(description)).SerializeToString()
 
-    async def drop_table(self, request: Buffer) -> bytes:
+    async def drop_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Drop a table, and end its scans.
 
         Raises:
             TableNotFound: There is none of that name.
         """
-        await self._catalog.drop(parse_request(pb.DropTableRequest, request).table)
+        name = parse_request(pb.DropTableRequest, request).table
+        authorize(stream, Right.MANAGE, name)
+        await self._catalog.drop(name)
         return pb.DropTableResponse().SerializeToString()
 
-    async def list_tables(self, request: Buffer) -> bytes:
-        """Answer with all tables, by name."""
+    async def list_tables(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with all tables that the caller may know of, by name."""
         parse_request(pb.ListTablesRequest, request)
-        tables = [description_to_proto(each) for each in await self._catalog.descriptions()]
+        tables = [
+            description_to_proto(each)
+            for each in await self._catalog.descriptions()
+            if may(stream, Right.DESCRIBE, each.name)
+        ]
         return pb.ListTablesResponse(tables=tables).SerializeToString()
 
-    async def describe_table(self, request: Buffer) -> bytes:
+    async def describe_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with one table.
 
         Raises:
             TableNotFound: There is none of that name.
         """
-        table = await self._catalog.table(parse_request(pb.DescribeTableRequest, request).table)
+        name = parse_request(pb.DescribeTableRequest, request).table
+        authorize(stream, Right.DESCRIBE, name)
+        table = await self._catalog.table(name)
         return pb.DescribeTableResponse(table=description_to_proto(table.description)).SerializeToString()
 
-    async def list_offsets(self, request: Buffer) -> bytes:
+    async def list_offsets(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the oldest offset and the log end of every bucket.
 
         Raises:
             TableNotFound: There is none of that name.
         """
-        table = await self._catalog.table(parse_request(pb.ListOffsetsRequest, request).table)
+        name = parse_request(pb.ListOffsetsRequest, request).table
+        authorize(stream, Right.DESCRIBE, name)
+        table = await self._catalog.table(name)
         ranges = []
         for index in range(table.description.buckets):
             bucket = (await self._catalog.bucket(table, index)).storage
@@ -119,7 +132,7 @@ class TablesService:
         async with answers:
             while (message := await stream.receive()) is not None:
                 try:
-                    answer: _Answer = await self._submit(message)
+                    answer: _Answer = await self._submit(message, stream)
                 except ScannerError as error:
                     # Its turn to be told comes after the answers to the requests before it.
                     answer = error
@@ -135,13 +148,15 @@ class TablesService:
                     raise answer
                 response = pb.WriteResponse()
                 for index, write in answer.writes:
-                    start, end = await write.wait_durable()
+                    with stream.blocked_on(StallReason.STORAGE):
+                        start, end = await write.wait_durable()
                     if start < end:
                         response.ranges.add(bucket=index, start_offset=start, end_offset=end)
                 await stream.send(response.SerializeToString())
 
-    async def _submit(self, message: Buffer) -> _Submitted:
+    async def _submit(self, message: Buffer, stream: ServerStream) -> _Submitted:
         request = parse_request(pb.WriteRequest, message)
+        authorize(stream, Right.WRITE, request.table)
         table = await self._catalog.table(request.table)
         routed = await self._encode(request, table)
         buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]

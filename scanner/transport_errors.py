@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scanner.errors import InternalError, ScanIncomplete, ScannerError, ServerUnavailable
+from scanner.errors import InternalError, ScanIncomplete, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.statuses import from_call_failed
-from transport import CallFailed, ConnectionLost, StreamReset, TransportError
+from transport import (
+    CallFailed,
+    ConnectionLost,
+    StreamRefused,
+    StreamReset,
+    TransportError,
+    certificate_refused,
+)
 
 
 def as_scanner_error(error: TransportError, what: str) -> ScannerError:
@@ -19,10 +26,14 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
     """
     if isinstance(error, CallFailed):
         return from_call_failed(error)
+    if certificate_refused(error):
+        return Unauthenticated(f"the server wants another certificate of this client: {error}")
     if isinstance(error, ConnectionLost):
         return ServerUnavailable(
             f"the connection to the server was lost during {what}: {error or 'no reason given'}"
         )
+    if isinstance(error, StreamRefused):
+        return ServerUnavailable(f"{what} was refused, and nothing of it was done: {error}")
     if isinstance(error, StreamReset):
         return ScanIncomplete(f"{what} was cut off: {error}")
     return InternalError(f"{what} failed in the transport: {error}")

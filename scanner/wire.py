@@ -9,10 +9,13 @@ Invariants:
 
 1. The bytes are ordinary protobuf: any protobuf library reads what is written here, and what any
    library writes is read here, whatever the order of the fields.
-2. The payload of a batch of fewer than 2^21 rows starts at a multiple of 8 bytes in the message, so that a
-   receiver whose messages are aligned gets aligned Arrow buffers, which Arrow's execution engine asks for. The
-   room is made with a longer form of one varint, which every decoder accepts. A receiver must not rely on it.
-3. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
+2. A batch is encoded as protobuf libraries encode it, octet for octet as long: a client that knows only the
+   parsed message counts its credit by that message's size, and must get the size that the server counted.
+3. The payload starts at a multiple of 8 bytes in the message, so that a receiver whose messages are aligned gets
+   aligned Arrow buffers, which Arrow's execution engine asks for. In a batch the room is made with a field of
+   padding; in a page, which costs no credit, with a longer form of one varint, which every decoder accepts (of
+   up to 2^21 rows). A receiver must not rely on it.
+4. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
    `ArgumentInvalid` in the functions on requests.
 
 This module knows no transport, no storage and no tables.
@@ -42,6 +45,7 @@ _VARINT_BYTES_MAX = 10
 # Tags: field number << 3 | wire type (0 varint, 1 fixed 64, 2 length-delimited, 5 fixed 32).
 _RESPONSE_BATCH = b"\x12"
 _BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
+_BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
 _SESSION_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
@@ -94,9 +98,9 @@ def encode_row_batch(
 
 
 def row_batch_overhead(row_ordinal: int, rows_max: int, payload_bytes_max: int, token_bytes: int = 0) -> int:
-    """An upper bound, in bytes, of what a batch's message is longer than its payload, at most 7 too high."""
-    prefix = _batch_prefix(row_ordinal, rows_max, 0, payload_bytes_max, bytes(token_bytes))
-    return len(prefix) + _ALIGNMENT_BYTES - 1
+    """An upper bound, in bytes, of what a batch's message is longer than its payload, some 30 too high."""
+    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, bytes(token_bytes))
+    return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
 
 
 def encode_session_page(fields: pb.ScanSessionResponse, payload: Buffer) -> Parts:
@@ -222,12 +226,15 @@ def batch_size_bytes(batch: pa.RecordBatch) -> int:
 def _batch_prefix(
     row_ordinal: int, row_count: int, crc32c: int, payload_bytes: int, resume_token: bytes
 ) -> bytes:
+    # As protobuf does, fields that have their default are left out.
     ordinal = _BATCH_ORDINAL + _varint(row_ordinal) if row_ordinal else b""
+    count = _BATCH_COUNT + _varint(row_count) if row_count else b""
+    check = _BATCH_CRC32C + crc32c.to_bytes(4, "little") if crc32c else b""
     token = _BATCH_TOKEN + _varint(len(resume_token)) + resume_token if resume_token else b""
-    tail = b"".join((_BATCH_CRC32C, crc32c.to_bytes(4, "little"), token, _PAYLOAD, _varint(payload_bytes)))
-    prefix = b""
-    for width in range(len(_varint(row_count)), _VARINT_BYTES_MAX + 1):
-        fields = b"".join((ordinal, _BATCH_COUNT, _varint(row_count, width), tail))
+    tail = _PAYLOAD + _varint(payload_bytes) if payload_bytes else b""
+    small = b"".join((ordinal, count, check, token))
+    for padding in (b"", *_BATCH_PADDING):
+        fields = b"".join((small, padding, tail))
         prefix = _RESPONSE_BATCH + _varint(len(fields) + payload_bytes) + fields
         if len(prefix) % _ALIGNMENT_BYTES == 0:
             break

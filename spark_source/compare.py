@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession, functions
@@ -54,6 +54,10 @@ class ModeResult:
     """Most message bytes that waited for any task at once."""
     log_offsets: tuple[int, ...]
     """As of which offset each bucket was read, in bucket order."""
+    stalls: dict[str, float] = field(default_factory=dict)
+    """Where the tasks' time on their scans went, seconds by reason, added up over the buckets."""
+    server_stalls: dict[str, float] = field(default_factory=dict)
+    """Where the server's time on them went."""
 
     def to_dict(self) -> dict[str, object]:
         """The result for JSON, the digest as eight hexadecimal digits."""
@@ -68,6 +72,8 @@ class ModeResult:
             "overrun_bytes": self.overrun_bytes,
             "held_bytes_max": self.held_bytes_max,
             "log_offsets": list(self.log_offsets),
+            "stalls": _rounded(self.stalls),
+            "server_stalls": _rounded(self.server_stalls),
         }
 
 
@@ -140,6 +146,7 @@ def compare(
     columns: Sequence[str] | None = None,
     credit_bytes: int | None = None,
     runs: int = 1,
+    options: Mapping[str, str] | None = None,
 ) -> Comparison:
     """Read one table in several modes and compare what came and what it cost.
 
@@ -154,6 +161,7 @@ def compare(
         columns: Columns to read, in this order; None for all.
         credit_bytes: For mode push, as option ``creditBytes``.
         runs: Measured reads per mode, at least 1.
+        options: More options of every read, such as ``tlsCa`` and ``tokenFile``.
 
     Returns:
         Per mode, the run with the median time, and how the modes' rows differ from the first one's.
@@ -170,7 +178,7 @@ def compare(
 
     def load(mode: str, *, measured: bool = False) -> DataFrame:
         reader = spark.read.format(WeirDataSource.name()).option("endpoint", endpoint).option("table", table)
-        reader = reader.option("mode", mode).option("statistics", measured)
+        reader = reader.option("mode", mode).option("statistics", measured).options(**(options or {}))
         if columns is not None:
             reader = reader.option("columns", ",".join(columns))
         if credit_bytes is not None:
@@ -267,4 +275,16 @@ def _measure(mode: str, frame: DataFrame) -> ModeResult:
         overrun_bytes=max(report.overrun_bytes for report in reports),
         held_bytes_max=max(report.held_bytes_max for report in reports),
         log_offsets=tuple(report.log_offset for report in reports),
+        stalls=_added_up([report.stalls for report in reports]),
+        server_stalls=_added_up([report.server_stalls for report in reports]),
     )
+
+
+def _added_up(parts: Sequence[dict[str, float]]) -> dict[str, float]:
+    reasons = dict.fromkeys(reason for part in parts for reason in part)
+    return {reason: sum(part.get(reason, 0.0) for part in parts) for reason in reasons}
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    """For JSON: milliseconds, and only where there are some."""
+    return {reason: round(value, 3) for reason, value in seconds.items() if value >= 0.0005}

@@ -42,6 +42,13 @@ class WeirDataSource(DataSource):
     statistics : bool, default ``false``
         End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
 
+    tlsCa : path, optional
+        The CAs of the server, a PEM file on the driver and on every executor; ``system`` for those the system trusts.
+    tlsCert, tlsKey : path, optional
+        The client's certificate and its key, for mutual TLS.
+    tokenFile : path, optional
+        A file with the bearer token that proves who reads. The token itself is never an option.
+
     Sizes that belong to the other mode are checked and have no effect, so that a job changes its mode by one option.
 
     Schema

@@ -55,6 +55,14 @@ class SourceOptions:
     """Whether the server evaluates the filters that it can; Spark evaluates all of them again."""
     statistics: bool = False
     """Whether each bucket's rows are followed by one row that reports on its scan."""
+    tls_ca: str | None = None
+    """File with the CAs of the server, or ``system``; the path, as on every other machine. None: as below."""
+    tls_cert: str | None = None
+    """File with the client's certificate. TLS is used if this or `tls_ca` is given."""
+    tls_key: str | None = None
+    """File with its key; None: it is in `tls_cert`."""
+    token_file: str | None = None
+    """File with the bearer token. The token itself is never an option: options are in plans and in the Spark UI."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -67,9 +75,10 @@ class SourceOptions:
             SourceOptionError: An option is unknown, missing, or its value is not allowed.
         """
         given = {name.lower(): (name, value) for name, value in options.items()}
-        for lowered, (name, value) in given.items():
+        for lowered, (name, _) in given.items():
             if lowered not in _KNOWN:
-                raise SourceOptionError(name, value, _describe_unknown(name))
+                # The value may be a token that somebody meant to be kept.
+                raise SourceOptionError(name, None, _describe_unknown(name))
 
         def take(name: str, parse: Callable[[str, str], T], default: T) -> T:
             entry = given.get(name.lower())
@@ -88,6 +97,10 @@ class SourceOptions:
             page_depth=take("pageDepth", _parse_depth, None),
             push_filters=take("pushFilters", _parse_bool, False),
             statistics=take("statistics", _parse_bool, False),
+            tls_ca=take("tlsCa", _parse_path, None),
+            tls_cert=take("tlsCert", _parse_path, None),
+            tls_key=take("tlsKey", _parse_path, None),
+            token_file=take("tokenFile", _parse_path, None),
         )
 
 
@@ -101,6 +114,10 @@ _HELP: Mapping[str, str] = {
     "pageDepth": "pages asked for ahead in mode session",
     "pushFilters": "true or false (the default)",
     "statistics": "true or false (the default)",
+    "tlsCa": "the path of a PEM file with the CAs of the server, or system",
+    "tlsCert": "the path of a PEM file with the client's certificate",
+    "tlsKey": "the path of a PEM file with its key",
+    "tokenFile": "the path of a file with the bearer token",
 }
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
@@ -112,6 +129,8 @@ def _describe_unknown(name: str) -> str:
     spelled = {known.lower(): known for known in OPTION_NAMES}
     nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
     hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+    if name.lower() in {"token", "password"}:
+        hint = "; a token stands in a file, which option 'tokenFile' names"
     if name.lower() == "path":
         hint = "; a table has no path: call load() without arguments and name it with option 'table'"
     return f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)})"
@@ -131,6 +150,13 @@ def _parse_endpoint(name: str, value: str) -> str:
 def _parse_table(name: str, value: str) -> str:
     if not value:
         raise _refuse(name, value, f"it is {_HELP['table']}")
+    return value
+
+
+def _parse_path(name: str, value: str) -> str:
+    if not value or "\n" in value or value.startswith("-----"):
+        # The value is not quoted: who mistakes a file's name for its content has put a secret here.
+        raise SourceOptionError(name, None, f"option {name!r} is {_HELP[name]}, not what is in it")
     return value
 
 

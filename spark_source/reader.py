@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-import scanner.sync
 from scanner import Condition, ScanSource
+from spark_source.connection import open_client
 from spark_source.filters import to_conditions
 from spark_source.partitions import BucketPartition, bucket_partitions
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
@@ -79,7 +79,7 @@ class BucketReader(DataSourceReader):
         """
         assert isinstance(partition, BucketPartition)
         target = arrow_schema(self._schema)
-        with scanner.sync.connect(partition.options.endpoint) as client:
+        with open_client(partition.options) as client:
             scan = self._scan(client.table(partition.table), partition)
             with scan.execute() as batches:
                 for batch in batches:
@@ -139,4 +139,6 @@ def _report(statistics: ScanStatistics) -> BucketReport:
         first_batch_s=statistics.first_batch_s,
         overrun_bytes=statistics.overrun_bytes,
         held_bytes_max=statistics.held_bytes_max,
+        stalls=statistics.stalls.to_dict(),
+        server_stalls=statistics.server_stalls.to_dict(),
     )

@@ -8,7 +8,7 @@ nothing has to be reachable that is not reachable anyway.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pyarrow as pa
 
@@ -37,6 +37,10 @@ class BucketReport:
     """Most bytes received beyond the credit."""
     held_bytes_max: int
     """Most message bytes that waited for the task at once."""
+    stalls: dict[str, float] = field(default_factory=dict)
+    """Where the task's time on the scan went, seconds by reason; adds up to the scan's time."""
+    server_stalls: dict[str, float] = field(default_factory=dict)
+    """Where the server's time on it went."""
 
     def to_json(self) -> str:
         """The report as one line of JSON."""

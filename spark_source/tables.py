@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import scanner.sync
+from spark_source.connection import open_client
 
 if TYPE_CHECKING:
     from scanner import TableDescription
@@ -16,9 +16,10 @@ def describe_table(options: SourceOptions) -> TableDescription:
 
     Raises:
         TableNotFound: There is no such table; the message lists those there are.
-        ServerUnavailable: Nobody answers at the endpoint.
+        ServerUnavailable: Nobody answers at the endpoint, or TLS failed.
+        Unauthenticated, PermissionDenied: The server does not know who reads, or does not let them.
 
     Waits: For the connection and one call.
     """
-    with scanner.sync.connect(options.endpoint) as client:
+    with open_client(options) as client:
         return client.table(options.table).description

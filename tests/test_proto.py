@@ -6,17 +6,18 @@ import pytest
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
-from tools.generate_protos import generate
+from tools import generate_protos
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PROTO_ROOT = REPOSITORY / "scanner" / "proto"
+ROOTS = [REPOSITORY / root for root in generate_protos.ROOTS]
 PROTOS = sorted(path.relative_to(PROTO_ROOT) for path in PROTO_ROOT.rglob("*.proto"))
 
 
 def test_generated_files_are_what_the_pinned_protoc_makes(tmp_path: Path) -> None:
     """Generating again changes no committed file; else `make proto` was forgotten."""
-    written = generate(tmp_path)
-    assert len(written) == 2 * len(PROTOS)
+    written = generate_protos.generate(tmp_path)
+    assert len(written) == 2 * sum(len(list(root.rglob("*.proto"))) for root in ROOTS)
     changed = [
         str(path) for path in written if (tmp_path / path).read_bytes() != (REPOSITORY / path).read_bytes()
     ]
@@ -25,11 +26,10 @@ def test_generated_files_are_what_the_pinned_protoc_makes(tmp_path: Path) -> Non
 
 def test_no_generated_file_is_left_without_its_proto() -> None:
     """A .proto file that was renamed or dropped leaves no generated module behind."""
-    stems = {path.with_suffix("") for path in PROTOS}
-    generated = {
-        path.relative_to(PROTO_ROOT) for path in PROTO_ROOT.rglob("*_pb2.py*") if path.suffix != ".pyc"
-    }
-    assert {path.with_name(path.name.partition("_pb2")[0]) for path in generated} == stems
+    for root in ROOTS:
+        stems = {path.with_suffix("") for path in root.rglob("*.proto")}
+        generated = {path for path in root.rglob("*_pb2.py*") if path.suffix != ".pyc"}
+        assert {path.with_name(path.name.partition("_pb2")[0]) for path in generated} == stems
 
 
 @pytest.mark.parametrize("proto", PROTOS, ids=str)

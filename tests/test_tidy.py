@@ -180,14 +180,14 @@ def test_protocol_knows_bytes_only() -> None:
 
 
 def test_environment_is_read_at_the_edge_only() -> None:
-    """No setting comes in by an environment variable behind the caller's back."""
+    """No setting comes in by an environment variable behind the caller's back; the command line takes its token so."""
     readers = [
         _name(path)
         for path in _sources(*SHIPPED)
         for node in ast.walk(_tree(path))
         if isinstance(node, ast.Attribute) and ast.unparse(node) in {"os.environ", "os.getenv"}
     ]
-    assert readers == []
+    assert set(readers) == {"scanner/cli/connection.py"}
 
 
 def test_contracts_on_imports_name_every_pure_module() -> None:

@@ -5,6 +5,8 @@ windows hop by hop, the send buffer of each stream, and an application's own cre
 `ReceiveCredit`). The protocol core in `transport.protocol` does no I/O.
 """
 
+import logging
+
 from transport.client import Client, ClientStatistics, connect, connect_stream
 from transport.config import TransportConfig
 from transport.errors import (
@@ -19,27 +21,44 @@ from transport.errors import (
     StatusCode,
     StreamRefused,
     StreamReset,
+    TlsFailed,
     TransportError,
 )
+from transport.health import WHOLE_SERVER, Health
 from transport.protocol.calls import Metadata
 from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
+from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
+from transport.reflection import reflection_handlers
 from transport.server import Handler, Server, ServerStatistics, serve, unary
+from transport.statistics import ServerTotals, StreamStatistics
 from transport.stream import ServerStream, Stream
+from transport.tls import (
+    FileWatch,
+    PeerCertificate,
+    ServerTls,
+    TlsFileInvalid,
+    certificate_refused,
+    client_tls,
+)
 
 __all__ = [
     "CREDIT_BYTES_MAX",
+    "WHOLE_SERVER",
     "Buffer",
     "CallFailed",
     "Client",
     "ClientStatistics",
     "ConnectionLost",
     "ErrorCode",
+    "FileWatch",
     "FlowControlViolation",
     "Handler",
+    "Health",
     "LocalProtocolError",
     "MessageRefused",
     "Metadata",
+    "PeerCertificate",
     "ProtocolError",
     "ReceiveCredit",
     "RemoteProtocolError",
@@ -47,14 +66,28 @@ __all__ = [
     "Server",
     "ServerStatistics",
     "ServerStream",
+    "ServerTls",
+    "ServerTotals",
+    "StallAccount",
+    "StallReason",
+    "StallTimes",
     "StatusCode",
     "Stream",
     "StreamRefused",
     "StreamReset",
+    "StreamStatistics",
+    "TlsFailed",
+    "TlsFileInvalid",
     "TransportConfig",
     "TransportError",
+    "certificate_refused",
+    "client_tls",
     "connect",
     "connect_stream",
+    "reflection_handlers",
     "serve",
     "unary",
 ]
+
+# At DEBUG hpack logs every header field that it decodes, and those of a call have its credentials among them.
+logging.getLogger("hpack").setLevel(logging.INFO)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
 
 _CLOSE_TIMEOUT_S: Final = 2.0
+_BUFFERS_MAX: Final = 1_024
+"""Buffers that one `sendmsg` takes, on Linux and elsewhere (IOV_MAX)."""
 
 
 class ByteStream(Protocol):
@@ -74,7 +76,7 @@ class SocketBytes:
         left = sum(map(len, buffers))
         while True:
             with trio.move_on_after(self._send_timeout_s) as scope, _lost():
-                done = await self._socket.sendmsg(buffers)
+                done = await self._socket.sendmsg(buffers[:_BUFFERS_MAX])
             if scope.cancelled_caught:
                 raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
             left -= done
@@ -135,8 +137,13 @@ class StreamBytes:
 
     async def aclose(self) -> None:
         """See `ByteStream`."""
-        with trio.move_on_after(_CLOSE_TIMEOUT_S):
+        with trio.move_on_after(_CLOSE_TIMEOUT_S), contextlib.suppress(OSError, trio.BrokenResourceError):
             await self._stream.aclose()
+
+
+def host_port(host: str, port: int) -> str:
+    """HOST:PORT, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def byte_stream(stream: trio.abc.Stream, send_timeout_s: float) -> ByteStream:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -10,16 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from transport.byte_streams import byte_stream
+from transport.byte_streams import byte_stream, host_port
 from transport.config import TransportConfig
 from transport.driver import Driver
-from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode
+from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
 from transport.protocol import calls
 from transport.protocol.connection import ConnectionCore
 from transport.stream import Stream
+from transport.tls_bytes import TlsBytes
 
 if TYPE_CHECKING:
+    from transport.byte_streams import ByteStream
+    from transport.protocol.stalls import StallTimes
     from transport.protocol.stream import Buffer
+    from transport.tls import PeerCertificate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +43,14 @@ class ClientStatistics:
 class Client:
     """A connection to a server. Made by `connect`."""
 
-    def __init__(self, driver: Driver, authority: str, scheme: str) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        authority: str,
+        scheme: str,
+        metadata: tuple[tuple[str, str | bytes], ...] = (),
+    ) -> None:
+        self._metadata = metadata
         self._driver = driver
         self._authority = authority
         self._scheme = scheme
@@ -79,8 +92,13 @@ class Client:
         with deadline:
             await self._driver.wait_openable()
             headers = calls.request_headers(
-                path, self._authority, scheme=self._scheme, timeout_s=timeout_s, metadata=metadata
+                path,
+                self._authority,
+                scheme=self._scheme,
+                timeout_s=timeout_s,
+                metadata=(*self._metadata, *metadata),
             )
+            self._driver.tell_time()
             stream = Stream(self._driver, self._driver.core.open_stream(headers))
             self._driver.pump()
             try:
@@ -97,8 +115,16 @@ class Client:
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float | None = None,
+        told_stalls: Callable[[StallTimes], None] | None = None,
     ) -> Any:
         """Make a unary call and return the reply's octets.
+
+        Args:
+            path: /package.Service/Method.
+            request: The message.
+            metadata: As for `open_stream`.
+            timeout_s: As for `open_stream`.
+            told_stalls: Called with the server's account of where its time on the call went, if it sent one.
 
         Raises:
             CallFailed: The status is not OK, or there was no reply.
@@ -115,6 +141,8 @@ class Client:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} ended without a reply")
             if await stream.receive() is not None:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} replied more than once")
+            if told_stalls is not None and stream.peer_stalls is not None:
+                told_stalls(stream.peer_stalls)
             return reply
 
 
@@ -125,6 +153,7 @@ async def connect(
     *,
     config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
+    metadata: Iterable[tuple[str, str | bytes]] = (),
     allocate: Callable[[int], Any] = bytearray,
 ) -> AsyncIterator[Client]:
     """Connect to a server.
@@ -133,19 +162,19 @@ async def connect(
         host: Name or address.
         port: 1..65535.
         config: Bounds of this end.
-        ssl_context: TLS with ALPN "h2"; None: plain TCP.
+        ssl_context: TLS with ALPN "h2", such as `client_tls` makes; None: plain TCP.
+        metadata: Custom fields of every call, such as its credentials.
         allocate: Makes the writable memory of a long message, which `Stream.receive` then returns.
 
     Raises:
-        ConnectionLost: Nobody answers there, or TLS fails.
+        ConnectionLost: Nobody answers there within `handshake_timeout_s`, or TLS fails.
     """
-    async with connect_stream(
-        await _open(host, port, ssl_context),
-        config=config,
-        authority=f"{host}:{port}",
-        scheme="http" if ssl_context is None else "https",
-        allocate=allocate,
-    ) as client:
+    config = config or TransportConfig()
+    connection, certificate = await _open_in_time(host, port, ssl_context, config)
+    core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
+    driver = Driver(core, connection, peer=host_port(host, port), peer_certificate=certificate)
+    scheme = "http" if ssl_context is None else "https"
+    async with _run(Client(driver, driver.peer, scheme, tuple(metadata))) as client:
         yield client
 
 
@@ -162,11 +191,19 @@ async def connect_stream(
     config = config or TransportConfig()
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
     driver = Driver(core, byte_stream(stream, config.send_timeout_s), peer=authority)
+    async with _run(Client(driver, authority, scheme)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def _run(client: Client) -> AsyncIterator[Client]:
+    driver = client._driver
+    core = driver.core
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(driver.run)
         try:
-            yield Client(driver, authority, scheme)
+            yield client
         except Exception as error:
             failure = error
         finally:
@@ -177,21 +214,37 @@ async def connect_stream(
         raise failure
 
 
-async def _open(host: str, port: int, ssl_context: ssl.SSLContext | None) -> trio.abc.Stream:
+async def _open_in_time(
+    host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig
+) -> tuple[ByteStream, PeerCertificate | None]:
+    limit_s = config.handshake_timeout_s
+    with trio.move_on_after(limit_s):
+        return await _open(host, port, ssl_context, config.send_timeout_s)
+    raise ConnectionLost(f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s")
+
+
+async def _open(
+    host: str, port: int, ssl_context: ssl.SSLContext | None, send_timeout_s: float
+) -> tuple[ByteStream, PeerCertificate | None]:
     try:
         stream = await trio.open_tcp_stream(host, port)
     except OSError as error:
-        reason = error.strerror or str(error)
-        cause = error.__cause__
-        if isinstance(cause, OSError):
-            reason = cause.strerror or str(cause)
-        raise ConnectionLost(f"cannot connect to {host}:{port}: {reason}") from error
+        cause: BaseException | None = error.__cause__
+        while isinstance(cause, BaseExceptionGroup):  # one for each address that was tried
+            cause = cause.exceptions[0]
+        why = cause if isinstance(cause, OSError) else error
+        # trio words it with the address again; the system's words for the number are enough.
+        known = why.errno if not isinstance(why, socket.gaierror) else None
+        reason = os.strerror(known) if known else why.strerror or str(why)
+        raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from error
     if ssl_context is None:
-        return stream
-    secured = trio.SSLStream(stream, ssl_context, server_hostname=host, https_compatible=True)
+        return byte_stream(stream, send_timeout_s), None
+    secured = TlsBytes(stream, ssl_context, send_timeout_s, server_hostname=host)
     try:
-        await secured.do_handshake()
-    except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-        await trio.aclose_forcefully(secured)
-        raise ConnectionLost(f"TLS with {host}:{port} failed: {error.__cause__ or error}") from error
-    return secured
+        return secured, await secured.handshake()
+    except ConnectionLost as error:
+        await trio.aclose_forcefully(stream)
+        raise TlsFailed(f"no TLS with {host_port(host, port)}: {error}") from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise

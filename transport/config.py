@@ -38,6 +38,11 @@ class TransportConfig:
     """Bytes handed to the socket in one write, give or take one frame."""
     receive_buffer_bytes: int = 256 * KIB
     """Bytes taken from the socket in one read, at most, beside what goes straight into a message."""
+    receive_memory_bytes_max: int = 256 * MIB
+    """At a server: what the messages that a connection has sent, and no handler has taken, may take of memory, parts of
+    messages included. One more ends its stream with RESOURCE_EXHAUSTED."""
+    connections_max: int = 20_000
+    """At a server: connections at once, handshakes included. One more is told GOAWAY (ENHANCE_YOUR_CALM) and closed."""
     streams_max: int = 1_000
     """Concurrent streams that a peer may open; one more is refused with REFUSED_STREAM."""
     header_list_bytes_max: int = 16 * KIB
@@ -50,6 +55,12 @@ class TransportConfig:
     """Silence of the peer after which a PING asks whether it is alive. 0: never."""
     ping_timeout_s: float = 10.0
     """Silence after that PING until the peer is given up as dead."""
+    first_message_timeout_s: float = 60.0
+    """At a server: from the opening of a call to its first octet of a message, or its end. Later is answered by
+    DEADLINE_EXCEEDED. 0: never."""
+    idle_timeout_s: float = 3_600.0
+    """At a server: a connection without calls for this long, and up to a PING's interval more, is drained and closed,
+    which its client can tell from a failure; one that has not gone `handshake_timeout_s` later is cut off. 0: never."""
     send_timeout_s: float = 60.0
     """A write of which the socket takes nothing for this long ends the connection."""
     drain_timeout_s: float = 30.0
@@ -65,6 +76,8 @@ class TransportConfig:
         self._check("send_buffer_bytes", 1, WINDOW_BYTES_MAX)
         self._check("write_bytes_max", 1, WINDOW_BYTES_MAX)
         self._check("receive_buffer_bytes", KIB, WINDOW_BYTES_MAX)
+        self._check("receive_memory_bytes_max", 1, 2**63 - 1)
+        self._check("connections_max", 1, 2**31 - 1)
         self._check("streams_max", 1, 2**31 - 1)
         self._check("header_list_bytes_max", KIB, MIB)
         self._check("control_backlog_bytes_max", KIB, WINDOW_BYTES_MAX)
@@ -73,11 +86,13 @@ class TransportConfig:
             raise ValueError("receive_buffer_bytes must exceed control_frame_bytes_max by a frame header")
         if self.control_frame_bytes_max > self.inbound_frame_bytes_max:
             raise ValueError("control_frame_bytes_max must not exceed inbound_frame_bytes_max")
+        if self.receive_memory_bytes_max < self.message_bytes_max:
+            raise ValueError("receive_memory_bytes_max must hold one message of message_bytes_max")
         for name in ("handshake_timeout_s", "ping_timeout_s", "send_timeout_s"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive")
-        for name in ("ping_interval_s", "drain_timeout_s"):
-            if getattr(self, name) < 0:
+        for name in ("ping_interval_s", "drain_timeout_s", "idle_timeout_s", "first_message_timeout_s"):
+            if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative")
 
     def _check(self, name: str, low: int, high: int) -> None:

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ import trio
 
 from transport.errors import ConnectionLost, TransportError
 from transport.protocol.events import (
+    ConnectionFailed,
+    GoawayReceived,
     RequestReceived,
     StreamClosed,
     StreamReadable,
@@ -30,9 +33,17 @@ if TYPE_CHECKING:
     from transport.protocol.calls import RequestHead
     from transport.protocol.connection import ConnectionCore
     from transport.protocol.stream import StreamCore
+    from transport.tls import PeerCertificate
 
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
+_UNREAD_BYTES: Final = 4096
+"""Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
+_UNREAD_BYTES_MAX: Final = 1 << 20
+"""Octets that are dropped so. Who goes on sending after that does not read either, and may lose our last words."""
+
+_ROUND_S: Final = 0.000_25
+_ROUNDS_MAX: Final = 100
 
 
 class Driver:
@@ -43,6 +54,8 @@ class Driver:
         byte_stream: Owned; closed when `run` ends.
         on_request: Called in the reader task for each call that a peer opens.
         peer: Whom we talk to, for people.
+        peer_certificate: What the peer has shown, and was verified.
+        connection_id: Number of the connection, for people.
     """
 
     def __init__(
@@ -52,16 +65,23 @@ class Driver:
         *,
         on_request: Callable[[StreamCore, RequestHead], None] | None = None,
         peer: str = "",
+        peer_certificate: PeerCertificate | None = None,
+        connection_id: int = 0,
     ) -> None:
         self.core = core
         self.peer = peer
+        self.peer_certificate = peer_certificate
+        self.connection_id = connection_id
         self.bytes_received = 0
         self.bytes_sent = 0
         self._bytes = byte_stream
         self._on_request = on_request
         self._writer_wake: trio.Event | None = None
+        self._writer_wakes_at = math.inf
+        self._sending: trio.CancelScope | None = None
         self._openers = trio.lowlevel.ParkingLot()
-        self._finish_when_idle = False
+        self.handlers = 0
+        """At a server: handlers of calls of this connection that have not stopped."""
         self._read_ended = trio.Event()
 
     async def run(self) -> None:
@@ -75,6 +95,7 @@ class Driver:
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
+            self.tell_time()
             self.core.lost(ConnectionLost("connection closed"))
             self.pump()
             with trio.CancelScope(shield=True):
@@ -90,7 +111,7 @@ class Driver:
             elif isinstance(event, StreamClosed):
                 if event.stream.owner is not None:
                     event.stream.owner.closed()
-            elif isinstance(event, StreamsAvailable):
+            elif isinstance(event, StreamsAvailable | GoawayReceived | ConnectionFailed):
                 self._openers.unpark_all()
             elif isinstance(event, RequestReceived):
                 assert self._on_request is not None
@@ -98,10 +119,16 @@ class Driver:
         if self._writer_wake is not None and (self.core.sendable or self._over):
             self._writer_wake.set()
             self._writer_wake = None
+        if self._sending is not None and self.core.failure is not None:
+            # A peer that does not read must not hold a connection that is over.
+            self._sending.deadline = min(self._sending.deadline, trio.current_time() + _GOODBYE_S)
+
+    def tell_time(self) -> None:
+        """Tell the core what time it is, before something that its accounts of time depend on."""
+        self.core.set_now(trio.current_time())
 
     def finish(self) -> None:
-        """Refuse new streams; `run` ends when the running ones have."""
-        self._finish_when_idle = True
+        """Refuse new streams; `run` ends when the running ones have, and the peer knows which ones were taken."""
         self.core.drain()
         self.pump()
 
@@ -120,39 +147,63 @@ class Driver:
 
     @property
     def _over(self) -> bool:
-        return self.core.failure is not None or (self._finish_when_idle and not self.core.streams)
+        core = self.core
+        if core.failure is not None or core.drained:
+            return True
+        return not core.client and bool(core.goodbye) and not core.streams  # the client has no more to ask
 
     async def _read(self) -> None:
         """Read until the peer has closed; after a failure only to leave nothing unread (see `_say_goodbye`)."""
-        core, scratch = self.core, [memoryview(bytearray(4096))]
+        core, dropped = self.core, 0
         try:
-            while True:
-                size = await self._bytes.receive_into(core.buffers() if core.failure is None else scratch)
+            while dropped < _UNREAD_BYTES_MAX:
+                buffers = core.buffers() if core.failure is None else [memoryview(bytearray(_UNREAD_BYTES))]
+                size = await self._bytes.receive_into(buffers)
                 if not size:
                     core.lost(ConnectionLost("connection closed by the peer"))
                     return
                 self.bytes_received += size
-                core.bytes_received(size, trio.current_time())
-                self.pump()
+                if core.failure is not None:
+                    dropped += size
+                await self._take(size)
+                if self._writer_wake is not None and core.next_deadline() < self._writer_wakes_at:
+                    self._writer_wake.set()
         except ConnectionLost as error:
+            self.tell_time()
             core.lost(error)
         finally:
             self._read_ended.set()
             self.pump()
 
+    async def _take(self, size: int) -> None:
+        """Hand octets to the core, a turn at a time. Who makes us work gives others their turns in between.
+
+        A turn that took long is followed by rounds of the others, one for each quarter of a millisecond. If nobody else
+        has anything to do these are over at once; so nothing is lost but to those who need it.
+        """
+        core = self.core
+        while True:
+            started = trio.current_time()
+            core.bytes_received(size, started)
+            self.pump()
+            took = trio.current_time() - started
+            for _ in range(min(int(took / _ROUND_S), _ROUNDS_MAX)):
+                await trio.lowlevel.checkpoint()
+            if not core.unread:
+                return
+            await trio.lowlevel.checkpoint()
+            size = 0
+
     async def _write(self) -> None:
         core, size_max = self.core, self.core.config.write_bytes_max
         while True:
+            self.tell_time()
             buffers = core.data_to_send(size_max)
             self.pump()
             if buffers:
                 if core.failure is not None:
                     break
-                try:
-                    await self._bytes.send(buffers)
-                except ConnectionLost as error:
-                    core.lost(error)
-                    self.pump()
+                if not await self._send(buffers):
                     return
                 self.bytes_sent += sum(map(len, buffers))
             elif self._over:
@@ -161,10 +212,25 @@ class Driver:
                 await self._wait_writable()
         await self._say_goodbye(buffers)
 
+    async def _send(self, buffers: list[bytes | bytearray | memoryview]) -> bool:
+        """Write; False if the connection did not survive it."""
+        scope = self._sending = trio.CancelScope()
+        try:
+            with scope:
+                await self._bytes.send(buffers)
+        except ConnectionLost as error:
+            self.core.lost(error)
+            self.pump()
+            return False
+        finally:
+            self._sending = None
+        return not scope.cancelled_caught
+
     async def _wait_writable(self) -> None:
         """Sleep until there is something to write, or time demands something."""
         wake = self._writer_wake = trio.Event()
-        with trio.move_on_at(self.core.next_deadline()) as scope:
+        self._writer_wakes_at = self.core.next_deadline()
+        with trio.move_on_at(self._writer_wakes_at) as scope:
             await wake.wait()
         self._writer_wake = None
         if scope.cancelled_caught:
@@ -177,4 +243,5 @@ class Driver:
             if last:
                 await self._bytes.send(last)
             await self._bytes.send_end()
-            await self._read_ended.wait()
+            if self.core.client or not self.core.goodbye:  # a client that took its leave reads no more
+                await self._read_ended.wait()

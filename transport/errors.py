@@ -137,6 +137,10 @@ class ConnectionLost(TransportError):
     """The connection is gone; the cause, if there is one, is chained."""
 
 
+class TlsFailed(ConnectionLost):
+    """TLS was not agreed on: one end does not trust, or does not understand, the other."""
+
+
 class CallFailed(TransportError):
     """A call that ended with a gRPC status other than OK. Raised by handlers, and by clients.
 

@@ -9,18 +9,23 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
-from transport.byte_streams import byte_stream
+from transport.admission import Admission, turn_away
+from transport.byte_streams import byte_stream, host_port
 from transport.config import TransportConfig
 from transport.driver import Driver
-from transport.errors import CallFailed, ErrorCode, StatusCode, TransportError
+from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TransportError
 from transport.protocol.connection import ConnectionCore
+from transport.statistics import ServerTotals, Tally, count_stalled
 from transport.stream import ServerStream
+from transport.tls import PeerCertificate, ServerTls
+from transport.tls_bytes import TlsBytes
 
 if TYPE_CHECKING:
+    from transport.byte_streams import ByteStream
     from transport.protocol.calls import RequestHead
     from transport.protocol.stream import StreamCore
 
@@ -29,6 +34,8 @@ Handler = Callable[[ServerStream], Awaitable[None]]
 UnaryHandler = Callable[[Any, ServerStream], Awaitable[bytes]]
 
 _log = logging.getLogger("weir.transport")
+_LAST_WORD_S: Final = 2.0
+"""Time that peers have to take the status of a call that a drain has ended."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +53,12 @@ class ServerStatistics:
     """Octets from the sockets of present connections."""
     bytes_sent: int
     """Octets to them."""
+    credit_bytes: int
+    """Octets that consumers allow beyond what was sent, over the streams with a limit."""
+    stalled: Mapping[str, int]
+    """Streams by what holds them up now (the labels of `StallReason`), RUNNING included."""
+    totals: ServerTotals
+    """Counters since the start of the server."""
 
 
 def unary(function: UnaryHandler) -> Handler:
@@ -67,7 +80,11 @@ class Server:
         self._handlers = dict(handlers)
         self._config = config
         self._drivers: set[Driver] = set()
+        self._tally = Tally()
+        self._connections_accepted = 0
+        self.admission = Admission(config.connections_max)
         self._accepting = trio.CancelScope()
+        self._draining = False
         self._idle = trio.lowlevel.ParkingLot()
         self.host = ""
         """Address that it listens on."""
@@ -77,6 +94,7 @@ class Server:
     def statistics(self) -> ServerStatistics:
         """Counters over all present connections."""
         streams = [stream for driver in self._drivers for stream in driver.core.streams.values()]
+        running = self.running()
         return ServerStatistics(
             connections=len(self._drivers),
             streams=len(streams),
@@ -84,69 +102,110 @@ class Server:
             buffered_bytes=sum(stream.buffered_bytes for stream in streams),
             bytes_received=sum(driver.bytes_received for driver in self._drivers),
             bytes_sent=sum(driver.bytes_sent for driver in self._drivers),
+            credit_bytes=sum(
+                max(0, stream.credit.available) for stream in running if stream.credit.limit is not None
+            ),
+            stalled=count_stalled(running),
+            totals=self._tally.totals(self._drivers, running),
         )
 
-    async def drain(self, timeout_s: float | None = None) -> bool:
-        """Stop accepting, refuse new calls, and wait until the running ones have ended.
+    def running(self) -> list[ServerStream]:
+        """Every call that runs, in no order."""
+        owners = (core.owner for driver in self._drivers for core in driver.core.streams.values())
+        return [owner for owner in owners if owner is not None]
+
+    async def drain(self, timeout_s: float | None = None, last_word: CallFailed | None = None) -> bool:
+        """Stop accepting, refuse new calls, and wait until the running ones have ended; end those that do not.
 
         Args:
             timeout_s: Longest wait; None: the config's `drain_timeout_s`.
+            last_word: The status of calls that have not ended by then; None: UNAVAILABLE.
 
         Returns:
-            Whether all calls ended by themselves. The rest is cut off when `serve`'s block is left.
+            Whether all calls ended by themselves. A peer that does not take its last word within two seconds gets it
+            without what was queued before; it is cut off when `serve`'s block is left, two seconds later.
         """
         limit = self._config.drain_timeout_s if timeout_s is None else timeout_s
+        self._draining = True
         self._accepting.cancel()
         for driver in list(self._drivers):
             driver.finish()
         with trio.move_on_after(limit):
-            while self._drivers:
-                await self._idle.park()
-        return not self._drivers
+            await self._wait_idle()
+            return True
+        failure = last_word or CallFailed(StatusCode.UNAVAILABLE, "the server is going down")
+        stopped = [stream for stream in self.running() if stream.stop(failure)]
+        with trio.move_on_after(_LAST_WORD_S):
+            await self._wait_idle()
+        for stream in stopped:
+            stream.drop_unsent()  # of those that do not read: a status needs no window, what is queued before it does
+        with trio.move_on_after(_LAST_WORD_S):
+            await self._wait_idle()
+        return False
+
+    async def _wait_idle(self) -> None:
+        while self._drivers:
+            await self._idle.park()
 
     async def handle_connection(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until it ends. Used by `serve`, and with in-memory streams."""
+        await self._run(byte_stream(stream, self._config.send_timeout_s), _peer_name(stream), None)
+
+    async def handle_tls(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
+        """Shake hands, then serve the connection until it ends. A peer that fails to costs one line of the log."""
         peer = _peer_name(stream)
-        if isinstance(stream, trio.SSLStream) and not await self._handshake(stream, peer):
+        secured = TlsBytes(stream, context, self._config.send_timeout_s)
+        try:
+            with trio.fail_after(self._config.handshake_timeout_s):
+                certificate = await secured.handshake()
+        except (ConnectionLost, trio.TooSlowError) as error:
+            why = "it took too long" if isinstance(error, trio.TooSlowError) else error
+            _log.info("TLS handshake with %s failed: %s", peer, why)
+            await trio.aclose_forcefully(stream)
             return
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        await self._run(secured, peer, certificate)
+
+    async def _run(self, connection: ByteStream, peer: str, certificate: PeerCertificate | None) -> None:
         core = ConnectionCore(self._config, client=False, now=trio.current_time())
+        self._connections_accepted += 1
         async with trio.open_nursery() as calls:
             driver = Driver(
                 core,
-                byte_stream(stream, self._config.send_timeout_s),
+                connection,
                 on_request=lambda core_stream, head: self._accept(calls, driver, core_stream, head),
                 peer=peer,
+                peer_certificate=certificate,
+                connection_id=self._connections_accepted,
             )
             self._drivers.add(driver)
+            if self._draining:
+                driver.finish()  # it was accepted before, and shook hands meanwhile
             try:
                 await driver.run()
             finally:
                 self._drivers.discard(driver)
+                self._tally.connection_ended(driver)
                 self._idle.unpark_all()
                 calls.cancel_scope.cancel()
         _log.debug("connection of %s ended: %s", peer, core.failure)
 
-    async def _handshake(self, stream: trio.SSLStream[trio.SocketStream], peer: str) -> bool:
-        with trio.move_on_after(self._config.handshake_timeout_s) as scope:
-            try:
-                await stream.do_handshake()
-            except (trio.BrokenResourceError, ssl.SSLError, OSError) as error:
-                _log.info("TLS handshake with %s failed: %s", peer, error.__cause__ or error)
-                await trio.aclose_forcefully(stream)
-                return False
-        if scope.cancelled_caught or stream.selected_alpn_protocol() not in {"h2", None}:
-            await trio.aclose_forcefully(stream)
-            return False
-        return True
-
     def _accept(self, calls: trio.Nursery, driver: Driver, core: StreamCore, head: RequestHead) -> None:
         stream = ServerStream(driver, core, head)
+        stream.when_closed = self._tally.stream_ended
         handler = self._handlers.get(head.path)
         if handler is None:
             stream.end_call(StatusCode.UNIMPLEMENTED, f"no method {head.path}")
             return
+        if driver.handlers >= self._config.streams_max:
+            # A call that was reset counts until its handler has really stopped.
+            stream.reset(ErrorCode.REFUSED_STREAM)
+            return
+        driver.handlers += 1
         calls.start_soon(
-            functools.partial(_run_handler, handler, stream), name=f"{head.path} of {driver.peer}"
+            functools.partial(_run_handler, handler, stream, driver), name=f"{head.path} of {driver.peer}"
         )
 
 
@@ -157,7 +216,7 @@ async def serve(
     host: str = "127.0.0.1",
     port: int = 0,
     config: TransportConfig | None = None,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: ssl.SSLContext | ServerTls | None = None,
 ) -> AsyncIterator[Server]:
     """Listen and answer calls while the block runs.
 
@@ -166,7 +225,7 @@ async def serve(
         host: Address to listen on.
         port: 0 takes a free one; see `Server.port`.
         config: Bounds of this end of every connection.
-        ssl_context: TLS; None: plain TCP.
+        ssl_context: TLS with ALPN "h2", such as `ServerTls`, which follows its files; None: plain TCP.
 
     Raises:
         OSError: The address cannot be listened on.
@@ -207,33 +266,49 @@ async def _listen(
     server: Server,
     listeners: list[trio.SocketListener],
     connections: trio.Nursery,
-    ssl_context: ssl.SSLContext | None,
+    ssl_context: ssl.SSLContext | ServerTls | None,
 ) -> None:
     async def handle(stream: trio.SocketStream) -> None:
-        if ssl_context is None:
-            await server.handle_connection(stream)
-        else:
-            await server.handle_connection(
-                trio.SSLStream(stream, ssl_context, server_side=True, https_compatible=True)
-            )
+        try:
+            with server.admission.admit() as room:
+                if not room:
+                    await turn_away(stream, secured=ssl_context is not None)
+                elif ssl_context is None:
+                    await server.handle_connection(stream)
+                else:
+                    context = ssl_context.context() if isinstance(ssl_context, ServerTls) else ssl_context
+                    await server.handle_tls(stream, context)
+        except Exception:
+            # A defect of ours, found by one peer, must not end the connections of the others.
+            _log.exception("connection of %s failed inside the server", _peer_name(stream))
 
     with server._accepting:
         await trio.serve_listeners(handle, listeners, handler_nursery=connections)
 
 
-async def _run_handler(handler: Handler, stream: ServerStream) -> None:
+async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -> None:
     """Run one call to its end; nothing that a handler raises goes further than its own call."""
     timeout_s = stream.head.timeout_s
     deadline = trio.current_time() + timeout_s if timeout_s is not None else math.inf
-    with stream.handler_scope, trio.move_on_at(deadline) as timer:
-        try:
+    try:
+        with stream.handler_scope, trio.move_on_at(deadline) as timer:
             await handler(stream)
-        except Exception as error:
-            _end_failed(stream, error)
+    except BaseExceptionGroup as group:
+        failed, rest = group.split(Exception)  # a handler may fail while it is being cancelled
+        if failed is not None:
+            _end_failed(stream, failed)
+        if rest is not None:
+            raise rest from None
+    except Exception as error:
+        _end_failed(stream, error)
+    else:
+        if timer.cancelled_caught:
+            stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {timeout_s:g} s")
         else:
             stream.end_call()
-    if timer.cancelled_caught:
-        stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {timeout_s:g} s")
+    finally:
+        driver.handlers -= 1
+        stream.handler_ended()
 
 
 def _end_failed(stream: ServerStream, error: Exception) -> None:
@@ -242,10 +317,9 @@ def _end_failed(stream: ServerStream, error: Exception) -> None:
         if isinstance(leaf, CallFailed):
             stream.fail(leaf)
             return
-    if all(isinstance(leaf, TransportError) for leaf in leaves):
-        # The call was cut off under the handler, or the handler misused it; the peer is told if it still listens.
-        stream.reset(ErrorCode.INTERNAL_ERROR)
-        return
+    stopped = stream.over or stream.handler_scope.cancel_called
+    if stopped and all(isinstance(leaf, TransportError) for leaf in leaves):
+        return  # the call was cut off under the handler, and nobody listens any more
     _log.error("%s of %s failed", stream.path, stream.peer, exc_info=error)
     stream.end_call(StatusCode.INTERNAL, f"{stream.path} failed inside the server; its log says why")
 
@@ -259,9 +333,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _peer_name(stream: trio.abc.Stream) -> str:
-    inner = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-    if isinstance(inner, trio.SocketStream):
-        with contextlib.suppress(OSError):
-            host, port = inner.socket.getpeername()[:2]
-            return f"{host}:{port}"
+    if isinstance(stream, trio.SocketStream):
+        with contextlib.suppress(OSError, trio.ClosedResourceError):
+            host, port = stream.socket.getpeername()[:2]
+            return host_port(host, port)
     return "memory"

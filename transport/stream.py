@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from transport.errors import CallFailed, ErrorCode, StatusCode
 from transport.protocol.credit import SendCredit
+from transport.protocol.stalls import StallReason, StallTimes
+from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING, Buffer, StreamCore
+from transport.statistics import StreamStatistics
 
 if TYPE_CHECKING:
     from transport.driver import Driver
     from transport.protocol.calls import Metadata, RequestHead
+    from transport.tls import PeerCertificate
+
+_PEER: Final = StallReason.PEER
 
 
 class StreamCredit(SendCredit):
@@ -36,10 +45,13 @@ class StreamCredit(SendCredit):
         super().remove_limit()
         self._waiting.unpark_all()
 
-    async def wait(self) -> None:
-        """Wait until `sent < limit`; returns at once, without a checkpoint, if it is so."""
-        while self.available <= 0:
-            await self._waiting.park()
+    async def wait_change(self) -> None:
+        """Wait until the limit goes up or away, or `wake` is called."""
+        await self._waiting.park()
+
+    def wake(self) -> None:
+        """Wake who waits, to look at something else than the limit."""
+        self._waiting.unpark_all()
 
 
 class Stream:
@@ -61,6 +73,8 @@ class Stream:
         self.bytes_sent = 0
         """Octets of messages queued, prefixes excluded."""
         self.bytes_received = 0
+        self.when_closed: Callable[[Stream], None] | None = None
+        """Called once, when the call is over in both directions."""
 
     @property
     def stream_id(self) -> int:
@@ -73,6 +87,16 @@ class Stream:
         return self._driver.peer
 
     @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """Whom the other end's verified certificate names; None without one."""
+        return self._driver.peer_certificate
+
+    @property
+    def over(self) -> bool:
+        """Whether the call has ended in both directions."""
+        return self._core.state is StreamState.CLOSED
+
+    @property
     def buffered_bytes(self) -> int:
         """Octets received that were not taken by `receive`."""
         return self._core.buffered_bytes
@@ -81,6 +105,68 @@ class Stream:
     def unsent_bytes(self) -> int:
         """Octets queued that were not handed to the socket."""
         return self._core.outgoing_bytes
+
+    @property
+    def connection_id(self) -> int:
+        """Number of the connection at its server, from 1; 0 at a client."""
+        return self._driver.connection_id
+
+    @property
+    def peer_stalls(self) -> StallTimes | None:
+        """At a client: where the server's time on the call went. None before the end, or if it did not tell."""
+        return self._core.peer_stalls
+
+    @property
+    def stall(self) -> StallReason:
+        """What holds the call up now, as seen from this end."""
+        return self._core.stalls.reason
+
+    def stalls(self) -> StallTimes:
+        """Where this end's time on the call went so far; adds up to the time since it was opened."""
+        return self._core.stalls.times(trio.current_time())
+
+    @contextlib.contextmanager
+    def blocked_on(self, reason: StallReason) -> Iterator[None]:
+        """Book the time of the block as a stall, unless one comes first that matters more (see `StallAccount`).
+
+        Args:
+            reason: CREDIT, STORAGE or CONSUMER, which only the application can know.
+        """
+        stalls = self._core.stalls
+        stalls.enter(reason, trio.current_time())
+        try:
+            yield
+        finally:
+            stalls.leave(reason, trio.current_time())
+
+    def statistics(self) -> StreamStatistics:
+        """Counters, windows and stalls, now."""
+        core, now = self._core, trio.current_time()
+        return StreamStatistics(
+            connection_id=self.connection_id,
+            stream_id=self.stream_id,
+            peer=self.peer,
+            path=self.path,
+            age_s=core.stalls.lifetime_ns(now) / 1e9,
+            messages_sent=self.messages_sent,
+            messages_received=self.messages_received,
+            bytes_sent=self.bytes_sent,
+            bytes_received=self.bytes_received,
+            unsent_bytes=core.outgoing_bytes,
+            buffered_bytes=core.buffered_bytes,
+            credit_limit=self.credit.limit,
+            credit_sent=self.credit.sent,
+            send_window=core.send_window.available,
+            connection_send_window=self._driver.core.outbound.window.available,
+            receive_window=core.receive_window.available,
+            stall=core.stalls.reason,
+            stalls=core.stalls.times(now),
+        )
+
+    @property
+    def path(self) -> str:
+        """/package.Service/Method, where it is known: at a server."""
+        return ""
 
     async def send(self, *parts: Buffer) -> int:
         """Send one message, the concatenation of `parts`.
@@ -103,6 +189,8 @@ class Stream:
             The message was not sent; the stream is as before.
         """
         core = self._core
+        if self._sender is not None:
+            raise trio.BusyResourceError("another task is sending on this stream")
         if core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes:
             await self._wait_room()
         size = self._driver.core.send_message(core, parts)
@@ -118,16 +206,28 @@ class Stream:
         return size
 
     async def wait_credit(self) -> None:
-        """Wait until the consumer's limit is above what was sent; at once if it is."""
-        await self.credit.wait()
+        """Wait until the consumer's limit is above what was sent; at once, without a checkpoint, if it is.
+
+        Raises:
+            StreamReset, ConnectionLost: The call is over.
+            LocalProtocolError: Our end was sent before.
+        """
+        while self.credit.available <= 0:
+            self._core.check_sendable()
+            with self.blocked_on(StallReason.CREDIT):
+                await self.credit.wait_change()
 
     async def send_end(self) -> None:
         """Half-close: no more messages from this end. Those sent before still go out. Does not wait."""
         self._driver.core.end_stream(self._core)
         self._driver.pump()
 
-    async def receive(self) -> Any:
+    async def receive(self, *, attributed: bool = True) -> Any:
         """Take the next message.
+
+        Args:
+            attributed: Whether waiting here holds the stream up (PEER). False for a task that listens beside the one
+                that does the stream's work.
 
         Returns:
             A buffer of the message's octets: bytes if short, memory of the connection's `allocate` if long. None when
@@ -143,18 +243,22 @@ class Stream:
         Cancellation:
             No effect.
         """
+        if self._receiver is not None:
+            raise trio.BusyResourceError("another task is receiving from this stream")
         message = self._take()
         while message is NOTHING:
-            if self._receiver is not None:
-                raise trio.BusyResourceError("another task is receiving from this stream")
             self._receiver = trio.Event()
             self._driver.core.expect_message(self._core)
             self._driver.pump()
+            if attributed:
+                self._core.stalls.enter(_PEER, trio.current_time())
             try:
                 await self._receiver.wait()
             finally:
                 self._receiver = None
                 self._core.expecting = False
+                if attributed:  # until the message came: the reader has told the time
+                    self._core.stalls.leave(_PEER, self._driver.core.now)
             message = self._take()
         return None if message is END else message
 
@@ -166,11 +270,17 @@ class Stream:
         """
         message = self._take()
         if message is NOTHING:
+            if self._receiver is None:
+                # As far as windows go, somebody waits: a message longer than the window arrives while it is polled for.
+                self._driver.core.expect_message(self._core)
+                self._core.expecting = False
+                self._driver.pump()
             raise trio.WouldBlock
         return None if message is END else message
 
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End the call at once, if it is not over; what is queued or unread is dropped."""
+        self._driver.tell_time()
         self._driver.core.reset(self._core, code)
         self._driver.pump()
 
@@ -181,22 +291,23 @@ class Stream:
             self._driver.core.credit(core)
             self.messages_received += 1
             self.bytes_received += len(message)
+            if core.stalls.behind and not core.inbox:
+                core.stalls.catch_up(trio.current_time())
             if self._driver.core.outbound.pending:
                 self._driver.pump()
         return message
 
     async def _wait_room(self) -> None:
         core, bound = self._core, self._driver.core.config.send_buffer_bytes
-        if self._sender is not None:
-            raise trio.BusyResourceError("another task is sending on this stream")
-        while core.outgoing_bytes >= bound and core.failure is None:
-            self._sender = trio.Event()
-            core.sender_waiting = True
-            try:
-                await self._sender.wait()
-            finally:
-                self._sender = None
-                core.sender_waiting = False
+        with self.blocked_on(StallReason.SOCKET):
+            while core.outgoing_bytes >= bound and core.failure is None:
+                self._sender = trio.Event()
+                core.sender_waiting = True
+                try:
+                    await self._sender.wait()
+                finally:
+                    self._sender = None
+                    core.sender_waiting = False
 
     # Called by the driver.
 
@@ -212,6 +323,9 @@ class Stream:
 
     def closed(self) -> None:
         """The stream is over in both directions."""
+        self.credit.wake()
+        if self.when_closed is not None:
+            self.when_closed(self)
 
 
 class ServerStream(Stream):
@@ -222,6 +336,8 @@ class ServerStream(Stream):
         self.head = head
         self.handler_scope = trio.CancelScope()
         """Cancelled when the call is over while its handler runs."""
+        self.caller: Any = None
+        """Who calls, as whoever checked it says; nothing here looks at it."""
 
     @property
     def path(self) -> str:
@@ -233,8 +349,15 @@ class ServerStream(Stream):
         """The client's custom fields."""
         return self.head.metadata
 
+    def handler_ended(self) -> None:
+        """Let go of what only a handler needs: thousands of calls cut off must not wait for a collector."""
+        self.head = dataclasses.replace(self.head, metadata=())
+        if self.over:  # and the driver was told: nothing comes for the owner any more
+            self._core.owner = None
+
     def end_call(self, status: StatusCode = StatusCode.OK, message: str = "", details: bytes = b"") -> None:
         """Send the final status after what is queued. Done for a handler when it returns or raises."""
+        self._driver.tell_time()
         self._driver.core.end_call(self._core, status, message, details)
         self._driver.pump()
 
@@ -242,7 +365,25 @@ class ServerStream(Stream):
         """`end_call` with the status of an exception."""
         self.end_call(failure.status, failure.message, failure.details)
 
+    def stop(self, failure: CallFailed) -> bool:
+        """End the call with a status while its handler runs, which is cancelled; what is queued goes out before.
+
+        Returns:
+            Whether it was so; False: the call had its status, which only waits to be sent.
+        """
+        if self._core.end_requested:
+            return False
+        self.fail(failure)
+        self.handler_scope.cancel()
+        return True
+
+    def drop_unsent(self) -> None:
+        """Drop what is queued before the status of a call that was stopped, so that the status goes out now."""
+        self._driver.core.drop_unsent(self._core)
+        self._driver.pump()
+
     def closed(self) -> None:
         """Stop the handler, unless the call ended by its own status."""
+        super().closed()
         if not self._core.end_requested:
             self.handler_scope.cancel()

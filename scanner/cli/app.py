@@ -10,6 +10,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from scanner import sync
+from scanner.cli.connection import client_security_options, connection_arguments
 from scanner.client import PORT_DEFAULT, parse_endpoint
 from scanner.errors import ServerUnavailable
 
@@ -86,7 +87,7 @@ def weir() -> None:
 
 
 def endpoint_option(command: _F) -> _F:
-    """The option that names the server."""
+    """The options that name the server, and prove who calls; `connected` reads them."""
     return click.option(
         "--endpoint",
         "-e",
@@ -94,7 +95,7 @@ def endpoint_option(command: _F) -> _F:
         show_default=True,
         metavar="HOST:PORT",
         help="The server.",
-    )(command)
+    )(client_security_options(command))
 
 
 @contextmanager
@@ -103,12 +104,16 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
 
     Raises:
         ArgumentInvalid: The endpoint cannot be read.
-        ServerUnavailable: Nobody answers there; the message says how to start a server.
+        ServerUnavailable: Nobody answers there; the message says how to start a server. Or TLS failed.
+        Unauthenticated: The server does not accept the certificate.
     """
     host, port = parse_endpoint(endpoint)
+    arguments = connection_arguments()
     try:
-        client = sync.connect(endpoint)
+        client = sync.connect(endpoint, **arguments)
     except ServerUnavailable as error:
+        if arguments["ssl_context"] is not None:
+            raise
         raise ServerUnavailable(
             f"{error.message}; start one with: weir serve --data DIR --host {host} --port {port}"
         ) from error

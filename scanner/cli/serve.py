@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import click
 import trio
 
-from scanner.cli.app import example, fail, note
+from scanner.cli.app import example, note
+from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.client import PORT_DEFAULT
-from scanner.server import open_server
+from scanner.config import ScannerConfig
+from scanner.metrics_server import serve_metrics
+from scanner.server import Server, open_server
+from transport import TransportConfig
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+_DEFAULTS = ScannerConfig()
 
 
-@click.command(epilog=example("weir serve --data ./data --port 9123"))
+@click.command(
+    epilog=example(
+        "weir serve --data ./data --port 9123",
+        "weir serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key --credentials credentials.toml",
+    )
+)
 @click.option(
     "--data",
     type=click.Path(path_type=Path, file_okay=False),
@@ -35,7 +48,7 @@ from scanner.server import open_server
 @click.option(
     "--insecure-bind-any",
     is_flag=True,
-    help="Listen beyond this machine although nothing is encrypted and everyone may do everything.",
+    help="Listen beyond this machine without TLS, or without asking who calls.",
 )
 @click.option(
     "--drain-timeout",
@@ -45,33 +58,112 @@ from scanner.server import open_server
     metavar="SECONDS",
     help="How long running calls may take to finish when the server is told to end.",
 )
-def serve(data: Path, host: str, port: int, insecure_bind_any: bool, drain_timeout: float) -> None:
+@click.option(
+    "--session-ttl",
+    type=click.FloatRange(1),
+    default=_DEFAULTS.session_ttl_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a session of the pull model may be idle before it is reclaimed.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    help="Serve Prometheus metrics at http://METRICS-HOST:PORT/metrics; 0 takes a free port. [default: not served]",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the metrics, which nobody has to prove anything to read.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS, case_sensitive=False),
+    default="warning",
+    show_default=True,
+    help="What goes to standard error; info has a line for each scan that ends.",
+)
+@server_security_options
+def serve(
+    data: Path,
+    host: str,
+    port: int,
+    insecure_bind_any: bool,
+    drain_timeout: float,
+    session_ttl: float,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_level: str,
+) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
     Prints "listening on HOST:PORT" when it is ready. The end lets running calls finish for a while; a second
-    signal ends at once.
+    signal ends at once. Certificates and credentials are read again when they change, and on SIGHUP.
     """
-    if not insecure_bind_any and not _is_loopback(host):
-        fail(
-            f"{host} can be reached from other machines and the connection is not encrypted;"
-            " listen on 127.0.0.1, or say --insecure-bind-any"
-        )
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    trio.run(_serve, data, host, port, drain_timeout)
+    security = server_security(host, insecure_bind_any)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
+    sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
+    config = ScannerConfig(session_ttl_s=session_ttl, session_sweep_interval_s=sweep_s)
+    metrics = None if metrics_port is None else (metrics_host, metrics_port)
+    trio.run(_serve, data, (host, port), drain_timeout, security, config, metrics)
 
 
-async def _serve(data: Path, host: str, port: int, drain_timeout_s: float) -> None:
+async def _serve(
+    data: Path,
+    address: tuple[str, int],
+    drain_timeout_s: float,
+    security: ServerSecurity,
+    config: ScannerConfig,
+    metrics: tuple[str, int] | None,
+) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with open_server(data, host=host, port=port) as server:
-            shown = f"[{server.host}]" if ":" in server.host else server.host
-            click.echo(f"listening on {shown}:{server.port}")
-            await anext(signals)
+        async with AsyncExitStack() as stack:
+            serving = open_server(
+                data,
+                *address,
+                config,
+                transport_config=TransportConfig(drain_timeout_s=drain_timeout_s),
+                ssl_context=security.tls,
+                credentials=security.credentials,
+            )
+            server = await stack.enter_async_context(serving)
+            if metrics is not None:
+                metrics_port = await stack.enter_async_context(serve_metrics(server.statistics, *metrics))
+                note(f"weir: metrics at http://{_shown(metrics[0])}:{metrics_port}/metrics")
+            async with trio.open_nursery() as nursery:
+                await nursery.start(_reload_on_hangup, security)
+                nursery.start_soon(_cancel_when_draining, server, nursery.cancel_scope)
+                click.echo(f"listening on {_shown(server.host)}:{server.port}")
+                await anext(signals)
+                nursery.cancel_scope.cancel()
             note("weir: ending; running calls may finish")
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_cancel_on_next, signals, scope)
-                    await server.drain(drain_timeout_s)
+                    if server.draining:  # `weir drain` asked for it, and said how long it may take
+                        await server.wait_drained()
+                    else:
+                        await server.drain()
                     nursery.cancel_scope.cancel()
+
+
+async def _reload_on_hangup(
+    security: ServerSecurity, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Read certificates and credentials again on SIGHUP; they also are when they have changed."""
+    if security.tls is None and security.credentials is None:
+        task_status.started()
+        return  # SIGHUP ends the process, as it always did
+    with trio.open_signal_receiver(signal.SIGHUP) as hangups:
+        task_status.started()
+        async for _ in hangups:
+            security.reload()
+
+
+async def _cancel_when_draining(server: Server, scope: trio.CancelScope) -> None:
+    await server.wait_draining()
+    scope.cancel()
 
 
 async def _cancel_on_next(signals: object, scope: trio.CancelScope) -> None:
@@ -79,10 +171,5 @@ async def _cancel_on_next(signals: object, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

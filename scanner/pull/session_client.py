@@ -241,5 +241,7 @@ async def _call(
 ) -> Buffer:
     progress.requests += 1
     with translated(f"the scan of {what}"):
-        page: Buffer = await client.call(SESSION_PATH, request.SerializeToString())
+        page: Buffer = await client.call(
+            SESSION_PATH, request.SerializeToString(), told_stalls=progress.add_server_stalls
+        )
         return page

@@ -30,6 +30,7 @@ def result(mode: str, **changes: object) -> ModeResult:
         "overrun_bytes": 0,
         "held_bytes_max": 1024,
         "log_offsets": (5, 6),
+        "stalls": {"peer": 1.23456, "consumer": 0.0001},
     }
     return ModeResult(**(values | changes))  # type: ignore[arg-type]
 
@@ -72,6 +73,8 @@ def test_to_dict_is_json() -> None:
         "overrun_bytes": 0,
         "held_bytes_max": 1024,
         "log_offsets": [5, 6],
+        "stalls": {"peer": 1.235},
+        "server_stalls": {},
     }
 
 
@@ -125,6 +128,8 @@ def test_compare(spark: SparkSession, server: RunningServer, client: Client, tab
         assert mode.seconds > 0
         assert mode.first_batch_ms > 0
         assert mode.bytes_received > ROWS * 8
+        assert 0 < mode.first_batch_ms / 1000 <= sum(mode.stalls.values())
+        assert mode.server_stalls["storage"] > 0
     assert push.requests == 3
     assert session.requests >= 3
     with client.table(table).new_scan().execute() as batches:

@@ -33,6 +33,10 @@ def test_defaults() -> None:
         page_depth=None,
         push_filters=False,
         statistics=False,
+        tls_ca=None,
+        tls_cert=None,
+        tls_key=None,
+        token_file=None,
     )
 
 
@@ -48,6 +52,10 @@ def test_every_option() -> None:
         "pageDepth": "4",
         "pushFilters": "True",
         "statistics": "true",
+        "tlsCa": "/ca.pem",
+        "tlsCert": "/client.pem",
+        "tlsKey": "/client.key",
+        "tokenFile": " /token ",
     }
     assert tuple(given_options) == OPTION_NAMES
     assert SourceOptions.parse(given_options) == SourceOptions(
@@ -60,6 +68,10 @@ def test_every_option() -> None:
         page_depth=4,
         push_filters=True,
         statistics=True,
+        tls_ca="/ca.pem",
+        tls_cert="/client.pem",
+        tls_key="/client.key",
+        token_file="/token",
     )
 
 
@@ -228,3 +240,20 @@ def test_data_source_parses_without_a_network() -> None:
     assert source.name() == "weir"
     with pytest.raises(SourceOptionError, match="unknown option 'tabel'"):
         WeirDataSource(REQUIRED | {"tabel": "orders"})
+
+
+@pytest.mark.parametrize("name", ["tokenFile", "tlsKey"])
+@pytest.mark.parametrize("value", ["-----BEGIN PRIVATE KEY----- secret", "weir_secret\nmore", ""])
+def test_secret_in_place_of_its_path(name: str, value: str) -> None:
+    """What is in a file, given where its path belongs, is refused without being repeated."""
+    with pytest.raises(SourceOptionError) as caught:
+        SourceOptions.parse(REQUIRED | {name: value})
+    assert "path of a" in str(caught.value)
+    assert "secret" not in repr(caught.value)
+
+
+def test_token_is_no_option() -> None:
+    """A token given as an option is refused without being repeated, and the message says where it belongs."""
+    with pytest.raises(SourceOptionError, match="option 'tokenFile' names") as caught:
+        SourceOptions.parse(REQUIRED | {"token": "weir_secret"})
+    assert "secret" not in repr(caught.value)

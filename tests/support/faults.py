@@ -60,16 +60,31 @@ class FaultyStream(trio.abc.HalfCloseableStream):
         await self.inner.aclose()
 
 
+class MemoryServer:
+    """A server with one connection in memory, whose other end is raw frames."""
+
+    def __init__(self, handlers: Mapping[str, Handler], config: TransportConfig | None = None) -> None:
+        ours, theirs = trio.testing.memory_stream_pair()
+        self.server = Server(handlers, config or TransportConfig())
+        self.theirs = FaultyStream(theirs)
+        self.peer = RawPeer(ours)
+        self.ended = trio.Event()
+
+    async def run(self) -> None:
+        """Serve the connection to its end."""
+        await self.server.handle_connection(self.theirs)
+        self.ended.set()
+
+
 @contextlib.asynccontextmanager
 async def memory_server(
     handlers: Mapping[str, Handler], config: TransportConfig | None = None
-) -> AsyncIterator[tuple[Server, trio.StapledStream[trio.abc.SendStream, trio.abc.ReceiveStream]]]:
-    """A server with one connection in memory; yields it with the client's end of the stream."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    server = Server(handlers, config or TransportConfig())
+) -> AsyncIterator[MemoryServer]:
+    """Run a `MemoryServer` for a block."""
+    memory = MemoryServer(handlers, config)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.handle_connection, theirs)
-        yield server, ours  # type: ignore[misc]
+        nursery.start_soon(memory.run)
+        yield memory
         nursery.cancel_scope.cancel()
 
 
@@ -98,7 +113,6 @@ class RawPeer:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
-        self._octets = b""
         self.closed = False
 
     async def send(self, *frames: bytes) -> None:
@@ -107,17 +121,10 @@ class RawPeer:
 
     async def settle(self) -> list[wire.Frame]:
         """Wait until nobody has anything to do, and return all frames that came meanwhile."""
-        while True:
-            await trio.testing.wait_all_tasks_blocked()
-            with trio.CancelScope() as scope:
-                scope.cancel()
-                octets = b""
-            octets = await self._read_now()
-            if not octets:
-                break
-            self._octets += octets
-        frames, self._octets = wire.parse(self._octets), b""
-        return frames
+        octets = b""
+        while part := await self._read_now():
+            octets += part
+        return wire.parse(octets)
 
     async def _read_now(self) -> bytes:
         octets = b""

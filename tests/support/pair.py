@@ -49,7 +49,9 @@ class Pair:
         self.now = now
         self.cut = cut
         self.client = ConnectionCore(client_config or TransportConfig(), client=True, now=now)
-        self.server = ConnectionCore(server_config or client_config or TransportConfig(), client=False, now=now)
+        self.server = ConnectionCore(
+            server_config or client_config or TransportConfig(), client=False, now=now
+        )
         self.client_events: list[Event] = []
         self.server_events: list[Event] = []
         self.up = bytearray()
@@ -104,10 +106,15 @@ def request(
     return calls.request_headers(path, "test", scheme="http", timeout_s=timeout_s, metadata=metadata)
 
 
+def take(stream: StreamCore) -> Any:
+    """`next_message`, for who knows what will come."""
+    return stream.next_message()
+
+
 def drain_messages(core: ConnectionCore, stream: StreamCore) -> list[bytes]:
     """Take all complete messages, with credit for them, and wait for more."""
     found = []
-    while (message := stream.next_message()) is not NOTHING and message is not END:
+    while (message := take(stream)) is not NOTHING and message is not END:
         core.credit(stream)
         found.append(bytes(message))
     if message is NOTHING:
@@ -125,7 +132,9 @@ def answer(core: ConnectionCore, stream: StreamCore, *messages: bytes) -> None:
 class Peer:
     """One core whose peer is the test, with raw frames."""
 
-    def __init__(self, *, client: bool = False, config: TransportConfig | None = None, hello: bool = True) -> None:
+    def __init__(
+        self, *, client: bool = False, config: TransportConfig | None = None, hello: bool = True
+    ) -> None:
         self.core = ConnectionCore(config or TransportConfig(), client=client, now=0.0)
         self.now = 0.0
         self.events: list[Event] = []

@@ -174,6 +174,7 @@ class RawScan:
             self.heartbeats.append(response.heartbeat)
         else:
             self.end = response.end
+            await self.stream.send_end()  # the server waits for it, for a while
         return response
 
     async def receive_all(self) -> None:

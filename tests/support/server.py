@@ -18,7 +18,10 @@ import trio
 from scanner.server import Server, open_server
 
 if TYPE_CHECKING:
+    from scanner.access import CredentialsFile
+    from scanner.auth import Credentials
     from scanner.config import ScannerConfig
+    from transport import ServerTls, TransportConfig
 
 STARTUP_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 0.01
@@ -59,12 +62,22 @@ class RunningServer:
 
 
 @contextlib.contextmanager
-def running_server(data_dir: Path, config: ScannerConfig | None = None) -> Iterator[RunningServer]:
+def running_server(
+    data_dir: Path,
+    config: ScannerConfig | None = None,
+    *,
+    transport_config: TransportConfig | None = None,
+    tls: ServerTls | None = None,
+    credentials: Credentials | CredentialsFile | None = None,
+) -> Iterator[RunningServer]:
     """Serve `data_dir` on a free port of the loopback interface; leaving the block ends the server.
 
     Args:
         data_dir: Made if it does not exist.
         config: Of the server; None for the defaults.
+        transport_config: Of its connections.
+        tls: For TLS.
+        credentials: Who may call, and do what.
 
     Raises:
         BaseException: Whatever ended the server before the block did.
@@ -75,7 +88,15 @@ def running_server(data_dir: Path, config: ScannerConfig | None = None) -> Itera
     failures: list[BaseException] = []
 
     async def serve() -> None:
-        async with open_server(data_dir, host="127.0.0.1", port=0, config=config) as server:
+        async with open_server(
+            data_dir,
+            host="127.0.0.1",
+            port=0,
+            config=config,
+            transport_config=transport_config,
+            ssl_context=tls,
+            credentials=credentials,
+        ) as server:
             ends.append(trio.Event())
             running.append(RunningServer(server, trio.lowlevel.current_trio_token()))
             started.set()

@@ -54,7 +54,7 @@ ALLOWANCES: Final[dict[Cost, Allowance]] = {
 class Budgets:
     """The budgets of one connection."""
 
-    __slots__ = ("_left", "_sent_bytes_seen", "_updated", "sent_bytes")
+    __slots__ = ("_left", "_sent_bytes_seen", "_updated", "exceeded", "sent_bytes")
 
     def __init__(self, now: float) -> None:
         self._left = {cost: allowance.burst for cost, allowance in ALLOWANCES.items()}
@@ -62,6 +62,8 @@ class Budgets:
         self._sent_bytes_seen = dict.fromkeys(ALLOWANCES, 0)
         self.sent_bytes = 0
         """Octets of DATA sent on the connection; its owner counts."""
+        self.exceeded: Cost | None = None
+        """The budget that was empty, if one was: the connection ends with it."""
 
     def spend_untrusted(self, cost: Cost, now: float) -> None:
         """Pay for one frame.
@@ -75,8 +77,9 @@ class Budgets:
             left += (now - self._updated[cost]) * allowance.per_second
             if allowance.sent_bytes_each:
                 left += (self.sent_bytes - self._sent_bytes_seen[cost]) / allowance.sent_bytes_each
-            left = min(left, allowance.burst)
+            left = min(left, allowance.burst - 1)  # a full budget, less this frame
             self._updated[cost], self._sent_bytes_seen[cost] = now, self.sent_bytes
         if left < 0:
+            self.exceeded = cost
             raise RemoteProtocolError(f"too many {cost.name} frames", ErrorCode.ENHANCE_YOUR_CALM)
         self._left[cost] = left

@@ -7,20 +7,38 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from transport.errors import CallFailed, StatusCode
+from transport.protocol.stalls import StallTimes
 
 MetadataValue = str | bytes
 Metadata = tuple[tuple[str, MetadataValue], ...]
 """Custom fields: lower-case names; those that end in "-bin" have bytes, the others printable ASCII."""
 Headers = list[tuple[bytes, bytes]]
 
+STALLS_FIELD: Final = b"weir-stalls"
+"""Trailer with the server's account of where the call's time went; see docs/protocol.md."""
 _RESERVED: Final = frozenset({"te", "content-type", "user-agent", "content-length"})
+_NAME: Final = re.compile(r"[0-9a-z_.-]+")
+_HOP_BY_HOP: Final = frozenset(
+    {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
+)
+_PATH: Final = re.compile(r"/[!-~]*")
+_AUTHORITY: Final = re.compile(r"[!-~]+")
+_MESSAGE_BYTES_MAX: Final = 2_048
+_DETAILS_BYTES_MAX: Final = 4_096
+"""Longer trailers could be over the peer's header list limit (8 KiB is common), and that would end the connection."""
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_GREETING: Final = (
+    "This is weir, and it speaks gRPC: POST to /package.Service/Method, with content-type application/grpc.\n"
+    "What can be called is told by grpc.reflection.v1, and whether it is up by grpc.health.v1.\n"
+)
 _MESSAGE_PLAIN: Final = frozenset(range(0x20, 0x7F)) - {0x25}
 # gRPC "HTTP2 response to status": what a status without grpc-status means.
 _STATUS_OF_HTTP: Final = {
@@ -44,19 +62,24 @@ class RequestHead:
     authority: str
     timeout_s: float | None
     """Seconds that the client gives the call; None: for ever."""
-    metadata: Metadata
+    metadata: Metadata = field(repr=False)
+    """The other fields. Credentials may be among them: no log or message shows them."""
 
 
 class RequestUnsupported(Exception):
     """A request that is HTTP but not gRPC, or not gRPC as spoken here.
 
     Args:
-        headers: The answer's fields; it ends the stream.
+        headers: The answer's fields.
+        body: The answer's octets; empty: the fields end the stream.
+        at_once: Answer now; else when the request is complete, as its client expects. A gRPC call may never be.
     """
 
-    def __init__(self, headers: Headers) -> None:
-        super().__init__(headers)
+    def __init__(self, headers: Headers, body: bytes = b"", *, at_once: bool = True) -> None:
+        super().__init__(headers, body)
         self.headers = headers
+        self.body = body
+        self.at_once = at_once
 
 
 def request_headers(
@@ -67,7 +90,16 @@ def request_headers(
     timeout_s: float | None,
     metadata: Iterable[tuple[str, MetadataValue]],
 ) -> Headers:
-    """The fields that open a call."""
+    """The fields that open a call.
+
+    Raises:
+        ValueError: Something in them cannot be a header field. It has to be found here: what the HPACK encoder has
+            begun cannot be taken back.
+    """
+    if not _PATH.fullmatch(path):
+        raise ValueError(f"path {path!r} does not start with / or is not visible ASCII")
+    if not _AUTHORITY.fullmatch(authority):
+        raise ValueError(f"authority {authority!r} is not visible ASCII")
     headers: Headers = [
         (b":method", b"POST"),
         (b":scheme", scheme.encode()),
@@ -92,11 +124,11 @@ def response_headers() -> Headers:
 
 
 def trailers(status: StatusCode, message: str = "", details: bytes = b"") -> Headers:
-    """The fields that end an answer."""
+    """The fields that end an answer; a message that is too long is cut, and details that are too long are left out."""
     fields: Headers = [(b"grpc-status", str(int(status)).encode())]
     if message:
         fields.append((b"grpc-message", _encode_message(message)))
-    if details:
+    if 0 < len(details) <= _DETAILS_BYTES_MAX:
         fields.append((b"grpc-status-details-bin", _encode_binary(details)))
     return fields
 
@@ -110,9 +142,12 @@ def parse_request(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
     fields = {name: value for name, value in headers if name.startswith(b":") or name in _READ_ONCE}
     method, content_type = fields.get(b":method", b""), fields.get(b"content-type", b"")
     if method != b"POST":
-        raise RequestUnsupported([(b":status", b"405"), (b"allow", b"POST")])
+        if method in {b"GET", b"HEAD"} and fields.get(b":path") == b"/":
+            raise _in_plain_http(method, 200, _GREETING)
+        raise _in_plain_http(method, 405, "gRPC calls are made by POST\n", (b"allow", b"POST"))
     if not _is_grpc(content_type):
-        raise RequestUnsupported([(b":status", b"415"), (b"accept", b"application/grpc+proto")])
+        text = "the content-type of gRPC calls is application/grpc or application/grpc+proto\n"
+        raise _in_plain_http(method, 415, text, (b"accept", b"application/grpc+proto"))
     encoding = fields.get(b"grpc-encoding", b"identity")
     if encoding != b"identity":
         message = f"grpc-encoding {encoding.decode('ascii', 'replace')} is not supported; use identity"
@@ -167,6 +202,14 @@ def parse_trailers(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
     return CallFailed(status, message, details)
 
 
+def parse_stalls(headers: Sequence[tuple[bytes, bytes]]) -> StallTimes | None:
+    """Read the server's account of a call's time from its trailers; None if it sent none."""
+    for name, value in headers:
+        if name == STALLS_FIELD:
+            return StallTimes.decode_untrusted(value)
+    return None
+
+
 def content_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     """The announced length of the body in octets; None if there is none. h2 has refused contradictory ones."""
     for name, value in headers:
@@ -176,6 +219,17 @@ def content_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
 
 
 _READ_ONCE: Final = frozenset({b"content-type", b"grpc-encoding", b"grpc-timeout"})
+
+
+def _in_plain_http(method: bytes, status: int, text: str, *fields: tuple[bytes, bytes]) -> RequestUnsupported:
+    body = text.encode()
+    headers = [
+        (b":status", b"%d" % status),
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", b"%d" % len(body)),
+        *fields,
+    ]
+    return RequestUnsupported(headers, b"" if method == b"HEAD" else body, at_once=False)
 
 
 def _is_grpc(content_type: bytes) -> bool:
@@ -190,8 +244,10 @@ def _integer(text: bytes) -> int | None:
 def _encode_metadata(metadata: Iterable[tuple[str, MetadataValue]]) -> Headers:
     fields: Headers = []
     for name, value in metadata:
-        if name != name.lower() or name.startswith((":", "grpc-")) or name in _RESERVED:
-            raise ValueError(f"metadata name {name!r} is reserved or not in lower case")
+        if not _NAME.fullmatch(name):
+            raise ValueError(f"metadata name {name!r} is not of 0-9 a-z _ . -")
+        if name.startswith("grpc-") or name in _RESERVED or name in _HOP_BY_HOP:
+            raise ValueError(f"metadata name {name!r} is reserved")
         if name.endswith("-bin"):
             if not isinstance(value, bytes):
                 raise ValueError(f"metadata {name!r} must be bytes")
@@ -229,13 +285,23 @@ def _decode_binary(value: bytes) -> bytes:
 
 
 def _encode_message(message: str) -> bytes:
-    return b"".join(
-        bytes((octet,)) if octet in _MESSAGE_PLAIN else b"%%%02X" % octet for octet in message.encode("utf-8")
-    )
+    octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")
+    inside = range(1, len(octets) - 1)  # a space at an end of a field's value would be lost
+    encoded, size = [], 0
+    for at, octet in enumerate(octets):
+        plain = octet in _MESSAGE_PLAIN and (octet != 0x20 or at in inside)
+        one = bytes((octet,)) if plain else b"%%%02X" % octet
+        size += len(one)
+        if size > _MESSAGE_BYTES_MAX:
+            break
+        encoded.append(one)
+    return b"".join(encoded)
 
 
 def _encode_timeout(timeout_s: float) -> bytes:
     """At most 8 digits and a unit, in the finest unit that fits."""
+    if math.isinf(timeout_s):
+        return b"99999999H"
     for unit in "numSMH":
         count = int(max(timeout_s, 0.0) / _TIMEOUT_UNITS[unit])
         if count < 10**8:

@@ -20,13 +20,15 @@ CREDIT_BYTES_MAX: Final = 2**63 - 1
 class SendCredit:
     """The sender's ledger. Starts with a limit of 0: nothing may be sent until the consumer grants something."""
 
-    __slots__ = ("limit", "sent")
+    __slots__ = ("limit", "overrun_bytes", "sent")
 
     def __init__(self) -> None:
         self.limit: int | None = 0
         """Octets allowed since the stream opened; None: no application credit, HTTP/2 windows alone."""
         self.sent = 0
         """Octets of counted messages sent so far."""
+        self.overrun_bytes = 0
+        """The furthest that they were past the limit when they were sent, octets."""
 
     @property
     def available(self) -> int:
@@ -59,6 +61,8 @@ class SendCredit:
     def claim(self, size: int) -> None:
         """Count a message of `size` octets as sent."""
         self.sent += size
+        if self.limit is not None:
+            self.overrun_bytes = max(self.overrun_bytes, self.sent - self.limit)
 
 
 class ReceiveCredit:

@@ -19,10 +19,12 @@ from transport.errors import ErrorCode, FlowControlViolation
 class SendWindow:
     """Octets that the peer lets us send."""
 
-    __slots__ = ("available",)
+    __slots__ = ("available", "largest")
 
     def __init__(self, available: int) -> None:
         self.available = available
+        self.largest = available
+        """The most that it ever was, as far as the present SETTINGS_INITIAL_WINDOW_SIZE allows it again."""
 
     def claim(self, size: int) -> None:
         """Spend octets; the caller has checked that `available` covers them."""
@@ -39,6 +41,7 @@ class SendWindow:
                 f"WINDOW_UPDATE of {increment} takes the window past {WINDOW_BYTES_MAX}", stream_id=stream_id
             )
         self.available += increment
+        self.largest = max(self.largest, self.available)
 
     def shift_untrusted(self, delta: int) -> None:
         """Apply a change of the peer's SETTINGS_INITIAL_WINDOW_SIZE; may leave the window negative (F6).
@@ -49,6 +52,7 @@ class SendWindow:
         if self.available + delta > WINDOW_BYTES_MAX:
             raise FlowControlViolation(f"SETTINGS_INITIAL_WINDOW_SIZE takes a window past {WINDOW_BYTES_MAX}")
         self.available += delta
+        self.largest = max(self.largest + delta, self.available)
 
 
 class ReceiveWindow:

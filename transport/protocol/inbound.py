@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from transport.protocol.connection import ConnectionCore
     from transport.protocol.stream import StreamCore
 
+_REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
+"""A request that is no call is answered when it is complete, or when it is longer than this."""
 _SETTINGS_MAX: Final = 64
 """Entries of one SETTINGS frame; real clients send up to 8."""
 
@@ -55,6 +57,8 @@ class Inbound:
         if not stream.headers_received:
             connection.fail_stream(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
             return None
+        if stream.failure is not None:
+            return None  # a message was refused; what follows it has no meaning, and the stream ends soon
         try:
             stream.receive_window.receive_untrusted(length, stream_id)
         except FlowControlViolation as error:
@@ -66,13 +70,15 @@ class Inbound:
 
     def data(self, stream: StreamCore, payload: memoryview) -> bool:
         """Assemble; a message that cannot be taken ends its stream."""
-        if stream.state not in RECEIVABLE:
+        if stream.state not in RECEIVABLE or stream.failure is not None:
             return False
         try:
             stream.receive_untrusted(payload)
         except MessageRefused as error:
             self._connection.refuse_message(stream, error)
             return False
+        if stream.refusal is not None and stream.body_bytes > _REFUSED_BODY_BYTES_MAX:
+            self._connection.answer_refused(stream)
         self._connection.stream_received(stream)
         return True
 
@@ -80,7 +86,11 @@ class Inbound:
         """Count octets that the socket wrote straight into the message."""
         if stream.state not in RECEIVABLE:
             return False
-        stream.received_into_target(size)
+        try:
+            stream.received_into_target_untrusted(size)
+        except MessageRefused as error:
+            self._connection.refuse_message(stream, error)
+            return False
         self._connection.stream_received(stream)
         return True
 
@@ -103,10 +113,10 @@ class Inbound:
             self._settings(flags, stream_id, frame)
         elif kind == frames.RST_STREAM:
             self._require_settings()
-            self._connection.spend_untrusted(Cost.RESET)
-            self._connection.to_h2_untrusted(bytes(frame))
+            self._reset(stream_id, frame)
         elif kind == frames.PING:
             self._require_settings()
+            self._connection.counts.pings_received += 1
             self._connection.spend_untrusted(Cost.PING)
             self._connection.to_h2_untrusted(bytes(frame))
         elif kind == frames.GOAWAY:
@@ -133,17 +143,31 @@ class Inbound:
         self.settings_received = True
         self._connection.spend_untrusted(Cost.SETTINGS)
         payload = bytes(frame[frames.HEADER_BYTES :])
+        if acknowledgement and payload:
+            raise RemoteProtocolError(
+                "acknowledgement of SETTINGS with a payload", ErrorCode.FRAME_SIZE_ERROR
+            )
         if not acknowledgement:
             payload = filter_settings_untrusted(payload, settings_max=_SETTINGS_MAX)
         length = len(payload)
         header = frames.pack_header(length >> 8, length & 0xFF, frames.SETTINGS, flags, 0)
         self._connection.to_h2_untrusted(header + payload)
 
+    def _reset(self, stream_id: int, frame: memoryview) -> None:
+        connection = self._connection
+        if stream_id and len(frame) == frames.HEADER_BYTES + 4:  # what h2 does not check
+            connection.check_not_idle_untrusted(stream_id, "RST_STREAM")
+        if not connection.client or stream_id not in connection.streams:
+            # A client pays nothing when a server resets a call that it opened: that can happen once for each.
+            connection.spend_untrusted(Cost.RESET)
+        connection.to_h2_untrusted(bytes(frame))
+
     def _headers(self, kind: int, flags: int, stream_id: int, frame: memoryview) -> None:
         if kind == frames.CONTINUATION:
             self._connection.spend_untrusted(Cost.CONTINUATION)
         else:
             self._header_block_bytes = 0
+            self._connection.late_headers_untrusted(stream_id)
         self._header_block_bytes += len(frame)
         if self._header_block_bytes > self._header_block_bytes_max:
             raise RemoteProtocolError(
@@ -163,6 +187,8 @@ class Inbound:
             if not increment:
                 raise RemoteProtocolError("WINDOW_UPDATE of 0 on the connection")
             connection.outbound.window.open_untrusted(increment, None)
+            connection.outbound.window_clock.set(connection.now, shut=False)
+            connection.outbound.connection_opened()
             return
         stream = connection.streams.get(stream_id)
         if stream is None:
@@ -176,7 +202,8 @@ class Inbound:
         except FlowControlViolation as error:
             connection.fail_stream(stream, error.code, error.message)
             return
-        connection.outbound.schedule(stream)
+        stream.stalls.set_window(connection.now, shut=stream.send_window.available <= 0)
+        connection.outbound.stream_opened(stream)
 
     def _priority(self, stream_id: int, frame: memoryview) -> None:
         if not stream_id:

@@ -2,7 +2,7 @@
 
 A peer that sends anything is alive. One that is silent for `ping_interval_s` gets a PING; if it stays silent for
 `ping_timeout_s` more it is dead. A slow consumer answers PINGs (its reader awaits nothing but the socket), so slow and
-dead are told apart.
+dead are told apart. Apart from that, a connection on which nobody calls has its time, too.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ class Liveness:
         "_config",
         "_header_deadline",
         "_heard",
+        "_idle",
+        "_idle_limit_s",
+        "_idle_since",
         "_ping_sent",
         "_settings_acked",
         "_settings_seen",
         "_started",
     )
 
-    def __init__(self, config: TransportConfig, now: float) -> None:
+    def __init__(self, config: TransportConfig, now: float, *, idle_timeout_s: float = 0.0) -> None:
         self._config = config
         self._started = self._heard = now
+        self._idle = True
+        self._idle_since: float | None = now  # None: the clock was not seen since
+        self._idle_limit_s = idle_timeout_s
         self._ping_sent: float | None = None
         self._settings_seen = self._settings_acked = False
         self._header_deadline = math.inf
@@ -38,6 +44,23 @@ class Liveness:
         """The peer sent something."""
         self._heard = now
         self._ping_sent = None
+        if self._idle and self._idle_since is None:
+            self._idle_since = now
+
+    def set_idle(self, *, idle: bool) -> None:
+        """The connection's last call has ended, or its first one has begun."""
+        self._idle, self._idle_since = idle, None
+
+    def idle_expired(self, now: float) -> bool:
+        """Whether nobody has called for too long; if so, the next such answer comes after the handshake's limit."""
+        if not self._idle or not self._idle_limit_s:
+            return False
+        if self._idle_since is None:
+            self._idle_since = now
+        if now < self._idle_since + self._idle_limit_s:
+            return False
+        self._idle_since, self._idle_limit_s = now, self._config.handshake_timeout_s
+        return True
 
     def settings_seen(self) -> None:
         """The peer's SETTINGS came."""
@@ -64,6 +87,9 @@ class Liveness:
                 deadline = min(deadline, self._heard + self._config.ping_interval_s)
             else:
                 deadline = min(deadline, self._ping_sent + self._config.ping_timeout_s)
+        if self._idle and self._idle_limit_s:
+            since = self._heard if self._idle_since is None else self._idle_since
+            deadline = min(deadline, since + self._idle_limit_s)
         return deadline
 
     def ping_due(self, now: float) -> bool:

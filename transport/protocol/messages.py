@@ -12,9 +12,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from transport.errors import MessageRefused, StatusCode
+from transport.protocol.memory import MESSAGE_OVERHEAD_BYTES, ReceiveMemory
 
 PREFIX_BYTES: Final = 5
 _PREFIX = struct.Struct(">BL")
+_EVIDENCE: Final = 16
+"""A distrusted message gets its memory when this part of it has come."""
 
 
 def message_prefix(size: int) -> bytes:
@@ -29,7 +32,10 @@ class MessageAssembler:
         message_bytes_max: Longest payload taken.
         allocate: Makes writable memory of a given size for one long payload; the consumer gets that very object.
         allocate_bytes_min: Payloads from this size on are assembled in allocated memory, shorter ones are bytes.
+        trusted_bytes: Memory that a prefix alone can make us take. A longer message gets all of its memory once a
+            sixteenth of it has come: 5 octets must not be worth 64 MiB.
         messages: Where complete messages go.
+        memory: Counts what is taken for messages; None: nobody asks.
     """
 
     __slots__ = (
@@ -41,6 +47,8 @@ class MessageAssembler:
         "_prefix",
         "_size",
         "_target",
+        "_trusted_bytes",
+        "memory",
         "messages",
     )
 
@@ -49,12 +57,16 @@ class MessageAssembler:
         message_bytes_max: int,
         allocate: Callable[[int], Any],
         allocate_bytes_min: int,
+        trusted_bytes: int,
         messages: deque[Any],
+        memory: ReceiveMemory | None = None,
     ) -> None:
+        self._trusted_bytes = trusted_bytes
         self._message_bytes_max = message_bytes_max
         self._allocate = allocate
         self._allocate_bytes_min = allocate_bytes_min
         self.messages = messages
+        self.memory = memory
         self._prefix = b""
         self._buffer: Any = None
         self._target: memoryview | None = None
@@ -68,20 +80,31 @@ class MessageAssembler:
 
     @property
     def target(self) -> memoryview | None:
-        """Memory of the message being assembled, from the next octet to its last; None between messages."""
+        """Memory of the message being assembled, from the next octet on; None between messages."""
         return None if self._target is None else self._target[self._at :]
 
-    def filled(self, size: int) -> None:
-        """Count `size` octets that were written into `target` by somebody else."""
+    @property
+    def memory_bytes(self) -> int:
+        """What `memory` counts for the message that is not complete yet."""
+        return len(self._target) + MESSAGE_OVERHEAD_BYTES if self._target is not None else 0
+
+    def filled_untrusted(self, size: int) -> None:
+        """Count `size` octets that were written into `target` by somebody else.
+
+        Raises:
+            MessageRefused: There is no memory for the rest of the message.
+        """
         self._at += size
-        if self._at == self._size:
-            self._complete()
+        assert self._target is not None
+        if self._at == len(self._target):
+            self._fill_up()
 
     def feed_untrusted(self, data: memoryview) -> None:
         """Take the next octets of the stream; complete messages are appended to `messages`.
 
         Raises:
-            MessageRefused: Compressed without an agreed encoding, or longer than allowed. The rest is lost.
+            MessageRefused: Compressed without an agreed encoding, longer than allowed, or too much is waiting to be
+                consumed. The rest is lost.
         """
         at, end = 0, len(data)
         messages, allocate_min = self.messages, self._allocate_bytes_min
@@ -102,25 +125,46 @@ class MessageAssembler:
                     self._refuse(flag, size)
                 if size <= end - at and size < allocate_min:
                     # The common case of small messages: all of it is here.
+                    if self.memory is not None:
+                        self.memory.take_untrusted(size + MESSAGE_OVERHEAD_BYTES)
                     messages.append(bytes(data[at : at + size]))
                     at += size
                     continue
                 self._begin(size)
-            take = min(self._size - self._at, end - at)
             target = self._target
             assert target is not None
+            take = min(len(target) - self._at, end - at)
             target[self._at : self._at + take] = data[at : at + take]
             at += take
             self._at += take
-            if self._at == self._size:
-                self._complete()
+            if self._at == len(target):
+                self._fill_up()
 
     def _begin(self, size: int) -> None:
+        self._at, self._size = 0, size
+        first = size if size <= self._trusted_bytes else max(self._trusted_bytes, size // _EVIDENCE)
+        if self.memory is not None:
+            self.memory.take_untrusted(first + MESSAGE_OVERHEAD_BYTES)
+        if first < size:
+            self._target = memoryview(bytearray(first))
+        else:
+            self._take_memory()
+
+    def _take_memory(self) -> None:
+        size = self._size
         self._buffer = self._allocate(size) if size >= self._allocate_bytes_min else bytearray(size)
         self._target = memoryview(self._buffer).cast("B")
-        self._at, self._size = 0, size
 
-    def _complete(self) -> None:
+    def _fill_up(self) -> None:
+        if self._at < self._size:
+            first = self._target
+            assert first is not None
+            if self.memory is not None:
+                self.memory.take_untrusted(self._size - len(first))
+            self._take_memory()
+            assert self._target is not None
+            self._target[: self._at] = first
+            return
         self.messages.append(self._buffer)
         self._buffer = self._target = None
         self._at = 0

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Final
 from transport.errors import ErrorCode, RemoteProtocolError
 from transport.protocol import frames
 from transport.protocol.flow_control import SendWindow
+from transport.protocol.small_frames import Held, worth_a_frame
+from transport.protocol.stalls import WindowClock
+from transport.protocol.state import SENDABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,8 +54,12 @@ class Outbound:
         self._control: list[bytes] = []
         self._control_bytes = 0
         self._round: deque[StreamCore] = deque()
+        self._held = Held()
         self.window = SendWindow(65_535)
         """The connection's window; section 6.9.2: it starts at 65 535 whatever the settings say."""
+        self.window_clock = WindowClock()
+        self.now = 0.0
+        """Seconds of the shell's clock, as far as it was told."""
         self.peer_frame_bytes_max = frames_min = 16_384
         self._frame_limit = min(self._frame_bytes, frames_min)
 
@@ -80,13 +87,44 @@ class Outbound:
 
     def schedule(self, stream: StreamCore) -> None:
         """Let a stream take part if it has something to send and may."""
-        if stream.scheduled or not stream.headers_sent:
+        if stream.scheduled or not stream.headers_sent or stream.state not in SENDABLE:
             return
         if (stream.outgoing_bytes and stream.send_window.available > 0) or (
             stream.end_requested and not stream.outgoing_bytes
         ):
             stream.scheduled = True
             self._round.append(stream)
+
+    def stream_opened(self, stream: StreamCore) -> None:
+        """The peer has opened a stream's window: take part at once if it is worth a frame, else a little later."""
+        if worth_a_frame(stream.send_window, stream.outgoing_bytes):
+            self._held.release_stream(stream)
+            self.schedule(stream)
+        elif not stream.scheduled and stream.outgoing_bytes and stream.send_window.available > 0:
+            self._held.hold_stream(stream, self.now)
+
+    def connection_opened(self) -> None:
+        """The peer has opened the connection's window: go on if it is worth a frame, else a little later."""
+        if not self._round:
+            return
+        if worth_a_frame(self.window, self._round[0].outgoing_bytes):
+            self._held.release_connection()
+        else:
+            self._held.hold_connection(self.now)
+
+    @property
+    def next_deadline(self) -> float:
+        """When `release` is due; infinity: never."""
+        return self._held.deadline
+
+    def release(self) -> None:
+        """Send what fits into the windows that were too small for too long."""
+        for stream in self._held.due(self.now):
+            self.schedule(stream)
+
+    @property
+    def _window_available(self) -> int:
+        return 0 if self._held.connection else self.window.available
 
     @property
     def pending(self) -> bool:
@@ -95,7 +133,7 @@ class Outbound:
             return True
         if not self._round:
             return False
-        return self.window.available > 0 or any(not stream.outgoing_bytes for stream in self._round)
+        return self._window_available > 0 or any(not stream.outgoing_bytes for stream in self._round)
 
     def take(self, size: int) -> list[Buffer]:
         """Hand out about `size` octets (more by up to one frame). Whoever takes them owns sending them."""
@@ -109,12 +147,14 @@ class Outbound:
         while self._round and total < size and len(out) < _BUFFERS_MAX:
             stream = self._round.popleft()
             stream.scheduled = False
+            if stream.state not in SENDABLE:
+                continue  # it was closed while it stood in line
             if stream.outgoing_bytes:
                 count = min(
                     stream.outgoing_bytes,
                     self._frame_limit,
                     stream.send_window.available,
-                    self.window.available,
+                    self._window_available,
                 )
                 if count <= 0:
                     if stream.send_window.available > 0:
@@ -137,6 +177,10 @@ class Outbound:
         out += stream.take_outgoing(count)
         stream.send_window.claim(count)
         self.window.claim(count)
+        if stream.send_window.available <= 0:
+            stream.stalls.set_window(self.now, shut=True)
+        if self.window.available <= 0:
+            self.window_clock.set(self.now, shut=True)
         self._sent(count)
         if stream.sender_waiting and stream.outgoing_bytes < self._send_buffer_bytes:
             self._room(stream)
@@ -146,4 +190,9 @@ class Outbound:
         """Forget everything: the connection is gone."""
         self._control.clear()
         self._control_bytes = 0
+        self.discard_data()
+
+    def discard_data(self) -> None:
+        """Forget all DATA; other frames, resets among them, are still sent."""
+        self._held.clear()
         self._round.clear()

@@ -1,9 +1,10 @@
 """Cuts received octets into frames without waiting for whole DATA frames.
 
-The reader owns one receive buffer for the life of a connection. Payload of DATA is handed on as it arrives, so that a
-frame of any size costs no memory; other frames are handed on whole, and are short. While a long message is being
-assembled, the socket is offered the message's own memory first (`buffers`), so that its octets are copied by the kernel
-alone.
+The reader owns one receive buffer, which is small until reads fill it and small again after many that do not: most
+connections are idle, and ten thousand of them must not hold 256 KiB each. Payload of DATA is handed on as it arrives,
+so that a frame of any size costs no memory; other frames are handed on whole, and are short. While a long message is
+being assembled, the socket is offered the message's own memory first (`buffers`), so that its octets are copied by the
+kernel alone.
 
 Knows frame headers; knows no stream states, windows or meanings: these are the handler's.
 """
@@ -23,6 +24,16 @@ _DIRECT_BYTES_MIN: Final = 16 * 1024
 """A read straight into a message is worth its longer call from this size on."""
 _DIRECT_SPILL_BYTES: Final = 16 * 1024
 """What such a read may take beyond the message: the next frame headers, and little that must be copied."""
+_BUFFER_BYTES_MIN: Final = 4 * 1024
+"""The receive buffer of a connection on which little comes."""
+_BUFFER_GROWTH: Final = 8
+_SMALL_READS: Final = 100
+"""Reads in a row, each of which the smallest buffer would have held, after which the buffer is the smallest again."""
+
+
+_TURN: Final = 128
+"""What is handed on in one turn: a DATA frame counts 1, another one 4, and 1 more for 16 octets. The rest waits for the
+next turn, so that others get theirs; turns are about a millisecond, whatever a peer sends."""
 
 
 class FrameHandler(Protocol):
@@ -49,9 +60,11 @@ class FrameReader:
 
     def __init__(self, config: TransportConfig, handler: FrameHandler, *, expect_preface: bool) -> None:
         self._handler = handler
-        self._buffer = bytearray(config.receive_buffer_bytes)
+        self._buffer_bytes_max = config.receive_buffer_bytes
+        self._buffer = bytearray(min(_BUFFER_BYTES_MIN, config.receive_buffer_bytes))
         self._view = memoryview(self._buffer)
         self._filled = 0
+        self._small_reads = 0
         self._frame_bytes_max = config.inbound_frame_bytes_max
         self._control_bytes_max = config.control_frame_bytes_max
         self._preface_left = frames.PREFACE if expect_preface else b""
@@ -60,6 +73,11 @@ class FrameReader:
         self._data_left = 0  # octets of DATA payload to hand on
         self._skip_left = 0  # octets to drop: padding, discarded payload, unknown frames
         self._direct_bytes = 0  # octets of message memory offered by `buffers`
+        self._at = 0  # octets of the buffer that were handed on in earlier turns
+        self._turn_left = 0
+        self._read_bytes = 0
+        self.unread = False
+        """Whole frames may be left in the buffer, for the next turn: `advance_untrusted(0)` goes on."""
         self.headers_open = 0
         """The stream whose header block is unfinished, or 0: only its CONTINUATION may follow (section 6.10)."""
 
@@ -76,7 +94,7 @@ class FrameReader:
         return [room]
 
     def advance_untrusted(self, size: int) -> None:
-        """Take `size` octets that were written into `buffers`.
+        """Take `size` octets that were written into `buffers`; 0: only go on, if there are `unread` ones.
 
         Raises:
             RemoteProtocolError: The peer broke a rule of framing, or one of the handler's.
@@ -85,12 +103,44 @@ class FrameReader:
         if direct:
             self._take_direct(direct)
         self._filled += size - direct
-        at = self._parse()
+        full = self._filled == len(self._buffer)
+        self._read_bytes = size or self._read_bytes
+        self._turn_left, self.unread = _TURN, False
+        at = self._at = self._parse()
+        if self.unread:
+            return
         if at:
             rest = self._filled - at
             if rest:
                 self._view[:rest] = bytes(self._view[at : self._filled])
             self._filled = rest
+        self._at = 0
+        # Control frames alone do not make it grow: they would make for long turns.
+        self._fit_buffer(self._read_bytes, full=full and (self._data_left > 0 or not at))
+
+    def charge(self, cost: int) -> None:
+        """Count work beyond a frame's own against the turn."""
+        self._turn_left -= cost
+
+    def _fit_buffer(self, size: int, *, full: bool) -> None:
+        """Grow the buffer after a read that filled it, shrink it after many that needed little of it.
+
+        A frame that does not fit fills the buffer; so there is always room for the next octet.
+        """
+        length = len(self._buffer)
+        if full and length < self._buffer_bytes_max:
+            self._replace_buffer(min(_BUFFER_GROWTH * length, self._buffer_bytes_max))
+        if length <= _BUFFER_BYTES_MIN or size > _BUFFER_BYTES_MIN or self._filled:
+            self._small_reads = 0
+            return
+        self._small_reads += 1
+        if self._small_reads >= _SMALL_READS:
+            self._replace_buffer(_BUFFER_BYTES_MIN)
+
+    def _replace_buffer(self, length: int) -> None:
+        buffer = bytearray(length)
+        buffer[: self._filled] = self._view[: self._filled]
+        self._buffer, self._view, self._small_reads = buffer, memoryview(buffer), 0
 
     def _take_direct(self, size: int) -> None:
         stream = self._stream
@@ -103,7 +153,7 @@ class FrameReader:
 
     def _parse(self) -> int:
         """Hand on all frames, and parts of DATA, that are in the buffer; returns the octets used up."""
-        at, filled, buffer, view = 0, self._filled, self._buffer, self._view
+        at, filled, buffer, view = self._at, self._filled, self._buffer, self._view
         if self._preface_left:
             at = self._match_preface(filled)
         while at < filled:
@@ -127,6 +177,10 @@ class FrameReader:
                 break
             length = (buffer[at] << 16) | (buffer[at + 1] << 8) | buffer[at + 2]
             kind = buffer[at + 3]
+            if self._turn_left <= 0:
+                self.unread = True
+                break
+            self._turn_left -= 1 if kind == frames.DATA else 4 + (length >> 4)
             if length > self._frame_bytes_max:
                 raise RemoteProtocolError(
                     f"frame of {length} octets, the limit is {self._frame_bytes_max}",

@@ -17,15 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 from transport.errors import CallFailed, LocalProtocolError, TransportError
 from transport.protocol.flow_control import ReceiveWindow, SendWindow
+from transport.protocol.memory import MESSAGE_OVERHEAD_BYTES, ReceiveMemory
 from transport.protocol.messages import PREFIX_BYTES, MessageAssembler, message_prefix
+from transport.protocol.stalls import StallAccount, StallTimes, WindowClock
 from transport.protocol.state import SENDABLE, TRANSITIONS, StreamInput, StreamState
 
 if TYPE_CHECKING:
-    from transport.protocol.calls import Headers
+    from transport.protocol.calls import Headers, RequestUnsupported
 
 Buffer = bytes | bytearray | memoryview
 _JOIN_BYTES_MAX: Final = 16 * 1024
 """Messages up to this size are joined with their prefix: a copy costs less than an entry of a vectored write."""
+_BUFFER_BYTES_MEAN_MIN: Final = 2 * 1024
+"""A frame made of smaller buffers, on average, is joined: a vectored write takes few entries (IOV_MAX is 1 024)."""
+_MESSAGE_BYTES_END: Final = 2**32
 
 
 class EndOfMessages:
@@ -60,11 +65,14 @@ class StreamCore:
         "outgoing",
         "outgoing_bytes",
         "owner",
+        "peer_stalls",
         "receive_window",
+        "refusal",
         "remote_ended",
         "scheduled",
         "send_window",
         "sender_waiting",
+        "stalls",
         "state",
         "status",
         "status_received",
@@ -81,18 +89,30 @@ class StreamCore:
         message_bytes_max: int,
         allocate: Callable[[int], Any],
         allocate_bytes_min: int,
+        trusted_bytes: int,
+        receive_memory: ReceiveMemory | None = None,
+        now: float = 0.0,
+        connection_clock: WindowClock | None = None,
     ) -> None:
         self.stream_id = stream_id
         self.state = StreamState.OPEN
         self.owner: Any = None
         """The shell's own object for this stream."""
+        self.stalls = StallAccount(now, connection_clock, window_shut=send_window_bytes <= 0)
+        """Where this end's time on the stream goes."""
+        self.peer_stalls: StallTimes | None = None
+        """At a client: the server's account, as its trailers told."""
         # Receiving.
         self.inbox: deque[Any] = deque()
-        self.assembler = MessageAssembler(message_bytes_max, allocate, allocate_bytes_min, self.inbox)
+        self.assembler = MessageAssembler(
+            message_bytes_max, allocate, allocate_bytes_min, trusted_bytes, self.inbox, receive_memory
+        )
         self.receive_window = ReceiveWindow(receive_window_bytes)
         self.expecting = False
         """Somebody waits for a message: it is told of one, and parts of one count as consumed when they arrive."""
         self.headers_received = False
+        self.refusal: RequestUnsupported | None = None
+        """At a server: the request is no call, this is the answer, and what its body says does not matter."""
         self.body_bytes = 0
         """Octets of DATA received, padding excluded."""
         self.body_bytes_announced: int | None = None
@@ -127,12 +147,19 @@ class StreamCore:
             MessageRefused: A message that cannot be taken.
         """
         self.body_bytes += len(data)
-        self.assembler.feed_untrusted(data)
+        if self.refusal is None:
+            self.assembler.feed_untrusted(data)
+        else:
+            self._consumed_at = self.body_bytes
 
-    def received_into_target(self, size: int) -> None:
-        """Count payload octets that went straight into the message being assembled."""
+    def received_into_target_untrusted(self, size: int) -> None:
+        """Count payload octets that went straight into the message being assembled.
+
+        Raises:
+            MessageRefused: There is no memory for the rest of the message.
+        """
         self.body_bytes += size
-        self.assembler.filled(size)
+        self.assembler.filled_untrusted(size)
 
     def next_message(self) -> Any | EndOfMessages | NoMessage:
         """The oldest message; `END` after the last one; `NOTHING` if none is complete.
@@ -145,13 +172,15 @@ class StreamCore:
         if self.inbox:
             message = self.inbox.popleft()
             self._consumed_at += PREFIX_BYTES + len(message)
+            if self.assembler.memory is not None:
+                self.assembler.memory.give_back(MESSAGE_OVERHEAD_BYTES + len(message))
             return message
         if self.remote_ended:
             if self.status is not None:
-                raise self.status
+                raise self.status.with_traceback(None)  # else each call would make the traceback longer
             return END
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         return NOTHING
 
     def creditable(self) -> int:
@@ -170,7 +199,16 @@ class StreamCore:
 
     def discard_received(self) -> None:
         """Drop what was not consumed; the connection's credit was given at receipt."""
+        if self.inbox:
+            self.remote_ended = False  # the peer's end may only be told after all of its messages
         self.inbox.clear()
+
+    def release_memory(self) -> None:
+        """The stream is over: what is left of it counts for whoever holds on to it, not for the connection."""
+        memory, self.assembler.memory = self.assembler.memory, None
+        if memory is not None:
+            waiting = sum(MESSAGE_OVERHEAD_BYTES + len(message) for message in self.inbox)
+            memory.give_back(waiting + self.assembler.memory_bytes)
 
     # ------------------------------------------------------------------ sending
 
@@ -181,44 +219,56 @@ class StreamCore:
             Octets of the message, without its prefix.
 
         Raises:
-            LocalProtocolError: Our end was sent before, or the stream is closed; nothing has changed.
+            LocalProtocolError: Our end was sent before, the stream is closed, or the message is of 4 GiB or more;
+                nothing has changed.
             TransportError: The stream has failed.
+            TypeError: A part is not a contiguous buffer; nothing has changed.
         """
         self.check_sendable()
-        size = 0
-        for part in parts:
-            size += len(part)
+        octets = [part if type(part) is bytes else memoryview(part).cast("B") for part in parts]
+        size = sum(map(len, octets))
+        if size >= _MESSAGE_BYTES_END:
+            raise LocalProtocolError(
+                f"message of {size} octets, gRPC ends at 4 GiB", stream_id=self.stream_id
+            )
         prefix = message_prefix(size)
         if size <= _JOIN_BYTES_MAX:
-            self.outgoing.append(b"".join((prefix, *parts)))
+            self.outgoing.append(b"".join((prefix, *octets)))
         else:
             self.outgoing.append(prefix)
-            self.outgoing.extend(memoryview(part).cast("B") for part in parts if len(part))
+            self.outgoing.extend(part for part in octets if len(part))
         self.outgoing_bytes += PREFIX_BYTES + size
         return size
+
+    def queue_octets(self, octets: bytes) -> None:
+        """Queue the body of an answer that is not gRPC's: no message, no prefix."""
+        self.outgoing.append(octets)
+        self.outgoing_bytes += len(octets)
 
     def check_sendable(self) -> None:
         """Raise unless messages can be sent; see `queue_message`."""
         if self.failure is not None:
-            raise self.failure
+            raise self.failure.with_traceback(None)
         if self.end_requested or self.state not in SENDABLE:
             raise LocalProtocolError("the end of this stream was sent before", stream_id=self.stream_id)
 
     def take_outgoing(self, size: int) -> list[Buffer]:
         """The next `size` octets to send, as the buffers that hold them; `size` must be there."""
         taken: list[Buffer] = []
-        outgoing = self.outgoing
+        outgoing, left = self.outgoing, size
         self.outgoing_bytes -= size
-        while size:
-            chunk = outgoing[0]
-            if len(chunk) <= size:
+        while left:
+            buffer = outgoing[0]
+            if len(buffer) <= left:
                 taken.append(outgoing.popleft())
-                size -= len(chunk)
+                left -= len(buffer)
             else:
-                view = memoryview(chunk)
-                taken.append(view[:size])
-                outgoing[0] = view[size:]
-                size = 0
+                view = memoryview(buffer)
+                taken.append(view[:left])
+                outgoing[0] = view[left:]
+                left = 0
+        if len(taken) > 2 and size < len(taken) * _BUFFER_BYTES_MEAN_MIN:
+            return [b"".join(taken)]
         return taken
 
     def discard_outgoing(self) -> None:

@@ -151,18 +151,20 @@ class ScanStarted(_message.Message):
     def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
 
 class RowBatch(_message.Message):
-    __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "arrow_batch")
+    __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "padding", "arrow_batch")
     ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    PADDING_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     row_ordinal: int
     row_count: int
     crc32c: int
     resume_token: bytes
+    padding: bytes
     arrow_batch: bytes
-    def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("state", "resume_token", "high_watermark", "rows")

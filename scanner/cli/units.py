@@ -1,0 +1,29 @@
+"""Sizes and times as a narrow column shows them. Pure."""
+
+from __future__ import annotations
+
+_SIZES = ("", "K", "M", "G", "T", "P")
+_FOREVER = 2**62
+"""Credit above it is no limit that anybody meant."""
+
+
+def short_bytes(count: float | None) -> str:
+    """Octets in at most six characters: `812`, `1.2M`, `-640K`; `any` for None and for what is as good as no limit."""
+    if count is None or count >= _FOREVER:
+        return "any"
+    size, unit = float(count), 0
+    while abs(size) >= 999.5 and unit < len(_SIZES) - 1:
+        size /= 1024
+        unit += 1
+    digits = 1 if unit and abs(size) < 9.95 else 0
+    return f"{size:.{digits}f}{_SIZES[unit]}"
+
+
+def short_seconds(seconds: float) -> str:
+    """A time in at most four characters: `0.3s`, `12s`, `5m`, `3h`, `12d`."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    for size, unit in ((1, "s"), (60, "m"), (3600, "h")):
+        if seconds / size < 99.5:
+            return f"{seconds / size:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"

@@ -1,0 +1,157 @@
+"""Scans by other people's clients, straight and through other people's proxies: the same rows, exact credit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import scanner.sync
+from bench.proxies import tool
+from scanner.errors import TableNotFound
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from tests.interop.blobs import ROWS, TABLE, Served
+from tests.interop.stock import Grants, open_request, scan, scan_method
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODE_MODULES = REPOSITORY / ".venv" / "node" / "node_modules"
+CREDIT = 64 * 1024
+EXHAUSTED = pb.ScanEnd.REASON_EXHAUSTED
+
+
+def steady(_batch: int, read: int) -> list[int]:
+    """A window that follows what was read."""
+    return [read + CREDIT]
+
+
+def tight(_batch: int, read: int) -> list[int]:
+    """One byte more each time: a row at a time."""
+    return [read + 1]
+
+
+def repeated(_batch: int, read: int) -> list[int]:
+    """Each grant three times."""
+    return [read + CREDIT] * 3
+
+
+def lowered(_batch: int, read: int) -> list[int]:
+    """Each grant is followed by lower ones."""
+    return [read + CREDIT, 0, read // 2]
+
+
+def reordered(_batch: int, read: int) -> list[int]:
+    """The parts of each grant, the last one first."""
+    return [read + CREDIT, read + CREDIT // 2, read + CREDIT // 4, read + CREDIT - 1]
+
+
+def skipped(batch: int, read: int) -> list[int]:
+    """Two of three grants are never sent."""
+    return [read + CREDIT] if batch % 3 == 0 else []
+
+
+def node(endpoint: str, credit: int, how: str = "whole", table: str = TABLE) -> Any:
+    """What grpc-js on Node found."""
+    script = Path(__file__).with_name("node") / "scan.js"
+    protos = REPOSITORY / "scanner" / "proto"
+    done = subprocess.run(
+        [tool("node"), str(script), str(protos), endpoint, table, str(credit), how],
+        env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_weirs_client(endpoint: str, blobs: Served) -> None:
+    """Our client gets every row, and never more than a row's message past its credit."""
+    with scanner.sync.connect(endpoint) as client:
+        with client.table(TABLE).new_scan().with_credit(CREDIT).execute() as batches:
+            ids = [id_ for batch in batches for id_ in batch.column("id").to_pylist()]
+        statistics = batches.statistics()
+
+    assert ids == list(range(ROWS))
+    assert statistics.buckets[0].digest == blobs.digest
+    assert statistics.overrun_bytes <= blobs.row_bytes
+    assert blobs.overrun_bytes() <= blobs.row_bytes
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [None, steady, tight, repeated, lowered, reordered, skipped],
+    ids=lambda each: each.__name__ if each else "window-only",
+)
+def test_grpcio(endpoint: str, blobs: Served, grants: Grants | None) -> None:
+    """Window-only, or with grants that are exact, repeated, lowered, out of order or left out: the same outcome."""
+    found = scan(endpoint, grants, batch_bytes_max=CREDIT // 8 if grants is skipped else 0)
+
+    assert found.ids == list(range(ROWS))
+    assert found.end == pb.ScanEnd(reason=EXHAUSTED, rows=ROWS, digest=blobs.digest)
+    assert found.overrun_bytes <= blobs.row_bytes
+    assert blobs.overrun_bytes() <= blobs.row_bytes
+    assert (found.batches == ROWS) == (grants is tight)
+
+
+@pytest.mark.parametrize("credit", [0, CREDIT], ids=["window-only", "demand"])
+def test_grpc_js(endpoint: str, blobs: Served, credit: int) -> None:
+    """Node's client gets every row in order, in both modes."""
+    found = node(endpoint, credit)
+
+    assert (found["status"], found["ordinals"], found["rows"]) == ("OK", True, ROWS)
+    assert found["end"] == {"reason": "REASON_EXHAUSTED", "rows": ROWS, "digest": blobs.digest}
+    assert found["overrun"] <= blobs.row_bytes
+    assert blobs.overrun_bytes() <= blobs.row_bytes
+
+
+def test_scan_that_is_cancelled(endpoint: str, blobs: Served) -> None:
+    """A client that cancels in the middle releases the scan at the server, whatever lies in between."""
+    assert node(endpoint, 0, "cancel")["status"] == "CANCELLED"
+    with grpc.insecure_channel(endpoint) as channel:
+        call = scan_method(channel)(iter([open_request()]))
+        assert next(call).WhichOneof("response") == "started"
+        call.cancel()
+
+    blobs.wait_released()
+
+
+def test_deadline_without_credit(endpoint: str, blobs: Served) -> None:
+    """A scan that waits for credit ends with its deadline, at the client and at the server."""
+    found = node(endpoint, 1, "deadline")
+
+    assert (found["status"], found["rows"]) == ("DEADLINE_EXCEEDED", 1)
+    blobs.wait_released()
+
+
+def test_compressed_requests(endpoint: str, blobs: Served) -> None:
+    """Gzip is refused with UNIMPLEMENTED that names it, by Node and by grpcio, and the channel goes on without it."""
+    found = node(endpoint, 0, "gzip")
+    assert (found["status"], found["rows"]) == ("UNIMPLEMENTED", 0)
+    assert "gzip" in found["message"]
+    with grpc.insecure_channel(endpoint) as channel:
+        for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
+            refused = scan_method(channel)(iter([open_request()]), compression=compression, timeout=20)
+            with pytest.raises(grpc.RpcError) as caught:
+                list(refused)
+            assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        *_, last = scan_method(channel)(iter([open_request()]), timeout=60)
+    assert last.end.digest == blobs.digest
+
+
+def test_details_of_a_failure(endpoint: str) -> None:
+    """Status, message and details arrive through every hop, and our client makes the typed error of them."""
+    found = node(endpoint, 0, table="nowhere")
+    with scanner.sync.connect(endpoint) as client, pytest.raises(TableNotFound, match="nowhere") as caught:
+        client.table("nowhere")
+
+    assert found["status"] == "NOT_FOUND"
+    assert found["message"] == caught.value.message
+    assert found["details"]

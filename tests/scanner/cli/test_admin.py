@@ -1,0 +1,107 @@
+"""`weir streams`, `weir snapshots`, `weir top --once`, `weir drain`, against a server in another thread."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server of this test alone."""
+    with running_server(tmp_path / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
+    """Runs one command; returns its exit code, output and error lines."""
+
+    def execute(*words: object) -> tuple[int, str, str]:
+        code = run([*map(str, words), "-e", server.endpoint])
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return execute
+
+
+@pytest.fixture
+def scanning(server: RunningServer) -> Iterator[scanner.sync.Batches]:
+    """A scan that has had its first batch and is waited for by nobody."""
+    rows = pa.table({"id": range(20_000), "text": ["x" * 100] * 20_000})
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", rows.schema, ["id"], 1)
+        table.write(rows)
+        with table.new_scan().with_credit(50_000).execute() as batches:
+            next(batches)
+            yield batches
+
+
+@pytest.mark.usefixtures("scanning")
+def test_streams(command: Weir) -> None:
+    """The scan is a line for people, and an object with everything for programs."""
+    code, out, _ = command("streams")
+    assert code == 0
+    (line,) = [line for line in out.splitlines() if "items[0]" in line]
+    assert "Scan" in line
+    assert "@20000 +0" in line
+    code, out, _ = command("streams", "--json")
+    scan, asking = map(json.loads, out.splitlines())
+    assert (scan["scan"]["table"], scan["scan"]["log_offset"], scan["principal"]) == (
+        "items",
+        20_000,
+        "anonymous",
+    )
+    assert scan["stall"] in scan["stalls"]
+    assert asking["path"] == "/weir.v1.Admin/ListStreams"
+    assert asking["scan"] is None
+
+
+@pytest.mark.usefixtures("scanning")
+def test_snapshots(command: Weir) -> None:
+    """What the scan pins is listed, for its table and not for another."""
+    code, out, err = command("snapshots", "--table", "items")
+    assert (code, err) == (0, "")
+    assert "20000" in out
+    assert "stream" in out
+    pinned = json.loads(command("snapshots", "--json")[1])
+    assert (pinned["holder"], pinned["scan"]["iterator_open"]) == ("stream", True)
+    assert command("snapshots", "--table", "other") == (0, "", "no scan or session pins anything\n")
+
+
+@pytest.mark.usefixtures("scanning")
+def test_top_once(command: Weir, server: RunningServer) -> None:
+    """One look, without the look itself among the streams, and without control characters."""
+    code, out, err = command("top", "--once")
+    assert (code, err) == (0, "")
+    title, headings, row = out.rstrip("\n").split("\n")
+    assert title.startswith(f"weir {server.endpoint}  1 streams  1 pinned")
+    assert headings.startswith("STREAM")
+    assert "items[0]" in row
+    assert "\x1b" not in out
+
+
+def test_drain(command: Weir, server: RunningServer) -> None:
+    """The server is told to end, and says so; afterwards nobody is let in."""
+    assert command("drain", "--timeout", "5") == (0, "", "draining; 0 calls run\n")
+    server.wait_until(lambda running: running.statistics().transport.connections == 0)
+    code, out, err = command("streams")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def test_intervals_that_cannot_be(command: Weir) -> None:
+    """A time out of range is a command that cannot be read."""
+    assert command("top", "--interval", "0")[0] == 2
+    assert command("drain", "--timeout", "-1")[0] == 2

@@ -1,0 +1,215 @@
+"""TLS, tokens and rights on the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import scanner.sync
+from scanner.auth import Credentials, make_token, token_sha256
+from scanner.cli import run
+from tests.support.certificates import ca_file, files, issue, server_files, server_tls
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+TIMEOUT_S = 60
+TOKEN = make_token()
+CREDENTIALS = f"""
+[principals.everything]
+token_sha256 = ["{token_sha256(TOKEN)}"]
+read = ["*"]
+write = ["*"]
+"""
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def weir(capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Weir:
+    """Runs one command in this process; returns its exit code, output and error lines."""
+    monkeypatch.delenv("WEIR_TOKEN", raising=False)
+
+    def execute(*words: object) -> tuple[int, str, str]:
+        code = run([*map(str, words)])
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return execute
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For certificates."""
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def server(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that wants certificates and tokens."""
+    tls = server_tls(directory, client_ca="test")
+    with running_server(
+        tmp_path_factory.mktemp("data"), tls=tls, credentials=Credentials.parse(CREDENTIALS)
+    ) as running:
+        yield running
+
+
+def test_client_options(
+    weir: Weir, server: RunningServer, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With CA, certificate and token commands work; without one of them they fail in one line that says so."""
+    own = files(directory, "own", issue("test", "own.example"))
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "wrong").write_text("weir_wrong")
+    (tmp_path / "t.csv").write_text("id,name\n1,a\n2,b\n")
+    where = ("-e", server.endpoint)
+    tls = ("--tls-ca", ca_file(directory), "--tls-cert", own.certificate, "--tls-key", own.key)
+    token = ("--token-file", tmp_path / "token")
+
+    assert weir("load", tmp_path / "t.csv", "-k", "id", *where, *tls, *token)[0] == 0
+    assert weir("scan", "t", "--format", "none", *where, *tls, *token) == (0, "2 rows\n", "")
+    for words, problem in (
+        ((*tls, "--token-file", tmp_path / "wrong"), "the bearer token is not known"),
+        (tls, "send a bearer token or a client certificate|no principal of this server"),
+        ((*tls[:2], *token), "the server wants another certificate of this client"),
+        (("--tls-ca", ca_file(directory, "other"), *token), "the certificate cannot be trusted"),
+        (("--tls-key", own.key, *token), "of no use without its certificate"),
+    ):
+        code, out, err = weir("tables", *where, *words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert re.search(problem, err)
+        assert "weir serve" not in err
+    monkeypatch.setenv("WEIR_TOKEN", TOKEN)
+    assert weir("scan", "t", "--format", "none", *where, *tls) == (0, "2 rows\n", "")
+    assert "not known" in weir("tables", *where, *tls, "--token-file", tmp_path / "wrong")[2]
+
+
+def test_token_from_the_environment_stays_secret(weir: Weir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that would go out in plaintext, or cannot go out at all, is refused without being repeated."""
+    monkeypatch.setenv("WEIR_TOKEN", "weir_hush")
+    code, _, err = weir("tables", "-e", "example.com:1")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "not sent to example.com in plaintext" in err
+    monkeypatch.setenv("WEIR_TOKEN", "weir_hush hush")
+    code, _, more = weir("tables", "-e", "127.0.0.1:1")
+    assert (code, "visible ASCII" in more) == (1, True)
+    assert "hush" not in err + more
+
+
+def test_token_command(weir: Weir, tmp_path: Path) -> None:
+    """`weir token` shows the token and its hash; with -o the token goes to a new file that its owner alone reads."""
+    code, out, err = weir("token")
+    token, line = out.splitlines()
+    assert (code, err) == (0, "")
+    assert line == f'token_sha256 = ["{token_sha256(token)}"]'
+    path = tmp_path / "token"
+    code, out, err = weir("token", "-o", path)
+    made = scanner.read_token(path)
+    assert (code, out, err) == (0, f'token_sha256 = ["{token_sha256(made)}"]\n', "")
+    assert path.stat().st_mode & 0o777 == 0o600
+    code, _, err = weir("token", "-o", path)
+    assert (code, err.count("\n")) == (1, 1)
+    assert scanner.read_token(path) == made
+
+
+def test_serve_options_that_make_no_sense(weir: Weir, directory: Path, tmp_path: Path) -> None:
+    """Options that leave a door open, or that contradict each other, are refused in one line, and nothing is served."""
+    made = server_files(directory)
+    tls = ("--tls-cert", made.certificate, "--tls-key", made.key)
+    ca = ("--tls-client-ca", ca_file(directory))
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text("[principals.x]\ntoken = 'weir_hush'\n")
+    anywhere = ("--host", "0.0.0.0")
+    for words, problem in (
+        (anywhere, "not encrypted"),
+        ((*anywhere, "--credentials", credentials), "principal x has a key"),
+        ((*anywhere, *tls), "everyone there could do everything"),
+        (ca, "need --tls-cert"),
+        (("--tls-key", made.key), "need --tls-cert"),
+        ((*tls, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
+        ((*tls, *ca, "--tls-client-optional"), "needs --tls-client-ca and --credentials"),
+        (("--tls-cert", made.certificate), "are not a certificate and its unencrypted key"),
+        ((*tls, "--credentials", credentials), "principal x has a key that is none of"),
+    ):
+        code, out, err = weir("serve", "--data", tmp_path / "data", "--port", 0, *words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert problem in err
+        assert "hush" not in err
+    assert not (tmp_path / "data").exists()
+
+
+@contextmanager
+def serving(data: Path, *words: object) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """`weir serve` in a process, and its port."""
+    command = [
+        sys.executable,
+        "-m",
+        "scanner.cli",
+        "serve",
+        "--data",
+        str(data),
+        "--port",
+        "0",
+        *map(str, words),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line.startswith("listening on "), process.communicate(timeout=TIMEOUT_S)
+            yield process, int(line.rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_serve_follows_its_files(directory: Path, tmp_path: Path) -> None:
+    """A served process takes a new certificate and new credentials on SIGHUP, keeps them if the next are broken, and
+    serves on; its log has no secret.
+    """
+    made = files(tmp_path, "served", issue("test", "127.0.0.1"))
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text(CREDENTIALS)
+    old, new = scanner.tls(ca_file(directory)), scanner.tls(ca_file(directory, "next"))
+    words = ("--tls-cert", made.certificate, "--tls-key", made.key, "--credentials", credentials)
+    with serving(tmp_path / "data", "--host", "0.0.0.0", *words) as (process, port):
+        endpoint = f"127.0.0.1:{port}"
+        with scanner.sync.connect(endpoint, ssl_context=old, token=TOKEN) as client:
+            assert client.tables() == []
+            made.replace(issue("next", "127.0.0.1"))
+            replaced = make_token()
+            credentials.write_text(CREDENTIALS.replace(token_sha256(TOKEN), token_sha256(replaced)))
+            process.send_signal(signal.SIGHUP)
+            with scanner.sync.connect(endpoint, ssl_context=new, token=replaced) as later:
+                assert later.tables() == []
+            with pytest.raises(scanner.Unauthenticated):
+                client.tables()  # the old token, on a connection with the old certificate
+            made.key.write_text("weir_hush")
+            credentials.write_text(f"token = '{TOKEN}'")
+            process.send_signal(signal.SIGHUP)
+            with scanner.sync.connect(endpoint, ssl_context=new, token=replaced) as later:
+                assert later.tables() == []
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0
+        assert "the old one goes on" in err
+        assert "the old ones go on" in err
+        for secret in (TOKEN, replaced, token_sha256(TOKEN), token_sha256(replaced), "hush"):
+            assert secret not in err
+
+
+def test_help_names_the_variable(weir: Weir) -> None:
+    """Every command that connects says how a token is given."""
+    for name in ("load", "tables", "describe", "scan", "delete", "drop"):
+        code, out, _ = weir(name, "--help")
+        assert code == 0
+        assert "WEIR_TOKEN" in " ".join(out.split())
+        assert "--tls-ca" in out
+    assert "WEIR_TOKEN" not in os.environ

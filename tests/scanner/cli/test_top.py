@@ -1,0 +1,165 @@
+"""`weir top`: what two looks at the streams make of them, how it is drawn, and how it ends on a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from scanner.admin import ScanInfo, StreamInfo
+from scanner.cli.top import Look, Row, compare, render
+from tests.support.server import running_server
+from transport import StallReason, StallTimes
+
+SECOND = 1_000_000_000
+SCAN = ScanInfo(
+    table="orders",
+    bucket=2,
+    source="LIVE_KV",
+    rows=100,
+    log_offset=1200,
+    log_behind=35,
+    iterator_open=True,
+    pinned_s=12.0,
+)
+STREAM = StreamInfo(
+    connection_id=3,
+    stream_id=5,
+    peer="127.0.0.1:40000",
+    principal="anonymous",
+    path="/weir.v1.Scanner/Scan",
+    age_s=10.0,
+    messages_sent=10,
+    messages_received=2,
+    bytes_sent=10 << 20,
+    bytes_received=0,
+    unsent_bytes=0,
+    buffered_bytes=0,
+    credit_limit=12 << 20,
+    credit_sent=10 << 20,
+    send_window=8 << 20,
+    connection_send_window=1 << 20,
+    receive_window=8 << 20,
+    stall=StallReason.CREDIT,
+    stalls=StallTimes((SECOND, 9 * SECOND, 0, 0, 0, 0, 0, 0)),
+    scan=SCAN,
+)
+WAIT_S = 30
+
+
+def text(rows: list[Row], *, width: int = 80, rows_max: int | None = None) -> list[str]:
+    """The view as lines."""
+    file = io.StringIO()
+    Console(width=width, file=file).print(render(rows, "title", rows_max=rows_max))
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+def test_the_first_look_tells_of_the_whole_life() -> None:
+    """Without a look before, rate and stall are since the stream's start."""
+    (row,) = compare(None, Look(100.0, (STREAM,)))
+    assert (row.bytes_per_s, row.reason, row.share) == (1 << 20, StallReason.CREDIT, 0.9)
+
+
+def test_two_looks_tell_of_the_time_between() -> None:
+    """What moved and what stalled between two looks, and nothing from before them."""
+    later = replace(
+        STREAM, bytes_sent=12 << 20, stalls=StallTimes((SECOND, 9 * SECOND, 0, 0, 4 * SECOND, 0, 0, 0))
+    )
+    (row,) = compare(Look(100.0, (STREAM,)), Look(104.0, (later,)))
+    assert (row.bytes_per_s, row.reason, row.share) == (1 << 19, StallReason.SOCKET, 1.0)
+
+
+def test_busy_streams_come_first() -> None:
+    """Order is by rate, then by number; a stream that is new counts from its start."""
+    idle = replace(STREAM, stream_id=1, bytes_sent=0)
+    new = replace(STREAM, stream_id=9, bytes_sent=1 << 30)
+    rows = compare(Look(0.0, (idle, STREAM)), Look(1.0, (idle, STREAM, new)))
+    assert [row.stream.stream_id for row in rows] == [9, 1, 5]
+
+
+def test_a_row_fits_into_80_columns() -> None:
+    """Everything of a scan is seen at the width that every terminal has."""
+    title, headings, row = text(compare(None, Look(0.0, (STREAM,))))
+    assert title == "title"
+    assert headings.split() == "STREAM READS AGE RATE/s CREDIT WINDOW STALL PINS".split()
+    assert row.split() == "3/5 orders[2] 10s 1.0M 2.0M 1.0M credit 90% @1200 +35 12s".split()
+    assert len(row) <= 80
+
+
+def test_long_names_are_cut_and_other_calls_are_named() -> None:
+    """A long table name costs no line; a call that is no scan shows its method and pins nothing."""
+    long = replace(STREAM, scan=replace(SCAN, table="a" * 100))
+    other = replace(STREAM, path="/weir.v1.Tables/Write", scan=None, stream_id=7)
+    lines = text(compare(None, Look(0.0, (long, other))))
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert "Write" in lines[3]
+    assert "@" not in lines[3]
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    """A low terminal shows the busiest, and how many more there are."""
+    streams = tuple(replace(STREAM, stream_id=1 + 2 * number) for number in range(20))
+    lines = text(compare(None, Look(0.0, streams)), rows_max=5)
+    assert len(lines) == 8
+    assert lines[-1].startswith("and 15 more")
+
+
+@contextmanager
+def on_a_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`weir` with a terminal of 24 lines for input and output; the other end is a file descriptor."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    command = [sys.executable, "-m", "scanner.cli", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def shown_until(terminal: int, wanted: bytes) -> bytes:
+    """What a terminal shows, up to some octets, or to its end."""
+    seen, deadline = b"", time.monotonic() + WAIT_S
+    while wanted not in seen and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 1.0)[0]:
+            try:
+                part = os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+            seen += part
+    return seen
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["q", "ctrl-c"])
+def test_it_ends_with_a_key_and_leaves_the_terminal_as_it_was(tmp_path: Path, key: str) -> None:
+    """It draws again and again; q and Ctrl-C end it with exit code 0, the normal screen and the cursor back."""
+    with running_server(tmp_path) as server:
+        with on_a_terminal("top", "--interval", "0.05", "-e", server.endpoint) as (process, terminal):
+            assert b"STREAM" in shown_until(terminal, b"STREAM")
+            if key == "q":
+                os.write(terminal, b"q")
+            else:
+                process.send_signal(signal.SIGINT)
+            rest = shown_until(terminal, b"\x1b[?25h")
+            assert process.wait(WAIT_S) == 0
+        assert b"\x1b[?1049l" in rest
+        assert b"\x1b[?25h" in rest
+        assert b"Traceback" not in rest

@@ -1,0 +1,225 @@
+"""Floods: each kind of frame that costs a peer nothing is bounded, and real clients stay far below the bounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import wire
+from tests.support.pair import Pair, Peer, drain_messages, sent
+from transport.config import TransportConfig
+from transport.errors import ErrorCode, RemoteProtocolError
+from transport.protocol.abuse import ALLOWANCES, Budgets, Cost
+
+FLOODS = {
+    "PING": (wire.ping(), Cost.PING),
+    "SETTINGS": (wire.settings((4, 70_000)), Cost.SETTINGS),
+    "acknowledged SETTINGS": (wire.settings(ack=True), Cost.SETTINGS),
+    "PRIORITY": (wire.frame(wire.PRIORITY, 9, bytes(5)), Cost.IGNORED),
+    "unknown frames": (wire.frame(0x42, 0, b"x"), Cost.IGNORED),
+    "empty DATA": (wire.data(1), Cost.EMPTY_DATA),
+    "DATA of padding": (wire.data(1, padding=9), Cost.EMPTY_DATA),
+    "WINDOW_UPDATE": (wire.window_update(0, 1), Cost.WINDOW_UPDATE),
+    "RST_STREAM again": (wire.reset(3), Cost.RESET),
+}
+
+
+@pytest.mark.parametrize(("flood", "cost"), FLOODS.values(), ids=FLOODS)
+def test_flood_ends_the_connection(flood: bytes, cost: Cost) -> None:
+    """Twice a budget at one moment is answered by ENHANCE_YOUR_CALM; half of it is not."""
+    peer = Peer()
+    peer.request(1)
+    peer.core.reset(peer.request(3))
+    burst = int(ALLOWANCES[cost].burst)
+    for _ in range(burst // 2 // 10):
+        peer.send(flood * 10)
+    assert not peer.failed
+    answered = []
+    for _ in range(burst // 10):
+        answered += peer.send(flood * 10)
+    assert wire.only(answered, wire.GOAWAY)[0].code == ErrorCode.ENHANCE_YOUR_CALM
+    assert peer.failed
+
+
+def rapid_reset(stream_id: int) -> bytes:
+    return wire.headers(stream_id) + wire.reset(stream_id)
+
+
+MADE_YOU_RESET = {
+    "rapid reset": rapid_reset,
+    "window update of 0": lambda sid: wire.headers(sid) + wire.window_update(sid, 0),
+    "window update past the bound": lambda sid: wire.headers(sid) + wire.window_update(sid, 2**31 - 1),
+    "DATA after END_STREAM": lambda sid: wire.headers(sid, end=True) + wire.data(sid, b"x"),
+    "HEADERS after END_STREAM": lambda sid: wire.headers(sid, end=True) + wire.headers(sid, end=True),
+    "PRIORITY of 4 octets": lambda sid: wire.headers(sid) + wire.frame(wire.PRIORITY, sid, bytes(4)),
+    "content-length": lambda sid: (
+        wire.headers(sid, [*wire.REQUEST, ("content-length", "9")]) + wire.data(sid, end=True)
+    ),
+}
+
+
+@pytest.mark.parametrize("attack", MADE_YOU_RESET.values(), ids=MADE_YOU_RESET)
+def test_resets_spend_one_budget(attack: object) -> None:
+    """Streams that are reset, by the peer or for its fault, end the connection when there are too many."""
+    peer = Peer()
+    for stream_id in range(1, 2 * 2_000, 2):
+        peer.send(attack(stream_id))  # type: ignore[operator]
+        assert len(peer.core.streams) <= 1
+        if peer.failed:
+            break
+    assert stream_id // 2 == pytest.approx(ALLOWANCES[Cost.RESET].burst, abs=2)
+    assert isinstance(peer.core.failure, RemoteProtocolError)
+    assert peer.core.failure.code == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_headers_on_a_reset_stream_are_paid_for() -> None:
+    """HEADERS sent again and again on a stream that we have reset end the connection."""
+    peer = Peer()
+    peer.core.reset(peer.request(1))
+    for _ in range(1_000):
+        peer.send(wire.headers(1, [("x", "y")], end=True))
+    assert peer.failed
+
+
+def test_client_that_cancels_at_leisure_is_left_alone() -> None:
+    """Forty cancelled calls a second, for a minute, are no attack."""
+    peer = Peer()
+    for at in range(2_400):
+        peer.now = at / 40
+        peer.send(rapid_reset(2 * at + 1))
+    assert not peer.failed
+
+
+def test_server_that_ends_many_open_calls_is_left_alone() -> None:
+    """A server resets each call that it answers before the client's end; no number of them is too many."""
+    pair = Pair()
+    for _ in range(1_500):
+        _, accepted = pair.call()
+        pair.server.end_call(accepted, 0)  # type: ignore[arg-type]
+        pair.exchange()
+        pair.client_events.clear()
+        pair.server_events.clear()
+    assert pair.client.failure is None
+    assert not pair.client.streams
+
+
+def test_header_block_has_a_bound() -> None:
+    """A header block in many CONTINUATION frames ends at a bound of octets and of frames."""
+    peer = Peer()
+    peer.send(wire.frame(wire.HEADERS, 1, b""))
+    for _ in range(10):
+        peer.send(wire.frame(wire.CONTINUATION, 1, bytes(8_000)))
+    assert peer.failed
+    peer = Peer()
+    peer.send(wire.frame(wire.HEADERS, 1, b""))
+    for _ in range(200):
+        peer.send(wire.frame(wire.CONTINUATION, 1, b""))
+    assert peer.failed
+
+
+def test_header_list_has_a_bound() -> None:
+    """A header list over the advertised limit ends the connection, though its block was short (CVE-2016-6581)."""
+    peer = Peer()
+    bomb = b"\x40\x01x\x7f\x81\x1e" + b"y" * 4_000 + b"\xbe" * 200
+    peer.send(wire.frame(wire.HEADERS, 1, wire.encode(wire.REQUEST) + bomb, wire.END_HEADERS))
+    assert peer.failed
+
+
+def test_settings_are_not_hoarded() -> None:
+    """Unknown identifiers leave nothing behind, and a frame of very many is refused."""
+    peer = Peer()
+    for at in range(60):
+        peer.send(wire.settings(*((1_000 + 50 * at + i, 1) for i in range(50))))
+    assert not peer.failed
+    assert len(peer.core._control._h2.remote_settings) < 10
+    peer.send(wire.settings(*((1_000 + i, 1) for i in range(2_000))))
+    assert peer.failed
+
+
+def test_header_table_of_the_encoder_stays_small() -> None:
+    """SETTINGS_HEADER_TABLE_SIZE of 4 GiB is taken as 4 096."""
+    peer = Peer()
+    peer.send(wire.settings((wire.HEADER_TABLE_SIZE, 2**32 - 1)))
+    assert peer.core._control._h2.encoder.header_table_size == 4_096
+
+
+def test_replies_that_nobody_reads_are_bounded() -> None:
+    """A peer that asks and does not read is cut off before the replies to it take much memory."""
+    peer = Peer(config=TransportConfig(control_backlog_bytes_max=1_024))
+    for _ in range(150):
+        peer.core.receive_data(wire.ping(), 0.0)
+    assert isinstance(peer.core.failure, RemoteProtocolError)
+    assert "wait to be read" in str(peer.core.failure)
+    assert len(sent(peer.core)) < 200
+
+
+def test_closed_streams_are_forgotten() -> None:
+    """Ten thousand calls leave a bounded trace."""
+    peer = Peer()
+    for stream_id in range(1, 20_000, 2):
+        stream = None
+        peer.send(wire.headers(stream_id, end=True))
+        stream = peer.core.streams[stream_id]
+        peer.core.end_call(stream, 0)  # type: ignore[arg-type]
+        sent(peer.core)
+        peer.events.clear()
+    assert not peer.core.streams
+    assert len(peer.core._closed) <= 1_000
+    assert len(peer.core._control._h2._closed_streams) <= 4_096
+    assert len(peer.core._control._h2.streams) <= 64
+
+
+@pytest.mark.parametrize("reader", ["grpcio", "nghttp"])
+def test_real_clients_stay_below_the_budgets(reader: str) -> None:
+    """What real clients send while they read 64 MiB leaves most of every budget."""
+    budgets = Budgets(0.0)
+    updates, pings, settings = (24, 3, 4) if reader == "grpcio" else (4_100, 0, 1)
+    for _ in range(10):
+        for cost, count in ((Cost.WINDOW_UPDATE, updates), (Cost.PING, pings), (Cost.SETTINGS, settings)):
+            for _ in range(count):
+                budgets.spend_untrusted(cost, 0.0)
+        budgets.sent_bytes += 64 << 20
+
+
+def test_budget_refills_with_time_and_never_above_its_burst() -> None:
+    """An empty budget earns by the second, a full one nothing."""
+    budgets = Budgets(0.0)
+    allowance = ALLOWANCES[Cost.SETTINGS]
+
+    def spend(now: float) -> int:
+        count = 0
+        try:
+            while True:
+                budgets.spend_untrusted(Cost.SETTINGS, now)
+                count += 1
+        except RemoteProtocolError:
+            return count
+
+    assert spend(0.0) == allowance.burst
+    assert spend(0.0) == 0
+    assert spend(2.0) == 2 * allowance.per_second
+    assert spend(10_000.0) == allowance.burst
+
+
+def test_dribbled_window_is_bounded() -> None:
+    """A peer that opens its window octet by octet makes us send few tiny frames before it is cut off."""
+    peer = Peer()
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 0)))
+    stream = peer.request()
+    peer.core.send_message(stream, [b"x" * 1_000_000])
+    frames = 0
+    for _ in range(20_000):
+        frames += len(wire.only(peer.send(wire.window_update(1, 1)), wire.DATA))
+        if peer.failed:
+            break
+    assert peer.failed
+    assert frames < 11_000
+
+
+def test_empty_messages_cost_what_they_weigh() -> None:
+    """Messages without octets still hold their prefix's window until they are taken."""
+    peer = Peer(config=TransportConfig.for_tests())
+    stream = peer.request()
+    peer.send(wire.data(1, wire.message(b"") * 200))
+    assert stream.receive_window.available == 0
+    assert len(drain_messages(peer.core, stream)) == 200
+    assert stream.receive_window.available == 1_000

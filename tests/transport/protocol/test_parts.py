@@ -1,0 +1,314 @@
+"""The small parts of the core, each alone: credit, states, time limits, frames, order of sending."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support import wire
+from tests.support.pair import Pair, Peer, request, sent, take
+from transport.config import TransportConfig
+from transport.errors import CallFailed, ConnectionLost, FlowControlViolation, StatusCode, StreamRefused
+from transport.protocol import frames
+from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
+from transport.protocol.events import GoawayReceived, StreamsAvailable
+from transport.protocol.liveness import Liveness
+from transport.protocol.state import RECEIVABLE, SENDABLE, TRANSITIONS, StreamInput, StreamState
+
+# ------------------------------------------------------------------ credit
+
+
+@given(
+    st.integers(1, 10_000), st.lists(st.integers(1, 3_000), max_size=60), st.randoms(use_true_random=False)
+)
+def test_credit_neither_stops_nor_overruns(window: int, sizes: list[int], random: object) -> None:
+    """A sender that obeys is never stuck once all is consumed, and overruns by less than its last message."""
+    sender, receiver = SendCredit(), ReceiveCredit(window)
+    sender.raise_limit(receiver.limit)
+    held: list[int] = []
+    for size in sizes:
+        while sender.available <= 0:
+            assert held, "all is consumed, and the sender is stuck"
+            limit = receiver.consume(held.pop(0))
+            if limit is not None:
+                assert sender.raise_limit(limit)
+                assert not sender.raise_limit(limit)
+                assert not sender.raise_limit(limit - 1)
+        sender.claim(size)
+        receiver.receive(size)
+        held.append(size)
+        assert receiver.buffered == sum(held) < window + size
+        assert receiver.overrun_bytes < max(sizes)
+        assert sender.sent == receiver.received
+
+
+def test_credit_has_bounds() -> None:
+    """Too high a limit is an error, a lower one is ignored, and no limit means none."""
+    credit = SendCredit()
+    assert credit.available == 0
+    with pytest.raises(FlowControlViolation, match="over"):
+        credit.raise_limit(CREDIT_BYTES_MAX + 1)
+    assert credit.raise_limit(CREDIT_BYTES_MAX)
+    assert not credit.raise_limit(5)
+    credit.remove_limit()
+    assert not credit.raise_limit(7)
+    assert credit.available == CREDIT_BYTES_MAX
+    with pytest.raises(ValueError, match="at least 1"):
+        ReceiveCredit(0)
+
+
+def test_credit_tells_a_sender_that_does_not_obey() -> None:
+    """One message may begin below the limit and end above it; the next one is a violation."""
+    credit = ReceiveCredit(10)
+    credit.receive(9)
+    credit.receive(100)
+    assert credit.overrun_bytes == 99
+    with pytest.raises(FlowControlViolation, match="past a credit limit of 10"):
+        credit.receive(1)
+    assert credit.received == 110
+
+
+# ------------------------------------------------------------------ states
+
+
+@pytest.mark.parametrize(("state", "what"), list(itertools.product(StreamState, StreamInput)))
+def test_every_pair_of_state_and_input(state: StreamState, what: StreamInput) -> None:
+    """Ends are sent and received once, a reset ends everything, and nothing leaves CLOSED."""
+    following = TRANSITIONS[state].get(what)
+    if state is StreamState.CLOSED:
+        assert following is None
+    elif what is StreamInput.RESET:
+        assert following is StreamState.CLOSED
+    elif what is StreamInput.SEND_END:
+        assert (following is not None) == (state in SENDABLE)
+        assert following not in SENDABLE
+    else:
+        assert (following is not None) == (state in RECEIVABLE)
+        assert following not in RECEIVABLE
+
+
+def test_every_state_is_reached_from_open() -> None:
+    """No state of the table is dead, and the two ends mirror each other."""
+    reached, todo = {StreamState.OPEN}, [StreamState.OPEN]
+    while todo:
+        for following in TRANSITIONS[todo.pop()].values():
+            if following not in reached:
+                reached.add(following)
+                todo.append(following)
+    assert reached == set(StreamState)
+    assert {StreamState.OPEN} == SENDABLE & RECEIVABLE
+
+
+# ------------------------------------------------------------------ time limits
+
+TIMES = TransportConfig(handshake_timeout_s=10, ping_interval_s=20, ping_timeout_s=5, idle_timeout_s=0)
+
+
+def test_silent_peer_is_asked_and_then_given_up() -> None:
+    """Silence earns a PING after the interval, and the end after the timeout; any octet starts it anew."""
+    peer = Peer(config=TIMES)
+    assert peer.core.next_deadline() == 20
+    peer.core.handle_deadline(19.9)
+    assert not peer.core.sendable
+    peer.core.handle_deadline(20.0)
+    assert len(wire.only(wire.parse(sent(peer.core)), wire.PING)) == 1
+    assert peer.core.next_deadline() == 25
+    peer.now = 24.0
+    peer.send(wire.window_update(0, 1))
+    assert peer.core.next_deadline() == 44
+    peer.core.handle_deadline(44.0)
+    peer.core.handle_deadline(49.0)
+    assert isinstance(peer.core.failure, ConnectionLost)
+    assert "silent for 25 s" in str(peer.core.failure)
+
+
+@pytest.mark.parametrize(
+    ("hello", "text"),
+    [
+        (b"", "no SETTINGS"),
+        (wire.PREFACE, "no SETTINGS"),
+        (wire.PREFACE + wire.settings(), "not acknowledged"),
+    ],
+)
+def test_handshake_has_a_limit(hello: bytes, text: str) -> None:
+    """A peer that does not complete the handshake is given up, however often it is heard."""
+    peer = Peer(config=TIMES, hello=False)
+    peer.send(hello)
+    assert peer.core.next_deadline() == 10
+    peer.core.handle_deadline(10.0)
+    assert text in str(peer.core.failure)
+
+
+def test_header_block_has_a_limit() -> None:
+    """A header block that is never finished ends the connection."""
+    peer = Peer(config=TIMES)
+    peer.now = 3.0
+    peer.send(wire.headers(1, end_headers=False))
+    peer.now = 9.0
+    peer.send(wire.frame(wire.CONTINUATION, 1))
+    assert peer.core.next_deadline() == 13
+    peer.core.handle_deadline(13.0)
+    assert "header block" in str(peer.core.failure)
+
+
+def test_no_pings_when_switched_off() -> None:
+    """An interval of 0 means never."""
+    peer = Peer(config=TransportConfig(ping_interval_s=0, idle_timeout_s=0))
+    assert peer.core.next_deadline() == math.inf
+    peer.core.handle_deadline(1e9)
+    assert not peer.core.sendable
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["heard", "seen", "acked", "block", "ended", "wait"]), st.floats(0, 9))
+    )
+)
+def test_deadlines_never_spin(steps: list[tuple[str, float]]) -> None:
+    """After a deadline was handled, the next one is later, or the connection is over."""
+    now = 0.0
+    liveness = Liveness(TIMES, now)
+    for what, seconds in steps:
+        now += seconds
+        if what == "heard":
+            liveness.heard(now)
+        elif what == "seen":
+            liveness.settings_seen()
+        elif what == "acked":
+            liveness.settings_acknowledged()
+        elif what in {"block", "ended"}:
+            liveness.header_block(ended=what == "ended", now=now)
+        else:
+            now = max(now, min(liveness.next_deadline(), now + 100))
+        if liveness.expired(now) is not None:
+            return
+        liveness.ping_due(now)
+        assert liveness.next_deadline() > now
+
+
+# ------------------------------------------------------------------ frames and order
+
+
+@given(
+    st.integers(1, 2**31 - 1), st.integers(0, 2**24 - 1), st.integers(1, 2**31 - 1), st.binary(max_size=20)
+)
+def test_our_frames_are_what_others_read(stream_id: int, length: int, number: int, debug: bytes) -> None:
+    """Frames that we make are read back by an independent parser."""
+    header = frames.data_header(stream_id, length, frames.FLAG_END_STREAM)
+    assert header == wire.frame(wire.DATA, stream_id, b"", 1)[:0] + length.to_bytes(3, "big") + header[3:]
+    assert wire.parse(frames.window_update(stream_id, number))[0].number == number
+    goaway = wire.parse(frames.goaway(number, 0xB, debug))[0]
+    assert (goaway.number, goaway.code, goaway.payload[8:]) == (number, 0xB, debug)
+    assert wire.parse(frames.settings({4: number}))[0].payload == b"\0\4" + number.to_bytes(4, "big")
+
+
+def test_streams_take_turns() -> None:
+    """F9: of N streams with much to send, none is more than one frame ahead; one frame is never too late."""
+    peer = Peer(config=TransportConfig(outbound_frame_bytes_max=1_000))
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20)), wire.window_update(0, 1 << 24))
+    streams = [peer.request(stream_id) for stream_id in range(1, 21, 2)]
+    for size, stream in enumerate(streams, 1):
+        peer.core.send_message(stream, [bytes(30_000 * size)])
+    served = [
+        frame.stream_id
+        for frame in wire.only(wire.parse(b"".join(peer.core.data_to_send(200_000))), wire.DATA)
+    ]
+    counts = [served.count(stream.stream_id) for stream in streams]
+    assert max(counts) - min(counts) <= 1
+    late = peer.request(21)
+    peer.core.send_message(late, [b"quick"])
+    answered = wire.parse(b"".join(peer.core.data_to_send(12_000)))
+    assert wire.only(answered, wire.DATA, 21)
+
+
+def test_waiting_for_the_connections_window_keeps_its_order() -> None:
+    """Streams without connection window wait in line; what is worth a frame goes to the first."""
+    peer = Peer(config=TransportConfig(outbound_frame_bytes_max=65_535))
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20), (wire.MAX_FRAME_SIZE, 1 << 20)))
+    for stream in [peer.request(stream_id) for stream_id in (1, 3, 5)]:
+        peer.core.send_message(stream, [bytes(100_000)])
+    order = [frame.stream_id for frame in wire.only(wire.parse(sent(peer.core)), wire.DATA)]
+    for _ in range(6):
+        order += [frame.stream_id for frame in wire.only(peer.send(wire.window_update(0, 1_024)), wire.DATA)]
+    assert order == [1, 3, 5, 1, 3, 5, 1]
+
+
+def test_trailers_follow_the_last_octet() -> None:
+    """The end of a call is not sent before its messages, nor held back by other streams' messages."""
+    peer = Peer()
+    slow, quick = peer.request(1), peer.request(3)
+    peer.core.send_message(slow, [bytes(100_000)])
+    peer.core.end_call(slow, StatusCode.OK)
+    peer.core.end_call(quick, StatusCode.OK)
+    answered = wire.parse(sent(peer.core))
+    assert [bool(frame.flags & 1) for frame in wire.only(answered, wire.HEADERS, 1)] == [False]
+    assert [bool(frame.flags & 1) for frame in wire.only(answered, wire.HEADERS, 3)] == [True]
+    answered = peer.send(wire.window_update(0, 1 << 20), wire.window_update(1, 1 << 20))
+    assert [frame.kind for frame in answered if frame.stream_id == 1][-2:] == [wire.HEADERS, wire.RST_STREAM]
+
+
+# ------------------------------------------------------------------ goodbye
+
+
+def test_drain_has_two_phases() -> None:
+    """The first GOAWAY names no stream, the second the last one taken; what runs is finished, what comes is refused."""
+    pair = Pair()
+    stream, accepted = pair.call()
+    pair.server.drain()
+    pair.server.drain()
+    drained = [pair.server.drained]
+    crossing = pair.open()
+    pair.exchange()
+    goaways = [event.last_stream_id for event in pair.client_events if isinstance(event, GoawayReceived)]
+    assert goaways == [2**31 - 1, 3]
+    with pytest.raises(StreamRefused):
+        crossing.next_message()
+    with pytest.raises(StreamRefused):
+        pair.open()
+    pair.server.send_message(accepted, [b"still"])
+    pair.server.end_call(accepted, StatusCode.ABORTED)
+    pair.exchange()
+    assert bytes(take(stream)) == b"still"
+    with pytest.raises(CallFailed, match="ABORTED"):
+        stream.next_message()
+    drained.append(pair.server.drained)
+    assert drained == [False, True]
+    pair.client.lost(ConnectionLost("closed"))
+    assert "NO_ERROR" in str(pair.client.failure)
+
+
+def test_client_learns_when_streams_are_available() -> None:
+    """Who waits to open a call is told when SETTINGS come, when a call ends, and when the limit is raised."""
+    peer = Peer(client=True, hello=False)
+    assert not peer.core.can_open
+    peer.send(wire.settings((wire.MAX_CONCURRENT_STREAMS, 1)), wire.settings(ack=True))
+    assert StreamsAvailable() in peer.events
+    peer.core.open_stream(request())
+    peer.events.clear()
+    assert not peer.core.can_open
+    peer.send(wire.reset(1))
+    assert StreamsAvailable() in peer.events
+    assert peer.core.can_open
+
+
+def test_close_resets_what_runs_and_says_goodbye() -> None:
+    """Closing tells the peer of each running call before the GOAWAY; queued DATA is dropped, resets are not."""
+    pair = Pair()
+    finished, _ = pair.call()
+    running, accepted = pair.call()
+    pair.client.reset(finished)
+    pair.client.send_message(running, [b"dropped"])
+    pair.client.close()
+    frames = wire.parse(sent(pair.client))
+    assert [(frame.kind, frame.stream_id) for frame in frames] == [
+        (wire.RST_STREAM, 1), (wire.RST_STREAM, 3), (wire.GOAWAY, 0),
+    ]  # fmt: skip
+    with pytest.raises(ConnectionLost, match="closed"):
+        running.next_message()
+    assert accepted.failure is None
+    pair.client.close()
+    assert not pair.client.sendable

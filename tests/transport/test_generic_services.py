@@ -1,0 +1,132 @@
+"""Health and reflection at their edges: what is told when, and which files answer what."""
+
+from __future__ import annotations
+
+import pytest
+import trio.testing
+from google.protobuf import descriptor_pb2
+
+import transport
+from tests.support.faults import memory_pair
+from transport import CallFailed, Client, StatusCode
+from transport.proto.grpc.health.v1 import health_pb2 as pb
+from transport.reflection import FileIndex
+
+Response = pb.HealthCheckResponse
+CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
+
+
+async def check(client: Client, service: str = "") -> int:
+    """The status of a service now."""
+    reply = await client.call(CHECK, pb.HealthCheckRequest(service=service).SerializeToString())
+    return Response.FromString(bytes(reply)).status
+
+
+async def test_status_of_each_service() -> None:
+    """Services have statuses of their own, and a drain makes all of them NOT_SERVING for good."""
+    health = transport.Health(["a.A", "b.B"])
+    async with memory_pair(health.handlers()) as (client, *_):
+        health.set_serving("b.B", False)
+        health.set_serving("c.C", True)
+        expected = {"": Response.SERVING, "a.A": 1, "b.B": Response.NOT_SERVING, "c.C": 1}
+        assert {name: await check(client, name) for name in expected} == expected
+        health.drain()
+        health.set_serving("a.A", True)
+        assert {await check(client, name) for name in expected} == {Response.NOT_SERVING}
+        with pytest.raises(CallFailed) as caught:
+            await check(client, "d.D")
+        assert caught.value.status is StatusCode.NOT_FOUND
+
+
+async def test_watcher_gets_the_latest_status() -> None:
+    """Changes that cancel each out, or concern others, are not told; a service that becomes known is."""
+    health = transport.Health(["a.A"])
+    async with memory_pair(health.handlers()) as (client, *_), client.open_stream(WATCH) as stream:
+
+        async def told() -> int:
+            return Response.FromString(bytes(await stream.receive())).status
+
+        await stream.send(pb.HealthCheckRequest(service="new").SerializeToString())
+        assert await told() == Response.SERVICE_UNKNOWN
+        health.set_serving("a.A", False)
+        await trio.testing.wait_all_tasks_blocked()
+        health.set_serving("new", False)
+        health.set_serving("new", True)
+        assert await told() == Response.SERVING
+        health.drain()
+        assert await told() == Response.NOT_SERVING
+        with pytest.raises(CallFailed) as caught:
+            await stream.receive()
+        assert caught.value.status is StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("path", [CHECK, WATCH])
+async def test_request_that_is_no_message(path: str) -> None:
+    """Octets that cannot be read, and no request at all, are INTERNAL."""
+    async with memory_pair(transport.Health([]).handlers()) as (client, *_):
+        for messages in ([b"\xff"], []):
+            async with client.open_stream(path) as stream:
+                for message in messages:
+                    await stream.send(message)
+                await stream.send_end()
+                with pytest.raises(CallFailed) as caught:
+                    await stream.receive()
+            assert caught.value.status is StatusCode.INTERNAL
+
+
+def file(name: str, *imports: str, package: str = "p") -> descriptor_pb2.FileDescriptorProto:
+    """A file with nothing in it."""
+    return descriptor_pb2.FileDescriptorProto(name=name, package=package, dependency=imports)
+
+
+def index(*files: descriptor_pb2.FileDescriptorProto) -> FileIndex:
+    """An index of files."""
+    return FileIndex(each.SerializeToString() for each in files)
+
+
+def names(files: list[bytes] | None) -> list[str] | None:
+    """What the files are called."""
+    parse = descriptor_pb2.FileDescriptorProto.FromString
+    return None if files is None else [parse(each).name for each in files]
+
+
+def test_files_come_with_their_imports_once() -> None:
+    """The file asked for always comes; what it imports, at any depth, only if it has not gone out before."""
+    found = index(file("a", "b", "c"), file("b", "d"), file("c", "d"), file("d"))
+    sent: set[str] = set()
+
+    assert sorted(names(found.with_imports("b", sent)) or ()) == ["b", "d"]
+    assert names(found.with_imports("a", sent)) == ["a", "c"]
+    assert names(found.with_imports("a", sent)) == ["a"]
+    assert found.with_imports("e", sent) is None
+
+
+def test_everything_declared_is_found() -> None:
+    """Messages and enums at any depth, services, methods and extensions lead to their file."""
+    declaring = file("a")
+    outer = declaring.message_type.add(name="Outer")
+    outer.nested_type.add(name="Inner").enum_type.add(name="Deep")
+    outer.extension.add(name="nested_extension", extendee=".p.Base", number=8)
+    declaring.enum_type.add(name="Top")
+    declaring.service.add(name="Service").method.add(name="Do")
+    declaring.extension.add(name="extension", extendee=".p.Base", number=7)
+    base = file("b")
+    base.message_type.add(name="Base")
+    found = index(declaring, base)
+
+    symbols = ["Outer", "Outer.Inner", "Outer.Inner.Deep", "Top", "Service", "Service.Do", "extension"]
+    assert {found.declaring(f"p.{each}") for each in [*symbols, "Outer.nested_extension"]} == {"a"}
+    assert found.declaring("p.Base") == "b"
+    assert found.declaring("Outer") is None
+    assert (found.extending("p.Base", 7), found.extending("p.Base", 9)) == ("a", None)
+    assert found.extension_numbers("p.Base") == [7, 8]
+    assert found.extension_numbers("p.Outer") == []
+    assert found.extension_numbers("p.None") is None
+
+
+def test_what_is_missing_is_named() -> None:
+    """An import, or a service, that no file declares is an error at the start, not at the first question."""
+    with pytest.raises(ValueError, match="imported, and not among the files: x"):
+        index(file("a", "x"))
+    with pytest.raises(ValueError, match=r"no file declares the services p\.None"):
+        transport.reflection_handlers(["/p.None/Do"], [])

@@ -1,0 +1,345 @@
+"""How connections begin and end: handshake, drain, dead peers, peers that do not read, do not close, or break rules."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from tests.support import wire
+from tests.support.faults import RawPeer, memory_pair, memory_server
+from tests.transport.test_shell import check_echo, echo
+from transport import (
+    CallFailed,
+    ConnectionLost,
+    Server,
+    ServerStream,
+    StatusCode,
+    StreamRefused,
+    TransportConfig,
+    connect_stream,
+)
+from transport.errors import ErrorCode
+
+TINY = TransportConfig.for_tests()
+
+
+async def wait_for_ever(stream: ServerStream) -> None:
+    await stream.send(b"started")
+    await trio.sleep_forever()
+
+
+async def test_drain_lets_running_calls_finish() -> None:
+    """Draining refuses new calls, answers the running one, and ends the connection of a client that stays."""
+    async with memory_pair({"/echo": echo}) as (client, server, *_), trio.open_nursery() as nursery:
+        async with client.open_stream("/echo") as stream:
+            await stream.send(b"before")
+            assert await stream.receive() == b"before"
+            drained: list[bool] = []
+
+            async def drain() -> None:
+                drained.append(await server.drain(60))
+
+            nursery.start_soon(drain)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not client.alive
+            with pytest.raises(StreamRefused):
+                await client.call("/echo", b"")
+            await stream.send(b"after")
+            assert await stream.receive() == b"after"
+            assert drained == []
+            await stream.send_end()
+            assert await stream.receive() is None
+        await trio.testing.wait_all_tasks_blocked()
+        assert drained == [True]
+        with pytest.raises(ConnectionLost, match="NO_ERROR"):
+            await client.call("/echo", b"")
+
+
+async def test_drain_ends_an_idle_connection() -> None:
+    """An idle client that keeps its connection does not hold a drain up."""
+    async with memory_pair({"/echo": echo}) as (client, server, *_):
+        await check_echo(client)
+        assert await server.drain(60)
+        assert server.statistics().connections == 0
+        assert not client.alive
+
+
+async def test_drain_gives_up_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    """A call that does not end, and a peer that does not answer, hold a drain no longer than its limit."""
+    async with memory_pair({"/wait": wait_for_ever}) as (client, server, *_):
+        async with client.open_stream("/wait") as stream:
+            assert await stream.receive() == b"started"
+            start = trio.current_time()
+            assert not await server.drain(7)
+            assert trio.current_time() - start == pytest.approx(7)
+
+
+async def test_drain_is_two_goaways_around_a_round_trip() -> None:
+    """A request that crosses the first GOAWAY is refused by number; the connection waits for that."""
+    async with memory_server({"/echo": echo}) as memory, trio.open_nursery() as nursery:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO, wire.headers(1, end=True))
+        await peer.settle()
+        nursery.start_soon(memory.server.drain, 60)
+        frames = await peer.settle()
+        assert [frame.number for frame in wire.only(frames, wire.GOAWAY)] == [2**31 - 1]
+        closed = [peer.closed]
+        ping = wire.only(frames, wire.PING)[0]
+        await peer.send(wire.headers(3), wire.ping(ping.payload, ack=True))
+        frames = await peer.settle()
+        assert wire.only(frames, wire.RST_STREAM, 3)[0].code == ErrorCode.REFUSED_STREAM
+        assert [frame.number for frame in wire.only(frames, wire.GOAWAY)] == [3]
+        assert [*closed, peer.closed] == [False, True]
+        await peer.stream.aclose()
+
+
+async def test_connection_accepted_during_a_drain_is_drained() -> None:
+    """A connection whose handshake ends after the drain began says goodbye at once."""
+    server = Server({"/echo": echo}, TransportConfig())
+    assert await server.drain(1)
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.handle_connection, theirs)
+        peer = RawPeer(ours)
+        await peer.send(wire.CLIENT_HELLO)
+        assert wire.only(await peer.settle(), wire.GOAWAY)
+        nursery.cancel_scope.cancel()
+
+
+async def test_silent_server_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that falls silent is dead after the PING's timeout; who waits for it is told."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    peer = RawPeer(theirs)
+    config = TransportConfig(ping_interval_s=20, ping_timeout_s=10)
+    await peer.send(wire.SERVER_HELLO)
+    async with connect_stream(ours, config=config) as client, client.open_stream("/x") as stream:
+        start = trio.current_time()
+        with pytest.raises(ConnectionLost, match="silent for 30 s"):
+            await stream.receive()
+        assert trio.current_time() - start == pytest.approx(30)
+        with pytest.raises(ConnectionLost, match="silent"):
+            await client.call("/x", b"")
+
+
+async def test_silent_client_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """A server gives up a client that does not answer its PING, and cancels its calls."""
+    async with memory_server({"/wait": wait_for_ever}) as memory:
+        peer = memory.peer
+        await peer.send(
+            wire.CLIENT_HELLO, wire.headers(1, [*wire.REQUEST[:2], (":path", "/wait"), *wire.REQUEST[3:]])
+        )
+        await peer.settle()
+        assert memory.server.statistics().streams == 1
+        start = trio.current_time()
+        with trio.fail_after(40):
+            await memory.ended.wait()
+        assert 30 <= trio.current_time() - start < 35
+        assert memory.server.statistics().streams == 0
+        kinds = [frame.kind for frame in await peer.settle()]
+        assert kinds == [wire.PING, wire.GOAWAY]
+
+
+@pytest.mark.parametrize("hello", [b"", wire.PREFACE, wire.PREFACE + wire.settings()])
+async def test_slow_handshake_is_ended(hello: bytes, autojump_clock: trio.testing.MockClock) -> None:
+    """A client that does not complete the handshake is closed after its limit, even if it does not close."""
+    async with memory_server({}) as memory:
+        await memory.peer.send(hello)
+        with trio.fail_after(TransportConfig().handshake_timeout_s + 3):
+            await memory.ended.wait()
+
+
+async def test_header_block_deadline_is_kept_without_pings(autojump_clock: trio.testing.MockClock) -> None:
+    """A header block that never ends is noticed although nothing else would wake the connection."""
+    async with memory_server({}, TransportConfig(ping_interval_s=0)) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO)
+        await peer.settle()
+        await peer.send(wire.headers(1, end_headers=False))
+        with trio.fail_after(12):
+            await peer.stream.receive_some(1 << 16)
+
+
+async def test_opener_is_told_when_the_server_goes_before_its_settings() -> None:
+    """A call that waits for the server's SETTINGS fails when the server closes, or breaks the rules, instead."""
+    for octets in (b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", wire.ping()):
+        ours, theirs = trio.testing.memory_stream_pair()
+        async with connect_stream(ours) as client, trio.open_nursery() as nursery:
+
+            async def call(client: object = client) -> None:
+                with pytest.raises(ConnectionLost):
+                    await client.call("/x", b"")  # type: ignore[attr-defined]
+
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+            if octets:
+                await theirs.send_all(octets)
+            await theirs.aclose()
+
+
+async def test_openers_are_told_of_goaway() -> None:
+    """A call that waits for a free stream is refused when the server says goodbye."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    peer = RawPeer(theirs)
+    async with connect_stream(ours) as client, trio.open_nursery() as nursery:
+        await peer.send(wire.settings((wire.MAX_CONCURRENT_STREAMS, 0)), wire.settings(ack=True))
+
+        async def call() -> None:
+            with pytest.raises(StreamRefused):
+                await client.call("/x", b"")
+
+        nursery.start_soon(call)
+        await trio.testing.wait_all_tasks_blocked()
+        await peer.send(wire.goaway(0))
+        await peer.stream.aclose()
+
+
+async def test_openers_share_the_servers_limit() -> None:
+    """More calls than the server allows at once all succeed, one after another."""
+    config = TransportConfig(streams_max=2)
+    async with memory_pair({"/echo": echo}, config) as (client, *_), trio.open_nursery() as nursery:
+        for _ in range(30):
+            nursery.start_soon(check_echo, client)
+
+
+async def test_client_that_does_not_read_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    """A write of which nothing is taken for `send_timeout_s` ends the connection and its handlers."""
+    async with memory_server({}, TransportConfig(send_timeout_s=30, ping_interval_s=0)) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO)
+        await memory.peer.settle()
+        memory.theirs.clog()
+        await memory.peer.send(wire.ping())
+        start = trio.current_time()
+        await memory.ended.wait()
+        assert 30 <= trio.current_time() - start < 35
+
+
+async def test_rule_breaker_that_neither_reads_nor_closes_is_cut_off(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """After a violation a connection is gone within seconds, though the writer is stuck in a write."""
+    async with memory_server({}) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO)
+        await memory.peer.settle()
+        memory.theirs.clog()
+        await memory.peer.send(wire.ping())
+        await trio.testing.wait_all_tasks_blocked()
+        await memory.peer.send(wire.data(0, b"violation"))
+        start = trio.current_time()
+        await memory.ended.wait()
+        assert trio.current_time() - start < 5
+
+
+async def test_goodbye_is_told_and_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    """A client that breaks a rule gets its GOAWAY, and does not hold the connection by not closing."""
+    async with memory_server({}) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO, wire.window_update(0, 0))
+        frames = await peer.settle()
+        assert wire.only(frames, wire.GOAWAY)[0].code == ErrorCode.PROTOCOL_ERROR
+        with trio.fail_after(5):
+            await memory.ended.wait()
+
+
+async def test_server_ends_with_a_client_that_says_goodbye() -> None:
+    """A client's GOAWAY without calls ends the connection at once, though its stream cannot be half-closed."""
+    async with memory_server({"/echo": echo}) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO)
+        await peer.settle()
+        await peer.send(wire.goaway(0))
+        await peer.settle()
+        assert peer.closed
+        await peer.stream.aclose()
+        await memory.ended.wait()
+
+
+async def test_closing_while_calls_run() -> None:
+    """A client that leaves its block with a call open on the other side takes the handler with it."""
+    ended = trio.Event()
+
+    async def wait(stream: ServerStream) -> None:
+        try:
+            await wait_for_ever(stream)
+        finally:
+            ended.set()
+
+    async with trio.open_nursery() as nursery:
+        async with memory_pair({"/wait": wait}) as (client, *_):
+
+            async def call() -> None:
+                async with client.open_stream("/wait") as stream:
+                    assert await stream.receive() == b"started"
+                    with pytest.raises(ConnectionLost):
+                        await stream.receive()
+
+            nursery.start_soon(call)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(2):
+            await ended.wait()
+
+
+async def test_cancel_while_goodbye() -> None:
+    """Cancelling a client that waits for its server to close ends it at once."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    with trio.move_on_after(30) as scope:
+        async with connect_stream(ours) as client:
+            assert client.alive
+            await theirs.send_all(wire.SERVER_HELLO)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    await theirs.aclose()
+    assert scope.cancelled_caught
+
+
+async def test_cancelled_calls_count_until_they_have_stopped() -> None:
+    """Handlers that are slow to stop after a reset use up the limit of calls."""
+    release = trio.Event()
+    running = 0
+
+    async def stubborn(_stream: ServerStream) -> None:
+        nonlocal running
+        running += 1
+        with trio.CancelScope(shield=True):
+            await release.wait()
+        running -= 1
+
+    config = TransportConfig(streams_max=3)
+    path = [*wire.REQUEST[:2], (":path", "/stubborn"), *wire.REQUEST[3:]]
+    async with memory_server({"/stubborn": stubborn}, config) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO)
+        for stream_id in range(1, 41, 2):
+            await peer.send(wire.headers(stream_id, path), wire.reset(stream_id))
+        frames = await peer.settle()
+        assert running == 3
+        assert not wire.only(frames, wire.GOAWAY)
+        release.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert running == 0
+
+
+async def test_deadline_of_the_request_is_kept_by_the_server(autojump_clock: trio.testing.MockClock) -> None:
+    """grpc-timeout ends a call at the server, whatever the client does."""
+    async with memory_server({"/test.Test/Method": wait_for_ever}) as memory:
+        peer = memory.peer
+        await peer.send(wire.CLIENT_HELLO, wire.headers(1, [*wire.REQUEST, ("grpc-timeout", "1500m")]))
+        await peer.settle()
+        assert memory.server.statistics().streams == 1
+        with trio.move_on_after(2):
+            await trio.sleep_forever()
+        assert memory.server.statistics().streams == 0
+        frames = await peer.settle()
+        assert [bool(frame.flags & wire.END_STREAM) for frame in wire.only(frames, wire.HEADERS, 1)] == [True]
+
+
+async def test_exception_in_the_block_comes_out_as_itself() -> None:
+    """What a client's block raises is not wrapped, and the connection is closed."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(Server({}, TINY).handle_connection, theirs))
+        with pytest.raises(CallFailed, match="mine"):
+            async with connect_stream(ours):
+                raise CallFailed(StatusCode.ABORTED, "mine")

@@ -1,0 +1,210 @@
+"""Client and server over the loopback interface: what memory cannot show."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+import transport
+from tests.support import wire
+from tests.transport.test_shell import check_echo, echo
+from transport import ConnectionLost, ServerStream, TransportConfig
+from transport.byte_streams import SocketBytes, host_port
+
+pytestmark = pytest.mark.socket
+
+BIG = TransportConfig(message_bytes_max=256 << 20)
+
+
+async def much(stream: ServerStream) -> None:
+    """Send what was asked for: count, size."""
+    count, size = map(int, bytes(await stream.receive()).split())
+    block = bytes(size)
+    for _ in range(count):
+        await stream.send(block)
+
+
+@pytest.mark.parametrize("config", [BIG, TransportConfig.for_tests()], ids=["default", "tiny"])
+async def test_calls_over_a_socket(config: TransportConfig) -> None:
+    """Calls of all sizes, many at once, over one connection."""
+    async with (
+        transport.serve({"/echo": echo}, config=config) as server,
+        transport.connect(server.host, server.port, config=config) as client,
+        trio.open_nursery() as nursery,
+    ):
+        for size in (0, 1, 5, 1_000, 70_000, 3_000, 10) * 3:
+            nursery.start_soon(functools.partial(check_echo, client, size=size))
+
+
+@pytest.mark.parametrize(("count", "size"), [(30_000, 1), (2_000, 4_096), (100, 1 << 20), (1, 100 << 20)])
+async def test_streams_of_every_grain(count: int, size: int) -> None:
+    """Very many tiny messages, and one that is longer than every window, arrive whole."""
+    async with (
+        transport.serve({"/much": much}, config=BIG) as server,
+        transport.connect(server.host, server.port, config=BIG) as client,
+        client.open_stream("/much") as stream,
+    ):
+        await stream.send(b"%d %d" % (count, size))
+        sizes = set()
+        for _ in range(count):
+            sizes.add(len(await stream.receive()))
+        assert sizes == {size}
+        assert await stream.receive() is None
+        statistics = client.statistics()
+        assert statistics.bytes_received > count * size
+
+
+async def test_long_messages_are_the_allocated_objects() -> None:
+    """Over a socket too, where the kernel writes into them, long messages are what `allocate` made."""
+    made: list[bytearray] = []
+
+    def allocate(size: int) -> bytearray:
+        made.append(bytearray(size))
+        return made[-1]
+
+    async with (
+        transport.serve({"/echo": echo}) as server,
+        transport.connect(server.host, server.port, allocate=allocate) as client,
+        client.open_stream("/echo") as stream,
+    ):
+        for size in (32 * 1024, 1 << 20, 5_000_000):
+            message = os.urandom(size)
+            await stream.send(message[:1_000], memoryview(message)[1_000:])
+            received = await stream.receive()
+            assert received is made[-1]
+            assert received == message
+
+
+async def test_nobody_there_is_one_line() -> None:
+    """Connecting to a closed port, or to a name that does not exist, says so in one line."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConnectionLost, match=rf"^cannot connect to 127\.0\.0\.1:{port}: Connection refused$"
+        ):
+            async with transport.connect("127.0.0.1", port):
+                pass
+    with pytest.raises(ConnectionLost, match="cannot connect to") as caught:
+        async with transport.connect("name.invalid", 1):
+            pass
+    assert "\n" not in str(caught.value)
+
+
+async def test_port_in_use_is_an_os_error() -> None:
+    """Two servers on one port: the second one's caller is told."""
+    async with transport.serve({}) as server:
+        with pytest.raises(OSError, match="in use"):
+            async with transport.serve({}, port=server.port):
+                pass
+
+
+async def test_server_that_is_not_ours() -> None:
+    """A listener that speaks something else fails the call with what it did wrong."""
+
+    async def http(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(100)
+            await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        serve = functools.partial(trio.serve_tcp, http, 0, host="127.0.0.1")
+        listeners = await nursery.start(serve)
+        async with transport.connect("127.0.0.1", listeners[0].socket.getsockname()[1]) as client:
+            with pytest.raises(ConnectionLost):
+                await client.call("/x", b"")
+        nursery.cancel_scope.cancel()
+
+
+async def test_killed_connection_ends_its_handlers_only() -> None:
+    """A peer's TCP reset ends the calls of its connection; the server serves the next one."""
+    started, ended = trio.Event(), trio.Event()
+
+    async def wait(_stream: ServerStream) -> None:
+        started.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    async with transport.serve({"/test.Test/Method": wait, "/echo": echo}) as server:
+        raw = await trio.open_tcp_stream(server.host, server.port)
+        await raw.send_all(wire.CLIENT_HELLO + wire.headers(1))
+        with trio.fail_after(10):
+            await started.wait()
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            await raw.aclose()
+            await ended.wait()
+        async with transport.connect(server.host, server.port) as client:
+            await check_echo(client)
+
+
+async def test_leaving_serve_ends_everything() -> None:
+    """With the server's block, its calls and connections end, and its port is free."""
+    async with trio.open_nursery() as nursery:
+        async with transport.serve({"/much": much}) as server:
+            host, port = server.host, server.port
+
+            async def call(*, task_status: trio.TaskStatus[None]) -> None:
+                async with transport.connect(host, port) as client, client.open_stream("/much") as stream:
+                    await stream.send(b"1000000 1000")
+                    await stream.receive()
+                    task_status.started()
+                    with pytest.raises(ConnectionLost):
+                        while await stream.receive() is not None:
+                            pass
+
+            await nursery.start(call)
+            assert server.statistics().connections == 1
+        assert server.statistics().connections == 0
+    with pytest.raises(ConnectionLost):
+        async with transport.connect(host, port):
+            pass
+
+
+async def test_file_descriptors_come_back() -> None:
+    """Connections that came and went leave no descriptor behind."""
+    async with transport.serve({"/echo": echo}) as server:
+        counts = []
+        for _ in range(3):
+            async with transport.connect(server.host, server.port) as client:
+                await check_echo(client)
+            with trio.fail_after(10):
+                while server.statistics().connections:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            counts.append(len(os.listdir("/proc/self/fd")))
+        assert counts[0] == counts[-1]
+
+
+async def test_write_of_very_many_buffers() -> None:
+    """More buffers than one system call takes are written in several."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right, trio.open_nursery() as nursery:
+        buffers: list[transport.Buffer] = [b"%d," % at for at in range(5_000)]
+        nursery.start_soon(SocketBytes(left, 10).send, buffers)
+        expected = b"".join(b"%d," % at for at in range(5_000))
+        received = b""
+        while len(received) < len(expected):
+            received += await right.receive_some()
+        assert received == expected
+
+
+async def test_socket_that_takes_nothing() -> None:
+    """A write that makes no progress for its time is the end of the connection."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right:
+        with pytest.raises(ConnectionLost, match="took no data"):
+            await SocketBytes(left, 0.05).send([bytes(64 << 20)])
+
+
+def test_authority_of_ipv6() -> None:
+    """An IPv6 address is put in brackets."""
+    assert host_port("::1", 80) == "[::1]:80"
+    assert host_port("localhost", 80) == "localhost:80"

@@ -1,0 +1,131 @@
+"""Stream objects over memory: misuse, credit, polling, and what is left of them."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import trio
+import trio.testing
+
+from tests.support.faults import memory_pair
+from tests.transport.test_shell import check_echo, echo, send_much
+from transport import (
+    CallFailed,
+    LocalProtocolError,
+    ServerStream,
+    StatusCode,
+    StreamReset,
+    TransportConfig,
+)
+
+TINY = TransportConfig.for_tests()
+
+
+async def test_two_tasks_on_one_end_collide() -> None:
+    """A second receiver, and a second sender, get BusyResourceError; the first goes on."""
+    async with memory_pair({"/echo": echo}, TINY) as (client, *_):
+        async with client.open_stream("/echo") as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.receive)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError):
+                await stream.receive()
+            with pytest.raises(trio.WouldBlock):
+                stream.receive_nowait()
+            await stream.send(b"one")
+        async with client.open_stream("/echo") as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(send_much, stream)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(trio.BusyResourceError):
+                await stream.send(b"two")
+            nursery.cancel_scope.cancel()
+
+
+async def test_receive_nowait_gets_a_message_longer_than_the_window() -> None:
+    """Polling alone lets a long message arrive."""
+
+    async def send_long(stream: ServerStream) -> None:
+        await stream.send(bytes(20_000))
+
+    async with memory_pair({"/long": send_long}, TINY) as (client, *_):
+        async with client.open_stream("/long") as stream:
+            for _ in range(100):
+                try:
+                    message = stream.receive_nowait()
+                except trio.WouldBlock:
+                    await trio.testing.wait_all_tasks_blocked()
+                else:
+                    break
+            assert len(message) == 20_000
+            await trio.testing.wait_all_tasks_blocked()
+            assert stream.receive_nowait() is None
+
+
+async def test_credit_wakes_its_waiter_and_its_end_does_too() -> None:
+    """A handler waits for credit, sends what is allowed, and counts it; a dead call ends a client's wait."""
+
+    async def counted(stream: ServerStream) -> None:
+        while (grant := await stream.receive()) is not None:
+            stream.credit.raise_limit(int(grant))
+            while stream.credit.available > 0:
+                await stream.wait_credit()
+                await stream.send_counted(bytes(60))
+        stream.credit.remove_limit()
+        await stream.wait_credit()
+        raise CallFailed(StatusCode.OUT_OF_RANGE, str(stream.credit.sent))
+
+    async with memory_pair({"/counted": counted}) as (client, *_):
+        async with client.open_stream("/counted") as stream:
+            for grant in (b"100", b"50", b"121"):
+                await stream.send(grant)
+            await stream.send_end()
+            assert [len(await stream.receive()) for _ in range(3)] == [60, 60, 60]
+            with pytest.raises(CallFailed, match="180"):
+                await stream.receive()
+        async with client.open_stream("/counted") as stream, trio.open_nursery() as nursery:
+
+            async def wait() -> None:
+                with pytest.raises(StreamReset):
+                    await stream.wait_credit()
+
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            stream.reset()
+
+
+async def test_use_after_the_end_is_an_error() -> None:
+    """After its half-close a client cannot send; after its block a stream is reset."""
+    async with memory_pair({"/echo": echo}) as (client, *_):
+        async with client.open_stream("/echo") as stream:
+            await stream.send_end()
+            await stream.send_end()
+            with pytest.raises(LocalProtocolError):
+                await stream.send(b"late")
+        async with client.open_stream("/echo") as stream:
+            pass
+        assert stream.over
+        with pytest.raises(StreamReset, match="by us"):
+            await stream.receive()
+
+
+async def test_nothing_is_left_behind() -> None:
+    """After a connection is closed nothing of it can be reached."""
+    cores = weakref.WeakSet[object]()
+
+    async def remember(stream: ServerStream) -> None:
+        cores.add(stream._driver.core)
+        await stream.send(b"x")
+
+    async with memory_pair({"/r": remember, "/echo": echo}) as (client, server, *_):
+        cores.add(client._driver.core)
+        with pytest.raises(CallFailed):
+            await client.call("/none", b"")
+        await client.call("/r", b"")
+        await check_echo(client)
+    assert server.statistics().connections == 0
+    del client, server, _
+    for _turn in range(3):
+        await trio.testing.wait_all_tasks_blocked()
+        gc.collect()
+    assert len(cores) == 0

@@ -1,0 +1,103 @@
+"""The files of TLS: what is made of them, what is said of those that cannot be used, when they have changed."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+
+import transport
+from tests.support.certificates import ca_file, files, issue, server_files
+from transport import FileWatch, PeerCertificate, TlsFileInvalid
+
+
+def test_reload_on_demand(tmp_path: Path) -> None:
+    """`reload` makes a new context at once and tells whether it could; connections have the old one."""
+    made = server_files(tmp_path)
+    tls = transport.ServerTls(made.certificate, made.key)
+    before = tls.context()
+    assert tls.context() is before
+    assert tls.reload()
+    after = tls.context()
+    assert after is not before
+    made.key.unlink()
+    assert not tls.reload()
+    assert tls.context() is after
+
+
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    """A file that is missing, is no PEM, is encrypted or belongs to another one is named, without its contents."""
+    made = server_files(tmp_path)
+    other = files(tmp_path, "other", issue("test", "other.example"))
+    nonsense = tmp_path / "nonsense.pem"
+    nonsense.write_text("secret nonsense")
+    encrypted = tmp_path / "encrypted.key"
+    encrypted.write_text(
+        made.key.read_text().replace(
+            "-----\n", "-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n", 1
+        )
+    )
+    for certificate, key, problem in (
+        (tmp_path / "missing.pem", made.key, "missing.pem cannot be read: No such file"),
+        (made.certificate, other.key, "do not belong together"),
+        (nonsense, made.key, "are not a certificate and its unencrypted key"),
+        (made.certificate, nonsense, "are not a certificate and its unencrypted key"),
+        (made.certificate, encrypted, "are not a certificate and its unencrypted key"),
+    ):
+        with pytest.raises(TlsFileInvalid, match=problem) as caught:
+            transport.ServerTls(certificate, key)
+        assert "secret" not in str(caught.value)
+        with pytest.raises(TlsFileInvalid, match=problem):
+            transport.client_tls(ca_file(tmp_path), certificate, key)
+    with pytest.raises(TlsFileInvalid, match=r"nonsense\.pem has no certificates"):
+        transport.client_tls(nonsense)
+    with pytest.raises(TlsFileInvalid, match="of no use without its certificate"):
+        transport.client_tls(ca_file(tmp_path), key=made.key)
+
+
+def test_system_cas_are_the_default() -> None:
+    """Without a CA file a client trusts what the system trusts, and still verifies name and certificate."""
+    context = transport.client_tls()
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_file_watch_tells_each_change_once(tmp_path: Path) -> None:
+    """Making, replacing and removing a file are changes; looking at it is none."""
+    path = tmp_path / "file"
+    watch = FileWatch([path])
+    assert not watch.changed()
+    path.write_text("one")
+    assert watch.changed()
+    assert not watch.changed()
+    path.read_text()
+    assert not watch.changed()
+    replacement = tmp_path / "replacement"
+    replacement.write_text("two")
+    os.replace(replacement, path)
+    assert watch.changed()
+    path.unlink()
+    assert watch.changed()
+    assert not watch.changed()
+
+
+def test_names_of_a_certificate() -> None:
+    """Names that can name a client are kept with their kinds, in the order of kinds; others are left out."""
+    fields = {
+        "subject": ((("organizationName", "weir"),), (("commonName", "loader"),)),
+        "subjectAltName": (
+            ("DNS", "a.example"),
+            ("DirName", "something"),
+            ("URI", "spiffe://example/loader"),
+            ("IP Address", "10.0.0.1"),
+            ("email", "a@example.com"),
+        ),
+    }
+    assert PeerCertificate.of(fields) == PeerCertificate(
+        ("uri:spiffe://example/loader", "dns:a.example", "ip:10.0.0.1", "email:a@example.com", "cn:loader")
+    )
+    assert PeerCertificate.of({}) is None
+    assert PeerCertificate.of(None) is None

@@ -1,0 +1,109 @@
+"""`grpc.health.v1`: whether a server, and each of its services, takes calls. Load balancers and orchestrators ask it.
+
+The whole server is the service with the empty name. A watcher is told the latest status, not every one: two changes
+that come before it could be told of the first are one. While the server drains everything is NOT_SERVING, and watches
+end, since a call that waits for news would hold up the drain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import trio
+from google.protobuf.message import DecodeError, Message
+
+from transport.errors import CallFailed, StatusCode
+from transport.proto.grpc.health.v1 import health_pb2 as pb
+from transport.server import unary
+
+if TYPE_CHECKING:
+    from transport.server import Handler
+    from transport.stream import ServerStream
+
+WHOLE_SERVER: Final = ""
+_PREFIX: Final = "/grpc.health.v1.Health/"
+_Status = pb.HealthCheckResponse.ServingStatus
+_Request = TypeVar("_Request", bound=Message)
+
+
+class Health:
+    """The health service of one server. Everything is SERVING until it is said otherwise.
+
+    Args:
+        services: Full names of the services whose health can be asked for, beside the whole server's.
+    """
+
+    def __init__(self, services: Iterable[str]) -> None:
+        self._statuses = dict.fromkeys((WHOLE_SERVER, *services), pb.HealthCheckResponse.SERVING)
+        self._draining = False
+        self._changed = trio.Event()
+
+    def handlers(self) -> dict[str, Handler]:
+        """The handler of every call, by path; to be served beside the others."""
+        return {
+            _PREFIX + "Check": unary(self._check),
+            _PREFIX + "List": unary(self._list),
+            _PREFIX + "Watch": self._watch,
+        }
+
+    def set_serving(self, service: str, serving: bool) -> None:
+        """Say whether a service takes calls; watchers are told. Has no effect while the server drains.
+
+        Args:
+            service: Full name; `WHOLE_SERVER` for the server itself. One that is new is known from now on.
+            serving: SERVING or NOT_SERVING.
+        """
+        if not self._draining:
+            response = pb.HealthCheckResponse
+            self._statuses[service] = response.SERVING if serving else response.NOT_SERVING
+            self._tell()
+
+    def drain(self) -> None:
+        """Everything is NOT_SERVING for good; watchers are told so, and their calls end with UNAVAILABLE."""
+        self._draining = True
+        self._statuses = dict.fromkeys(self._statuses, pb.HealthCheckResponse.NOT_SERVING)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _check(self, request: Any, _stream: ServerStream) -> bytes:
+        service = parse(pb.HealthCheckRequest, request).service
+        status = self._statuses.get(service)
+        if status is None:
+            raise CallFailed(StatusCode.NOT_FOUND, f"no service {service[:200]!r} is known here")
+        return pb.HealthCheckResponse(status=status).SerializeToString()
+
+    async def _list(self, _request: Any, _stream: ServerStream) -> bytes:
+        statuses = {name: pb.HealthCheckResponse(status=status) for name, status in self._statuses.items()}
+        return pb.HealthListResponse(statuses=statuses).SerializeToString()
+
+    async def _watch(self, stream: ServerStream) -> None:
+        request = await stream.receive()
+        if request is None:
+            raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
+        service = parse(pb.HealthCheckRequest, request).service
+        told: _Status | None = None
+        while True:
+            changed = self._changed
+            status = self._statuses.get(service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
+            if status != told:
+                await stream.send(pb.HealthCheckResponse(status=status).SerializeToString())
+                told = status
+            if self._draining:
+                raise CallFailed(StatusCode.UNAVAILABLE, "the server is draining")
+            await changed.wait()
+
+
+def parse(kind: type[_Request], octets: Any) -> _Request:
+    """Read a request of a generic service.
+
+    Raises:
+        CallFailed: INTERNAL, which gRPC has for a request that is not a message of its type.
+    """
+    try:
+        return kind.FromString(bytes(octets))
+    except DecodeError as error:
+        raise CallFailed(StatusCode.INTERNAL, f"the request is not a {kind.DESCRIPTOR.full_name}") from error

@@ -1,0 +1,83 @@
+"""When a window that the peer has opened by a little is worth a frame (CVE-2019-9511, and RFC 1122 section 4.2.3.4).
+
+A peer that opens a large window octet by octet would have a large message in frames of one octet, each at the price of
+a frame. So a sender that has used up its window and is let on waits until the window takes what is queued, or a frame
+that is worth it, or half of what the peer ever gave it: a peer with little memory gives little, and is served at once.
+Whoever still has not been given as much after `HOLD_S` is sent what fits; so nobody waits for ever, whatever a peer may
+mean by its windows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from transport.protocol.flow_control import SendWindow
+    from transport.protocol.stream import StreamCore
+
+FRAME_BYTES_MIN: Final = 1_024
+"""Octets of DATA that are worth a frame, though more are queued."""
+HOLD_S: Final = 0.2
+"""The longest that octets wait for a larger window."""
+
+
+def worth_a_frame(window: SendWindow, queued_bytes: int) -> bool:
+    """Whether DATA should go out into a window that was opened just now."""
+    return window.available >= min(queued_bytes, FRAME_BYTES_MIN, max(1, window.largest // 2))
+
+
+class Held:
+    """The streams of one connection whose windows are not worth a frame yet, and the connection if its is not."""
+
+    __slots__ = ("_connection_due", "_streams")
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamCore, float] = {}  # to when they are due, the earliest first
+        self._connection_due = math.inf
+
+    def hold_stream(self, stream: StreamCore, now: float) -> None:
+        """Let a stream wait, from its first small window on."""
+        self._streams.setdefault(stream, now + HOLD_S)
+
+    def release_stream(self, stream: StreamCore) -> None:
+        """The stream's window is worth a frame, or the stream is over."""
+        self._streams.pop(stream, None)
+
+    def hold_connection(self, now: float) -> None:
+        """Let all streams wait for the connection's window, from its first small opening on."""
+        if self._connection_due == math.inf:
+            self._connection_due = now + HOLD_S
+
+    def release_connection(self) -> None:
+        """The connection's window is worth a frame."""
+        self._connection_due = math.inf
+
+    @property
+    def connection(self) -> bool:
+        """Whether the connection's window is held."""
+        return self._connection_due != math.inf
+
+    @property
+    def deadline(self) -> float:
+        """When `due` next has something; infinity: never."""
+        first = next(iter(self._streams.values()), math.inf)
+        return min(first, self._connection_due)
+
+    def due(self, now: float) -> list[StreamCore]:
+        """The streams that have waited long enough, which are held no more; nor is the connection, if it has."""
+        if now >= self._connection_due:
+            self.release_connection()
+        due = []
+        for stream, at in self._streams.items():
+            if now < at:
+                break
+            due.append(stream)
+        for stream in due:
+            del self._streams[stream]
+        return due
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._streams.clear()
+        self.release_connection()

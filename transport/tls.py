@@ -1,0 +1,254 @@
+"""TLS for both ends: what is asked of it, and certificates that change while the server runs.
+
+TLS 1.2 or newer, HTTP/2 negotiated by ALPN (RFC 9113 section 3.2), no renegotiation (section 9.2.1), ciphers with
+forward secrecy and authenticated encryption only (section 9.2.2). No message and no log line has anything of a key in
+it: errors name files and say what is wrong with them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from transport.errors import TransportError
+
+ALPN: Final = "h2"
+_CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_KINDS: Final = {"URI": "uri", "DNS": "dns", "IP Address": "ip", "email": "email"}
+"""Kinds of alternative names that can name a client, and how they are written here; most specific first."""
+_CERTIFICATE_ALERTS: Final = frozenset(
+    {
+        "SSLV3_ALERT_BAD_CERTIFICATE",
+        "SSLV3_ALERT_CERTIFICATE_EXPIRED",
+        "SSLV3_ALERT_CERTIFICATE_REVOKED",
+        "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
+        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
+        "TLSV13_ALERT_CERTIFICATE_REQUIRED",
+        "TLSV1_ALERT_ACCESS_DENIED",
+        "TLSV1_ALERT_UNKNOWN_CA",
+    }
+)
+"""OpenSSL's names of the alerts by which a server says no to a client's certificate, or to its lack of one."""
+
+_log = logging.getLogger("weir.transport")
+
+FilePath = str | os.PathLike[str]
+
+
+class TlsFileInvalid(TransportError):
+    """A certificate, key or CA file cannot be used; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """Whom a peer's certificate names; it was verified before anybody sees this."""
+
+    names: tuple[str, ...]
+    """With their kinds, most specific first: `uri:...`, `dns:...`, `ip:...`, `email:...`, then `cn:...`."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any] | None) -> PeerCertificate | None:
+        """Read what `SSLSocket.getpeercert` returns; None if the peer had none, or it was not verified."""
+        if not fields:
+            return None
+        found: dict[str, list[str]] = {kind: [] for kind in _KINDS.values()}
+        for kind, name in fields.get("subjectAltName", ()):
+            if kind in _KINDS:
+                found[_KINDS[kind]].append(f"{_KINDS[kind]}:{name}")
+        common = [
+            f"cn:{value}"
+            for relative_name in fields.get("subject", ())
+            for key, value in relative_name
+            if key == "commonName"
+        ]
+        return cls((*(name for names in found.values() for name in names), *common))
+
+
+class FileWatch:
+    """Tells when files were changed, replaced, removed or made.
+
+    Args:
+        paths: The files.
+    """
+
+    def __init__(self, paths: Iterable[FilePath]) -> None:
+        self._paths = tuple(paths)
+        self._seen = self._look()
+
+    def changed(self) -> bool:
+        """Whether anything is different from the last time this was asked; one stat per file."""
+        before, self._seen = self._seen, self._look()
+        return self._seen != before
+
+    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+        return tuple(map(_signature, self._paths))
+
+
+class ServerTls:
+    """TLS of a server, whose files are read again when they have changed, or when told to.
+
+    Connections that exist go on with what they were made with. Files that cannot be used (a new certificate whose key
+    is not there yet, say) change nothing: the old ones serve on, and one line is logged.
+
+    Args:
+        certificate: PEM file: the server's certificate, then what is between it and its root.
+        key: PEM file: its private key, not encrypted.
+        client_ca: PEM file: the CAs of clients. None: clients are not asked for a certificate.
+        client_certificate_required: Whether a client without a certificate is refused; one whose certificate is not of
+            `client_ca`, or expired, always is.
+
+    Raises:
+        TlsFileInvalid: A file cannot be used.
+    """
+
+    def __init__(
+        self,
+        certificate: FilePath,
+        key: FilePath,
+        *,
+        client_ca: FilePath | None = None,
+        client_certificate_required: bool = True,
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._client_ca = client_ca
+        self._verify_mode = ssl.CERT_REQUIRED if client_certificate_required else ssl.CERT_OPTIONAL
+        # Looked at before they are read: a change in between is found the next time.
+        self._watch = FileWatch([path for path in (certificate, key, client_ca) if path is not None])
+        self._context = self._load()
+
+    def context(self) -> ssl.SSLContext:
+        """What the next handshake uses."""
+        if self._watch.changed():
+            self.reload()
+        return self._context
+
+    def reload(self) -> bool:
+        """Read the files now.
+
+        Returns:
+            Whether they could be used.
+        """
+        self._watch.changed()
+        try:
+            self._context = self._load()
+        except TlsFileInvalid as error:
+            _log.error("the TLS certificate is not reloaded, the old one goes on: %s", error)
+            return False
+        _log.info("TLS certificate reloaded from %s", os.fspath(self._certificate))
+        return True
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _harden(context)
+        _load_certificate(context, self._certificate, self._key)
+        if self._client_ca is not None:
+            _load_ca(context, self._client_ca)
+            context.verify_mode = self._verify_mode
+        return context
+
+
+def client_tls(
+    ca: FilePath | None = None, certificate: FilePath | None = None, key: FilePath | None = None
+) -> ssl.SSLContext:
+    """Make the TLS of a client. The server's certificate and name are always verified.
+
+    Args:
+        ca: PEM file: the CAs of servers. None: those that the system trusts.
+        certificate: PEM file: the client's own certificate, for mutual TLS.
+        key: PEM file: its private key, not encrypted. None: it is in `certificate`, too.
+
+    Raises:
+        TlsFileInvalid: A file cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context)
+    if ca is None:
+        context.load_default_certs()
+    else:
+        _load_ca(context, ca)
+    if certificate is not None:
+        _load_certificate(context, certificate, certificate if key is None else key)
+    elif key is not None:
+        raise TlsFileInvalid(f"the key {os.fspath(key)} is of no use without its certificate")
+    return context
+
+
+def tls_failure(error: BaseException) -> str:
+    """Why TLS failed, in words, out of what was raised and its causes."""
+    found = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+    if found is None:
+        last = list(_causes(error))[-1]
+        return str(last) or "the peer closed the connection"
+    if isinstance(found, ssl.SSLCertVerificationError):
+        return f"the certificate cannot be trusted: {found.verify_message}"
+    reason = found.reason or ""
+    if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
+        return "the peer does not speak TLS"
+    return reason.replace("_", " ").lower() or str(found)
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Whether a connection failed because the server does not accept this end's certificate, or wants one."""
+    return any(
+        isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in _causes(error)
+    )
+
+
+def _harden(context: ssl.SSLContext) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols([ALPN])
+    context.set_ciphers(_CIPHERS_TLS_1_2)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+
+
+def _load_certificate(context: ssl.SSLContext, certificate: FilePath, key: FilePath) -> None:
+    _check_readable(certificate, key)
+    try:
+        # An empty password: a key that has one fails, instead of asking for it on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            problem = "do not belong together"
+        else:
+            problem = "are not a certificate and its unencrypted key in PEM"
+        raise TlsFileInvalid(f"{os.fspath(certificate)} and {os.fspath(key)} {problem}") from error
+
+
+def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:
+    _check_readable(ca)
+    try:
+        context.load_verify_locations(ca)
+    except (ssl.SSLError, OSError) as error:
+        raise TlsFileInvalid(f"{os.fspath(ca)} has no certificates in PEM") from error
+
+
+def _check_readable(*paths: FilePath) -> None:
+    for path in paths:
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            raise TlsFileInvalid(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
+
+
+def _signature(path: FilePath) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _causes(error: BaseException) -> Sequence[BaseException]:
+    found: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in found:
+        found.append(cause)
+        cause = cause.__cause__
+    return found

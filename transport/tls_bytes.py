@@ -1,0 +1,200 @@
+"""TLS on a socket, as the driver wants it: read into given memory, and say goodbye properly.
+
+Not trio's SSLStream, for two reasons. It drops the alert when a handshake fails, so that the peer sees a closed
+connection instead of the reason. And it makes a copy of what it reads, which here is decrypted to where it belongs.
+
+The reader never writes: what TLS wants to say by itself (the answer to a key update) goes out with the next write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
+
+import trio
+
+from transport.errors import ConnectionLost
+from transport.tls import ALPN, PeerCertificate, tls_failure
+
+if TYPE_CHECKING:
+    from transport.protocol.stream import Buffer
+
+_READ_BYTES: Final = 64 * 1024
+_RECORD_BYTES_MAX: Final = 16 * 1024
+_GOODBYE_S: Final = 2.0
+_NOT_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"This port speaks TLS: a plaintext request was sent to it.\n"
+)
+_NOT_HTTP_2: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b'This is a gRPC server: it speaks HTTP/2, negotiated by ALPN "h2".\n'
+)
+
+
+class TlsBytes:
+    """A TLS connection; use it after `handshake`. Raises only ConnectionLost, which has OpenSSL's error as a cause.
+
+    Args:
+        stream: Owned from now on.
+        context: Of this end.
+        send_timeout_s: Longest wait for the socket to take anything at all.
+        server_hostname: At a client: whose certificate the server must have. None: this end is the server.
+    """
+
+    def __init__(
+        self,
+        stream: trio.SocketStream,
+        context: ssl.SSLContext,
+        send_timeout_s: float,
+        server_hostname: str | None = None,
+    ) -> None:
+        self._stream = stream
+        self._send_timeout_s = send_timeout_s
+        self._server_side = server_hostname is None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=self._server_side, server_hostname=server_hostname
+        )
+        self._ended = False
+        """No more is sent, and what comes is not looked at."""
+
+    async def handshake(self) -> PeerCertificate | None:
+        """Agree with the peer on keys, on who is who, and on HTTP/2.
+
+        Returns:
+            The peer's certificate, if it had to show one.
+
+        Raises:
+            ConnectionLost: It failed, and the peer was told why; the connection is to be closed.
+
+        Cancellation:
+            The connection is to be closed.
+        """
+        while True:
+            try:
+                self._object.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await self._flush()
+                if not await self._fill():
+                    raise ConnectionLost("the peer closed the connection during the TLS handshake") from None
+            except ssl.SSLError as error:
+                await self._refuse(_NOT_TLS if error.reason == "HTTP_REQUEST" else b"")
+                raise ConnectionLost(tls_failure(error)) from error
+        await self._flush()
+        if self._object.selected_alpn_protocol() != ALPN:
+            if self._server_side:
+                self._object.write(_NOT_HTTP_2)
+            await self._refuse()
+            raise ConnectionLost(f'the peer does not speak HTTP/2: ALPN "{ALPN}" was not negotiated')
+        return PeerCertificate.of(self._object.getpeercert())
+
+    async def receive_into(self, buffers: Sequence[memoryview]) -> int:
+        """See `ByteStream`."""
+        while True:
+            if self._ended:
+                while await self._fill():
+                    pass
+                return 0
+            size = self._decrypt_into(buffers)
+            if size is not None:
+                return size
+            if not await self._fill():
+                return 0  # HTTP/2 tells the end by itself: a missing close_notify takes nothing from anybody
+
+    async def send(self, buffers: list[Buffer]) -> None:
+        """See `ByteStream`."""
+        try:
+            # A record each: frame headers are not worth one of their own.
+            self._object.write(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        except ssl.SSLError as error:
+            raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+        await self._flush()
+
+    async def send_end(self) -> None:
+        """See `ByteStream`."""
+        self._say_close()
+        await self._flush()
+        with _lost():
+            await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        """See `ByteStream`."""
+        try:
+            if not self._ended:
+                with trio.move_on_after(_GOODBYE_S), contextlib.suppress(ConnectionLost):
+                    self._say_close()
+                    await self._flush()
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
+        """Decrypt what is there; None: nothing is, and more has to be read. 0: the peer has closed."""
+        done = 0
+        for buffer in buffers:
+            filled = 0
+            while filled < len(buffer):
+                try:
+                    size = self._read_record(buffer[filled:])
+                except ssl.SSLWantReadError:
+                    return done or None
+                except ssl.SSLZeroReturnError:
+                    return done
+                except ssl.SSLError as error:
+                    if done:
+                        return done  # it fails again when there is nothing before it
+                    raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+                if not size:
+                    return done
+                filled += size
+                done += size
+        return done
+
+    def _read_record(self, buffer: memoryview) -> int:
+        # The stubs say that this makes bytes, which it does only without a buffer.
+        return cast("int", self._object.read(min(len(buffer), _RECORD_BYTES_MAX), buffer))
+
+    async def _fill(self) -> bool:
+        """Read from the socket; False: the peer has closed it."""
+        with _lost():
+            data = await self._stream.socket.recv(_READ_BYTES)
+        if data and not self._ended:
+            self._incoming.write(data)
+        return bool(data)
+
+    async def _flush(self) -> None:
+        left = memoryview(self._outgoing.read())
+        while left:
+            with trio.move_on_after(self._send_timeout_s) as scope, _lost():
+                done = await self._stream.socket.send(left)
+            if scope.cancelled_caught:
+                raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
+            left = left[done:]
+
+    def _say_close(self) -> None:
+        """Queue our close_notify."""
+        self._ended = True
+        with contextlib.suppress(ssl.SSLError, ValueError):  # the peer's own is not waited for
+            self._object.unwrap()
+
+    async def _refuse(self, plaintext: bytes = b"") -> None:
+        """Send the alert, and let the peer read these last words: a close with unread input would destroy them."""
+        with trio.move_on_after(_GOODBYE_S), contextlib.suppress(ConnectionLost):
+            if plaintext:
+                with _lost():
+                    await self._stream.send_all(plaintext)
+            await self.send_end()
+            while await self._fill():
+                pass
+
+
+@contextlib.contextmanager
+def _lost() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+        cause = error if error.__cause__ is None else error.__cause__
+        raise ConnectionLost(f"connection lost: {str(cause) or type(cause).__name__}") from error
