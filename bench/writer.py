@@ -98,7 +98,7 @@ class Writer:
                 while not self._stopping.is_set():
                     self._upsert(table)
                     self._delete(table)
-        except BaseException as error:
+        except Exception as error:
             # Ends this thread and is raised again by whoever waits for it.
             self._failure = error
             with self._changed:

@@ -105,7 +105,7 @@ def running_server(
     def run() -> None:
         try:
             trio.run(serve)
-        except BaseException as failure:
+        except Exception as failure:
             failures.append(failure)
         finally:
             started.set()
