@@ -148,6 +148,18 @@ def abuse(output: Path | None, only: tuple[str, ...]) -> None:
     _judge(run(output, Console(), only=only))
 
 
+@main.command()
+@_json
+def budgets(output: Path | None) -> None:
+    """How far is grpcio from the budgets that end an abusive connection?
+
+    Example: python -m bench budgets --json budgets.json
+    """
+    from bench.budgets import run
+
+    _judge(run(output, Console()))
+
+
 def _judge(bars: Sequence[Bar]) -> None:
     """Say which bars are missed, and end with status 1 if any is."""
     if missed := failures(bars):

@@ -162,6 +162,8 @@ class PushScan:
             if self._requests.limit is not None:
                 credit.raise_limit(self._requests.limit)
             self._wake()
+            # Receiving does not wait while something is there, and one DATA frame may have hundreds of demands.
+            await trio.lowlevel.checkpoint()
         self._requests.receive_end()
         if self._requests.limit is None:
             credit.remove_limit()
@@ -184,6 +186,8 @@ class PushScan:
         while (reason := self._end_reason()) is None:
             if not self._has_credit:
                 await self._wait_changed()
+            elif not self._stream.writable:
+                await self._stream.wait_writable()  # nothing is read for a peer that takes nothing
             elif self._source.pending_bytes:
                 await self._send_batch()
             else:

@@ -106,7 +106,7 @@ class Server:
                 max(0, stream.credit.available) for stream in running if stream.credit.limit is not None
             ),
             stalled=count_stalled(running),
-            totals=self._tally.totals(self._drivers, running),
+            totals=self._tally.totals(self._drivers, running, turned_away=self.admission.turned_away),
         )
 
     def running(self) -> list[ServerStream]:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from transport.errors import CallFailed, ErrorCode, StatusCode
-from transport.protocol.credit import SendCredit
 from transport.protocol.stalls import StallReason, StallTimes
 from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING, Buffer, StreamCore
 from transport.statistics import StreamStatistics
+from transport.stream_credit import StreamCredit
 
 if TYPE_CHECKING:
     from transport.driver import Driver
@@ -22,36 +22,6 @@ if TYPE_CHECKING:
     from transport.tls import PeerCertificate
 
 _PEER: Final = StallReason.PEER
-
-
-class StreamCredit(SendCredit):
-    """A sender's credit that can be waited for."""
-
-    __slots__ = ("_waiting",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._waiting = trio.lowlevel.ParkingLot()
-
-    def raise_limit(self, limit: int) -> bool:
-        """See `SendCredit`; wakes who waits for credit."""
-        raised = super().raise_limit(limit)
-        if raised:
-            self._waiting.unpark_all()
-        return raised
-
-    def remove_limit(self) -> None:
-        """See `SendCredit`; wakes who waits for credit."""
-        super().remove_limit()
-        self._waiting.unpark_all()
-
-    async def wait_change(self) -> None:
-        """Wait until the limit goes up or away, or `wake` is called."""
-        await self._waiting.park()
-
-    def wake(self) -> None:
-        """Wake who waits, to look at something else than the limit."""
-        self._waiting.unpark_all()
 
 
 class Stream:
@@ -199,6 +169,27 @@ class Stream:
         self.bytes_sent += size
         return size
 
+    @property
+    def writable(self) -> bool:
+        """Whether there is room in the send buffer, and the peer's window is open or nothing waits for it."""
+        core = self._core
+        waiting = core.outgoing_bytes
+        return not waiting or (
+            core.send_window.available > 0 and waiting < self._driver.core.config.send_buffer_bytes
+        )
+
+    async def wait_writable(self) -> None:
+        """Wait until the stream is `writable`, or over: for who makes messages as they are asked for.
+
+        `send` alone would have one made and queued although the peer's window is shut.
+
+        Raises:
+            trio.BusyResourceError: Another task is sending.
+        """
+        if self._sender is not None:
+            raise trio.BusyResourceError("another task is sending on this stream")
+        await self._wait_until(lambda: self.writable)
+
     async def send_counted(self, *parts: Buffer) -> int:
         """Send one message and claim its size from `credit`; does not wait for credit. Otherwise as `send`."""
         size = await self.send(*parts)
@@ -298,9 +289,14 @@ class Stream:
         return message
 
     async def _wait_room(self) -> None:
-        core, bound = self._core, self._driver.core.config.send_buffer_bytes
+        bound = self._driver.core.config.send_buffer_bytes
+        await self._wait_until(lambda: self._core.outgoing_bytes < bound)
+
+    async def _wait_until(self, ready: Callable[[], bool]) -> None:
+        """Wait for the peer's windows and the socket, until `ready`; or until nothing will ever be sent."""
+        core = self._core
         with self.blocked_on(StallReason.SOCKET):
-            while core.outgoing_bytes >= bound and core.failure is None:
+            while core.failure is None and not ready():
                 self._sender = trio.Event()
                 core.sender_waiting = True
                 try:

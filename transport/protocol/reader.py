@@ -32,8 +32,9 @@ _SMALL_READS: Final = 100
 
 
 _TURN: Final = 128
-"""What is handed on in one turn: a DATA frame counts 1, another one 4, and 1 more for 16 octets. The rest waits for the
-next turn, so that others get theirs; turns are about a millisecond, whatever a peer sends."""
+"""What is handed on in one turn: a DATA frame that is not small counts 1, another frame 4, and 1 more for 16 octets.
+The rest waits for the next turn, so that others get theirs; turns are about a millisecond, whatever a peer sends."""
+_SMALL_BYTES: Final = 256
 
 
 class FrameHandler(Protocol):
@@ -180,7 +181,7 @@ class FrameReader:
             if self._turn_left <= 0:
                 self.unread = True
                 break
-            self._turn_left -= 1 if kind == frames.DATA else 4 + (length >> 4)
+            self._turn_left -= 1 if kind == frames.DATA and length >= _SMALL_BYTES else 4 + (length >> 4)
             if length > self._frame_bytes_max:
                 raise RemoteProtocolError(
                     f"frame of {length} octets, the limit is {self._frame_bytes_max}",
