@@ -42,7 +42,7 @@ class Admission:
             self._connections -= 1
 
 
-async def turn_away(stream: trio.SocketStream, *, secured: bool) -> None:
+async def turn_away(stream: trio.abc.Stream, *, secured: bool) -> None:
     """Close a connection that there is no room for. It is told why where that costs nothing: TLS would."""
     try:
         if not secured:

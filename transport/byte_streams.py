@@ -7,6 +7,9 @@ stream (TLS, in-memory) at the price of one copy each way. Both raise only Conne
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
+import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
 _CLOSE_TIMEOUT_S: Final = 2.0
 _BUFFERS_MAX: Final = 1_024
 """Buffers that one `sendmsg` takes, on Linux and elsewhere (IOV_MAX)."""
+_NEAR_MICROSECONDS: Final = 500
+_TCP_INFO_BYTES: Final = 72
+_TCP_INFO_RTT: Final = struct.Struct("=68xI")
+"""Linux's `struct tcp_info` up to `tcpi_rtt`, the smoothed round trip in microseconds."""
 
 
 class ByteStream(Protocol):
@@ -45,6 +52,25 @@ def _lost() -> Iterator[None]:
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         cause = error if error.__cause__ is None else error.__cause__
         raise ConnectionLost(f"connection lost: {str(cause) or type(cause).__name__}") from error
+
+
+def keep_short(connection: trio.socket.SocketType, send_buffer_bytes: int) -> None:
+    """Bound what the kernel keeps of a connection to a near peer. Does nothing to others, and where nobody can tell.
+
+    What is sent to the same machine is copied twice, and a queue of megabytes makes both copies go through memory: with
+    1 MiB messages, 4.4 GB/s became 2.2 (`bench transport`). The bound would hold a far peer up: it is what may be under
+    way in one round trip.
+
+    Args:
+        connection: Connected.
+        send_buffer_bytes: For SO_SNDBUF, of which Linux makes twice as much; 0: leave it alone.
+    """
+    if not send_buffer_bytes or sys.platform != "linux":
+        return
+    with contextlib.suppress(OSError, struct.error):  # not TCP
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        if _TCP_INFO_RTT.unpack(info)[0] < _NEAR_MICROSECONDS:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
 
 
 class SocketBytes:

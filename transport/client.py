@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from transport.byte_streams import byte_stream, host_port
+from transport.byte_streams import byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TlsFailed
@@ -185,13 +185,14 @@ async def connect_stream(
     config: TransportConfig | None = None,
     authority: str = "localhost",
     scheme: str = "http",
+    metadata: Iterable[tuple[str, str | bytes]] = (),
     allocate: Callable[[int], Any] = bytearray,
 ) -> AsyncIterator[Client]:
     """Talk to a server over a stream that is there already; it is closed at the end. Otherwise as `connect`."""
     config = config or TransportConfig()
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
     driver = Driver(core, byte_stream(stream, config.send_timeout_s), peer=authority)
-    async with _run(Client(driver, authority, scheme)) as client:
+    async with _run(Client(driver, authority, scheme, tuple(metadata))) as client:
         yield client
 
 
@@ -219,12 +220,12 @@ async def _open_in_time(
 ) -> tuple[ByteStream, PeerCertificate | None]:
     limit_s = config.handshake_timeout_s
     with trio.move_on_after(limit_s):
-        return await _open(host, port, ssl_context, config.send_timeout_s)
+        return await _open(host, port, ssl_context, config)
     raise ConnectionLost(f"cannot connect to {host_port(host, port)}: no answer within {limit_s:g} s")
 
 
 async def _open(
-    host: str, port: int, ssl_context: ssl.SSLContext | None, send_timeout_s: float
+    host: str, port: int, ssl_context: ssl.SSLContext | None, config: TransportConfig
 ) -> tuple[ByteStream, PeerCertificate | None]:
     try:
         stream = await trio.open_tcp_stream(host, port)
@@ -237,9 +238,10 @@ async def _open(
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from error
+    keep_short(stream.socket, config.near_send_buffer_bytes)
     if ssl_context is None:
-        return byte_stream(stream, send_timeout_s), None
-    secured = TlsBytes(stream, ssl_context, send_timeout_s, server_hostname=host)
+        return byte_stream(stream, config.send_timeout_s), None
+    secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=host)
     try:
         return secured, await secured.handshake()
     except ConnectionLost as error:

@@ -24,18 +24,24 @@ class TransportConfig:
     """Receive window of a stream, 1..2^31-1; what one stream can make us hold. The peer waits at the limit."""
     connection_window_bytes: int = 64 * MIB
     """Receive window of the connection, 65 535..2^31-1; credited on receipt, so it bounds bytes in flight."""
-    inbound_frame_bytes_max: int = 256 * KIB
+    inbound_frame_bytes_max: int = 1 * MIB
     """SETTINGS_MAX_FRAME_SIZE that we advertise, 16 KiB..2^24-1. A longer frame ends the connection."""
     control_frame_bytes_max: int = 16 * KIB
     """Longest frame other than DATA that we take, 1 KiB..16 MiB. A longer one ends the connection."""
-    outbound_frame_bytes_max: int = 256 * KIB
-    """Longest DATA frame that we send, whatever the peer would take. Fairness between streams is by this much."""
+    outbound_frame_bytes_max: int = 1 * MIB
+    """Longest DATA frame that we send, whatever the peer would take: that of a stream which sends alone."""
+    shared_frame_bytes_max: int = 256 * KIB
+    """Longest DATA frame while other streams wait to send as well. Fairness between streams is by this much."""
     message_bytes_max: int = 64 * MIB
     """Longest gRPC message that we take. A longer one ends its stream with RESOURCE_EXHAUSTED."""
     send_buffer_bytes: int = 1 * MIB
     """Bytes of a stream that may wait to be written; `send` waits above it."""
     write_bytes_max: int = 1 * MIB
     """Bytes handed to the socket in one write, give or take one frame."""
+    near_send_buffer_bytes: int = 384 * KIB
+    """SO_SNDBUF towards a peer that is nearer than half a millisecond; 0: the kernel's own. Octets that wait there
+    leave the processor's cache, and wait ahead of every reset and window update. Further peers keep the kernel's
+    autotuning."""
     receive_buffer_bytes: int = 256 * KIB
     """Bytes taken from the socket in one read, at most, beside what goes straight into a message."""
     receive_memory_bytes_max: int = 256 * MIB
@@ -73,7 +79,9 @@ class TransportConfig:
         self._check("control_frame_bytes_max", KIB, FRAME_BYTES_MAX)
         self._check("outbound_frame_bytes_max", 1, FRAME_BYTES_MAX)
         self._check("message_bytes_max", 1, 2**32 - 1)
+        self._check("shared_frame_bytes_max", 1, FRAME_BYTES_MAX)
         self._check("send_buffer_bytes", 1, WINDOW_BYTES_MAX)
+        self._check("near_send_buffer_bytes", 0, WINDOW_BYTES_MAX)
         self._check("write_bytes_max", 1, WINDOW_BYTES_MAX)
         self._check("receive_buffer_bytes", KIB, WINDOW_BYTES_MAX)
         self._check("receive_memory_bytes_max", 1, 2**63 - 1)

@@ -9,12 +9,12 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from transport.admission import Admission, turn_away
-from transport.byte_streams import byte_stream, host_port
+from transport.byte_streams import byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TransportError
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Handler = Callable[[ServerStream], Awaitable[None]]
 """Answers one call: receives and sends on the stream, then returns (status OK) or raises CallFailed."""
 UnaryHandler = Callable[[Any, ServerStream], Awaitable[bytes]]
+_StreamT = TypeVar("_StreamT", bound=trio.abc.Stream)
 
 _log = logging.getLogger("weir.transport")
 _LAST_WORD_S: Final = 2.0
@@ -114,12 +115,14 @@ class Server:
         owners = (core.owner for driver in self._drivers for core in driver.core.streams.values())
         return [owner for owner in owners if owner is not None]
 
-    async def drain(self, timeout_s: float | None = None, last_word: CallFailed | None = None) -> bool:
+    async def drain(
+        self, timeout_s: float | None = None, last_word: Callable[[ServerStream], CallFailed] | None = None
+    ) -> bool:
         """Stop accepting, refuse new calls, and wait until the running ones have ended; end those that do not.
 
         Args:
             timeout_s: Longest wait; None: the config's `drain_timeout_s`.
-            last_word: The status of calls that have not ended by then; None: UNAVAILABLE.
+            last_word: Tells the status of a call that has not ended by then; None: UNAVAILABLE for all.
 
         Returns:
             Whether all calls ended by themselves. A peer that does not take its last word within two seconds gets it
@@ -133,8 +136,7 @@ class Server:
         with trio.move_on_after(limit):
             await self._wait_idle()
             return True
-        failure = last_word or CallFailed(StatusCode.UNAVAILABLE, "the server is going down")
-        stopped = [stream for stream in self.running() if stream.stop(failure)]
+        stopped = [stream for stream in self.running() if stream.stop((last_word or _going_down)(stream))]
         with trio.move_on_after(_LAST_WORD_S):
             await self._wait_idle()
         for stream in stopped:
@@ -217,6 +219,7 @@ async def serve(
     port: int = 0,
     config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | ServerTls | None = None,
+    listener: trio.abc.Listener[trio.abc.Stream] | None = None,
 ) -> AsyncIterator[Server]:
     """Listen and answer calls while the block runs.
 
@@ -226,21 +229,27 @@ async def serve(
         port: 0 takes a free one; see `Server.port`.
         config: Bounds of this end of every connection.
         ssl_context: TLS with ALPN "h2", such as `ServerTls`, which follows its files; None: plain TCP.
+        listener: Where connections come from instead of an address, such as one in memory; owned, and without TLS.
 
     Raises:
         OSError: The address cannot be listened on.
+        ValueError: TLS was asked for on a listener that was given.
 
     Cancellation:
         Every call and connection is cut off, and all sockets are closed.
     """
+    if listener is not None and ssl_context is not None:
+        raise ValueError("a listener that is given is served without TLS")
     server = Server(handlers, config or TransportConfig())
-    listeners = await trio.open_tcp_listeners(port, host=host)
-    server.host, server.port = listeners[0].socket.getsockname()[:2]
-    if not port:
-        listeners = await _only(listeners, server.port)
+    if listener is None:
+        listening = functools.partial(
+            _listen, server, await _listeners(server, host, port), ssl_context=ssl_context
+        )
+    else:
+        listening = functools.partial(_listen_given, server, listener)
     failure: Exception | None = None
     async with trio.open_nursery() as connections:
-        connections.start_soon(_listen, server, listeners, connections, ssl_context)
+        connections.start_soon(listening, connections)
         try:
             yield server
         except Exception as error:
@@ -249,6 +258,12 @@ async def serve(
             connections.cancel_scope.cancel()
     if failure is not None:
         raise failure
+
+
+async def _listeners(server: Server, host: str, port: int) -> list[trio.SocketListener]:
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    server.host, server.port = listeners[0].socket.getsockname()[:2]
+    return listeners if port else await _only(listeners, server.port)
 
 
 async def _only(listeners: list[trio.SocketListener], port: int) -> list[trio.SocketListener]:
@@ -266,24 +281,46 @@ async def _listen(
     server: Server,
     listeners: list[trio.SocketListener],
     connections: trio.Nursery,
+    *,
     ssl_context: ssl.SSLContext | ServerTls | None,
 ) -> None:
-    async def handle(stream: trio.SocketStream) -> None:
-        try:
-            with server.admission.admit() as room:
-                if not room:
-                    await turn_away(stream, secured=ssl_context is not None)
-                elif ssl_context is None:
-                    await server.handle_connection(stream)
-                else:
-                    context = ssl_context.context() if isinstance(ssl_context, ServerTls) else ssl_context
-                    await server.handle_tls(stream, context)
-        except Exception:
-            # A defect of ours, found by one peer, must not end the connections of the others.
-            _log.exception("connection of %s failed inside the server", _peer_name(stream))
+    async def serve_one(stream: trio.SocketStream) -> None:
+        keep_short(stream.socket, server._config.near_send_buffer_bytes)
+        if ssl_context is None:
+            await server.handle_connection(stream)
+        else:
+            context = ssl_context.context() if isinstance(ssl_context, ServerTls) else ssl_context
+            await server.handle_tls(stream, context)
 
+    handle = functools.partial(_admit, server, serve_one, secured=ssl_context is not None)
     with server._accepting:
         await trio.serve_listeners(handle, listeners, handler_nursery=connections)
+
+
+async def _listen_given(
+    server: Server, listener: trio.abc.Listener[trio.abc.Stream], connections: trio.Nursery
+) -> None:
+    handle = functools.partial(_admit, server, server.handle_connection, secured=False)
+    with server._accepting:
+        await trio.serve_listeners(handle, [listener], handler_nursery=connections)
+
+
+async def _admit(
+    server: Server, serve_one: Callable[[_StreamT], Awaitable[None]], stream: _StreamT, *, secured: bool
+) -> None:
+    try:
+        with server.admission.admit() as room:
+            if room:
+                await serve_one(stream)
+            else:
+                await turn_away(stream, secured=secured)
+    except Exception:
+        # A defect of ours, found by one peer, must not end the connections of the others.
+        _log.exception("connection of %s failed inside the server", _peer_name(stream))
+
+
+def _going_down(_stream: ServerStream) -> CallFailed:
+    return CallFailed(StatusCode.UNAVAILABLE, "the server is going down")
 
 
 async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -> None:

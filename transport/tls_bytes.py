@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES: Final = 64 * 1024
 _RECORD_BYTES_MAX: Final = 16 * 1024
+_PIECE_BYTES: Final = 8 * _RECORD_BYTES_MAX
+"""Octets that are encrypted and sent in one go."""
 _GOODBYE_S: Final = 2.0
 _NOT_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
@@ -106,13 +108,16 @@ class TlsBytes:
                 return 0  # HTTP/2 tells the end by itself: a missing close_notify takes nothing from anybody
 
     async def send(self, buffers: list[Buffer]) -> None:
-        """See `ByteStream`."""
-        try:
-            # A record each: frame headers are not worth one of their own.
-            self._object.write(buffers[0] if len(buffers) == 1 else b"".join(buffers))
-        except ssl.SSLError as error:
-            raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
-        await self._flush()
+        """See `ByteStream`.
+
+        A piece at a time: what is sent of a long message is decrypted at the peer while the next piece is encrypted.
+        """
+        for piece in _pieces(buffers):
+            try:
+                self._object.write(piece)
+            except ssl.SSLError as error:
+                raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+            await self._flush()
 
     async def send_end(self) -> None:
         """See `ByteStream`."""
@@ -189,6 +194,23 @@ class TlsBytes:
             await self.send_end()
             while await self._fill():
                 pass
+
+
+def _pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
+    """The same octets in pieces worth an encryption: frame headers are not worth a record of their own."""
+    parts: list[memoryview] = []
+    room = _PIECE_BYTES
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            parts.append(view[:room])
+            yield b"".join(parts)
+            view, parts, room = view[room:], [], _PIECE_BYTES
+        if view:
+            parts.append(view)
+            room -= len(view)
+    if parts:
+        yield b"".join(parts)
 
 
 @contextlib.contextmanager

@@ -58,7 +58,7 @@ async def test_calls_that_do_not_end_get_the_last_word(
             nursery.start_soon(call)
             await trio.testing.wait_all_tasks_blocked()
             start = trio.current_time()
-            assert not await server.drain(7, LAST_WORD)
+            assert not await server.drain(7, lambda _: LAST_WORD)
             assert trio.current_time() - start == pytest.approx(7)
         assert server.statistics().connections == 0
     ((received, failure),) = results
@@ -117,7 +117,7 @@ async def test_consumer_that_stands_still_is_told_too(autojump_clock: trio.testi
     ):
         await trio.testing.wait_all_tasks_blocked()
         start = trio.current_time()
-        assert not await server.drain(3, LAST_WORD)
+        assert not await server.drain(3, lambda _: LAST_WORD)
         assert trio.current_time() - start == pytest.approx(3 + 2)
         assert [len(await stream.receive()) for _ in range(2)] == [400, 400]
         with pytest.raises(CallFailed, match="not any longer"):
@@ -137,7 +137,7 @@ async def test_complete_answer_is_never_cut_short(autojump_clock: trio.testing.M
         client.open_stream("/answer") as stream,
     ):
         await trio.testing.wait_all_tasks_blocked()
-        assert not await server.drain(3, LAST_WORD)
+        assert not await server.drain(3, lambda _: LAST_WORD)
         for _ in range(5):
             assert len(await stream.receive()) == 400
         assert await stream.receive() is None

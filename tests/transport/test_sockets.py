@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ import transport
 from tests.support import wire
 from tests.transport.test_shell import check_echo, echo
 from transport import ConnectionLost, ServerStream, TransportConfig
-from transport.byte_streams import SocketBytes, host_port
+from transport.byte_streams import SocketBytes, host_port, keep_short
 
 pytestmark = pytest.mark.socket
 
@@ -193,6 +194,30 @@ async def test_write_of_very_many_buffers() -> None:
         while len(received) < len(expected):
             received += await right.receive_some()
         assert received == expected
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the round trip")
+async def test_kernel_buffers_little_for_a_near_peer() -> None:
+    """Towards a peer on the same machine the kernel's send buffer is what was asked for; without asking, its own."""
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, lambda stream: stream.receive_some(), 0)
+        async with await trio.open_tcp_stream("127.0.0.1", listeners[0].socket.getsockname()[1]) as stream:
+            own = stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+            keep_short(stream.socket, 0)
+            assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == own
+            keep_short(stream.socket, 50_000)
+            assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 50_000
+        nursery.cancel_scope.cancel()
+
+
+async def test_only_tcp_is_kept_short() -> None:
+    """A socket that has no round trip is left as it is."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.socket.from_stdlib_socket(end) for end in (ours, theirs))
+    with left, right:
+        own = left.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        keep_short(left, 50_000)
+        assert left.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == own
 
 
 async def test_socket_that_takes_nothing() -> None:

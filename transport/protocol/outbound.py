@@ -46,6 +46,7 @@ class Outbound:
         room: Callable[[StreamCore], None],
     ) -> None:
         self._frame_bytes = config.outbound_frame_bytes_max
+        self._shared_bytes = config.shared_frame_bytes_max
         self._backlog_bytes_max = config.control_backlog_bytes_max
         self._send_buffer_bytes = config.send_buffer_bytes
         self._finish = finish
@@ -62,11 +63,14 @@ class Outbound:
         """Seconds of the shell's clock, as far as it was told."""
         self.peer_frame_bytes_max = frames_min = 16_384
         self._frame_limit = min(self._frame_bytes, frames_min)
+        """Of a stream that sends alone."""
+        self._shared_limit = min(self._shared_bytes, self._frame_limit)
 
     def set_peer_frame_bytes_max(self, size: int) -> None:
         """Follow the peer's SETTINGS_MAX_FRAME_SIZE."""
         self.peer_frame_bytes_max = size
         self._frame_limit = min(self._frame_bytes, size)
+        self._shared_limit = min(self._shared_bytes, self._frame_limit)
 
     def control(self, data: bytes) -> None:
         """Queue frames other than DATA; they overtake all DATA."""
@@ -152,7 +156,7 @@ class Outbound:
             if stream.outgoing_bytes:
                 count = min(
                     stream.outgoing_bytes,
-                    self._frame_limit,
+                    self._shared_limit if self._round else self._frame_limit,
                     stream.send_window.available,
                     self._window_available,
                 )

@@ -225,6 +225,23 @@ def test_streams_take_turns() -> None:
     assert wire.only(answered, wire.DATA, 21)
 
 
+def test_stream_that_sends_alone_sends_longer_frames() -> None:
+    """While others wait to send a frame is short, for they wait for its end; alone it may be long."""
+    config = TransportConfig(outbound_frame_bytes_max=60_000, shared_frame_bytes_max=20_000)
+    peer = Peer(config=config)
+    peer.send(
+        wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20), (wire.MAX_FRAME_SIZE, 1 << 20)),
+        wire.window_update(0, 1 << 20),
+    )
+    streams = [peer.request(1), peer.request(3)]
+    for stream, size in zip(streams, (79_995, 19_995), strict=True):
+        peer.core.send_message(stream, [bytes(size)])
+    frames_sent = wire.only(wire.parse(sent(peer.core)), wire.DATA)
+    assert [(frame.stream_id, len(frame.payload)) for frame in frames_sent] == [
+        (1, 20_000), (3, 20_000), (1, 60_000),
+    ]  # fmt: skip
+
+
 def test_waiting_for_the_connections_window_keeps_its_order() -> None:
     """Streams without connection window wait in line; what is worth a frame goes to the first."""
     peer = Peer(config=TransportConfig(outbound_frame_bytes_max=65_535))
