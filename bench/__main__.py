@@ -58,22 +58,31 @@ def demo(output: Path, rounds: int, seed: int) -> None:
     "--size", "sizes", type=click.IntRange(1), multiple=True, help="Message bytes; may be repeated."
 )
 @click.option("--streams", type=click.IntRange(1), multiple=True, help="Concurrent calls; may be repeated.")
+@click.option("--tls/--plaintext", "tls", default=None, help="Only this; both by default.")
 def transport(
-    output: Path | None, rounds: int, megabytes: int, sizes: tuple[int, ...], streams: tuple[int, ...]
+    output: Path | None,
+    rounds: int,
+    megabytes: int,
+    sizes: tuple[int, ...],
+    streams: tuple[int, ...],
+    tls: bool | None,
 ) -> None:
     """Server streaming by weir's transport, by grpcio and by bare TCP.
 
-    Example: python -m bench transport --size 4096 --size 65536 --streams 1
+    Takes about ten minutes. Example: python -m bench transport --size 4096 --size 65536 --streams 1 --plaintext
     """
     from bench.transport import MESSAGE_SIZES, run
 
-    run(
-        output,
-        Console(),
-        rounds=rounds,
-        megabytes=megabytes,
-        sizes=sizes or MESSAGE_SIZES,
-        streams=streams or (1, 16),
+    _judge(
+        run(
+            output,
+            Console(),
+            rounds=rounds,
+            megabytes=megabytes,
+            sizes=sizes or MESSAGE_SIZES,
+            streams=streams or (1, 16),
+            tls=(False, True) if tls is None else (tls,),
+        )
     )
 
 
@@ -158,6 +167,116 @@ def budgets(output: Path | None) -> None:
     from bench.budgets import run
 
     _judge(run(output, Console()))
+
+
+@main.command()
+@_json
+@click.option("--seeds", type=click.IntRange(1), default=500, show_default=True, help="How many runs.")
+@click.option("--first-seed", type=int, default=0, show_default=True, help="Seed of the first of them.")
+@click.option("--seed", type=int, default=None, help="Only this one.")
+@click.option("--verbose", "-v", is_flag=True, help="Print everything that happens.")
+def simulate(output: Path | None, seeds: int, first_seed: int, seed: int | None, verbose: bool) -> None:
+    """Server, clients, writers and network in one seeded run on a virtual clock; every row is judged.
+
+    Example: python -m bench simulate --seeds 5000 --json simulate.json
+    """
+    from bench.simulate import run
+
+    if seed is not None:
+        first_seed, seeds = seed, 1
+    _judge(run(output, Console(), seeds=seeds, first_seed=first_seed, verbose=verbose))
+
+
+@main.command()
+@_json
+@click.option(
+    "--quick", is_flag=True, help="Little of everything, in less than a minute; ratios are not judged."
+)
+@click.option(
+    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
+)
+def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
+    """Push, session, token, cursor and as-of pages: speed, what the server keeps, cuts, writers, isolation.
+
+    Takes about six minutes. Example: python -m bench continuation --json c.json --plots docs/plots
+    """
+    from bench.continuation.comparison import FULL, QUICK, run
+
+    _judge(run(output, plots, Console(), scale=QUICK if quick else FULL))
+
+
+@main.command("as-of")
+@_json
+@click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")
+@click.option(
+    "--changes", type=click.IntRange(0), default=1_000_000, show_default=True, help="Since the offset."
+)
+@click.option(
+    "--memory-mib", type=click.IntRange(1), default=64, show_default=True, help="What the overlay may take."
+)
+def as_of(output: Path | None, rows: int, changes: int, memory_mib: int) -> None:
+    """A bucket as of an offset that many changes have passed since: how fast, and in how much memory?
+
+    Takes less than a minute. Example: python -m bench as-of --rows 100000 --changes 100000 --memory-mib 4
+    """
+    from bench.as_of import run
+
+    _judge(run(output, Console(), rows=rows, changes=changes, memory_mib=memory_mib))
+
+
+@main.command()
+@_json
+@click.option("--rows", type=click.IntRange(100), default=3000, show_default=True, help="Of the table.")
+@click.option(
+    "--positions",
+    default="all",
+    show_default=True,
+    help="`frames`: every end of a frame; `all`: those, and places inside; or a number of ends of frames.",
+)
+@click.option(
+    "--inside",
+    type=click.IntRange(0),
+    default=200,
+    show_default=True,
+    help="Places inside frames, by chance.",
+)
+@click.option("--store", type=click.Choice(["memory", "rocks"]), default="memory", show_default=True)
+@click.option("--only", multiple=True, metavar="NAME", help="Only this scenario; may be repeated.")
+@click.option("--seed", type=int, default=4, show_default=True, help="Chooses what is left to chance.")
+def cuts(
+    output: Path | None,
+    rows: int,
+    positions: str,
+    inside: int,
+    store: str,
+    only: tuple[str, ...],
+    seed: int,
+) -> None:
+    """Scans cut at every place, in every model: is a row lost or repeated, or a digest changed?
+
+    Takes several minutes. Example: python -m bench cuts --rows 1000 --only quiet --only killed
+    """
+    from bench.cuts import NAMES, run
+
+    if positions not in ("all", "frames") and not positions.isdecimal():
+        raise click.BadParameter("all, frames, or a number", param_hint="--positions")
+    if unknown := set(only) - set(NAMES):
+        raise click.BadParameter(
+            f"no scenario {sorted(unknown)}; there are {', '.join(NAMES)}", param_hint="--only"
+        )
+    rocks = store == "rocks"
+    _judge(
+        run(
+            output,
+            Console(),
+            keys=rows,
+            positions=positions,
+            inside=inside,
+            rocks=rocks,
+            names=only,
+            seed=seed,
+        )
+    )
 
 
 def _judge(bars: Sequence[Bar]) -> None:

@@ -120,7 +120,8 @@ class Consumer:
         async with self._proxy.open_path(fault, self._dice.randrange(BREAK_BYTES_MAX)) as path:
             try:
                 with trio.fail_after(TRYING_S_MAX):
-                    async with scanner.connect(path.endpoint) as client:
+                    # A scan that goes on by itself would hide whether its failure had a reason.
+                    async with scanner.connect(path.endpoint, retries=0) as client:
                         for _ in range(self._dice.randint(1, SCANS_PER_CONNECTION_MAX)):
                             await self._scan(await client.table(TABLE), kind)
             except (scanner.TooManyScans, scanner.SessionExpired):

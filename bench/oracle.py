@@ -80,7 +80,7 @@ class BucketHistory:
         Args:
             offset: Not inside a commit, at most `end_offset`; nothing before it can be judged any more.
         """
-        later = BucketHistory(self._state(offset, self.commits), offset, self.primary_key)
+        later = BucketHistory(self.state(offset), offset, self.primary_key)
         later.commits = [commit for commit in self.commits if commit.start_offset >= offset]
         return later
 
@@ -106,6 +106,14 @@ class BucketHistory:
             return [Violation("torn", detail)]
         expected = self._state(offset, commits)
         return list(_differences(expected, scanned.select(expected.column_names), self.primary_key))
+
+    def state(self, offset: int) -> pa.Table:
+        """The rows at an offset, in no order.
+
+        Args:
+            offset: Not inside a commit, `base_offset` to `end_offset`.
+        """
+        return self._state(offset, self.commits)
 
     def _state(self, offset: int, commits: Sequence[Commit]) -> pa.Table:
         latest: dict[Key, Row | None] = {}

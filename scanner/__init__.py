@@ -4,9 +4,10 @@ Everything public is here; modules below are reached through it, but for `scanne
 command line in `scanner.cli`.
 """
 
-from scanner.admin import DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
-from scanner.client import Client, Scan, Table, connect
+from scanner.admin import CheckpointInfo, DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
+from scanner.client import Client, connect
 from scanner.client_security import read_token, tls
+from scanner.client_table import Scan, Table
 from scanner.digest import combine_digests
 from scanner.errors import (
     ArgumentInvalid,
@@ -42,6 +43,7 @@ from scanner.errors import (
     Unauthenticated,
 )
 from scanner.expressions import Column, Condition, col
+from scanner.lease_client import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
 from scanner.scan import ScanMode, ScanSource
 from scanner.statistics import BucketStatistics, ScanStatistics
 from scanner.table import TableDescription
@@ -54,6 +56,7 @@ __all__ = [
     "Batches",
     "BucketNotFound",
     "BucketStatistics",
+    "CheckpointInfo",
     "Client",
     "Column",
     "ColumnNotFound",
@@ -64,8 +67,14 @@ __all__ = [
     "Draining",
     "InternalError",
     "KeyInvalid",
+    "Lease",
+    "LeaseInfo",
     "LeaseNotFound",
+    "LeaseState",
+    "LeaseTarget",
+    "LeasedBucket",
     "NotLeader",
+    "NotLeased",
     "OffsetOutOfRange",
     "OffsetRange",
     "PermissionDenied",

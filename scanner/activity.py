@@ -66,8 +66,16 @@ class ActivityStatistics:
     `cut_off`: the client or its connection went away."""
     scan_rows: int
     """Rows that ended push scans delivered."""
+    scans_parked: int
+    """Times that a push scan was parked."""
+    scans_resumed: Mapping[str, int]
+    """Times that a scan was continued, or opened as of an offset, by what it was read from then: a `Rung`."""
     sessions_opened: int
     """Sessions of the pull model."""
+    checkpoints_made: int
+    """Checkpoints of buckets."""
+    log_changes_dropped: int
+    """Changes that retention cut off the changelogs."""
     commits: HistogramSnapshot
     """Seconds that each group commit took, its fsync included."""
     commit_writes: int
@@ -84,7 +92,11 @@ class Activity:
     scans_opened: int = 0
     scans_ended: Counter[str] = field(default_factory=Counter)
     scan_rows: int = 0
+    scans_parked: int = 0
+    scans_resumed: Counter[str] = field(default_factory=Counter)
     sessions_opened: int = 0
+    checkpoints_made: int = 0
+    log_changes_dropped: int = 0
     commits: Histogram = field(default_factory=lambda: Histogram(COMMIT_SECONDS))
     commit_writes: int = 0
     commit_rows: int = 0
@@ -96,7 +108,11 @@ class Activity:
             scans_opened=self.scans_opened,
             scans_ended=dict(self.scans_ended),
             scan_rows=self.scan_rows,
+            scans_parked=self.scans_parked,
+            scans_resumed=dict(self.scans_resumed),
             sessions_opened=self.sessions_opened,
+            checkpoints_made=self.checkpoints_made,
+            log_changes_dropped=self.log_changes_dropped,
             commits=self.commits.freeze(),
             commit_writes=self.commit_writes,
             commit_rows=self.commit_rows,
@@ -111,6 +127,8 @@ class HolderKind(enum.Enum):
     """A push stream."""
     SESSION = "session"
     """A session of the pull model."""
+    PAGE = "page"
+    """A page that is being made, or, between two calls, what is kept for the next one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,12 @@ from typing import Final
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from transport import StallReason, StallTimes
 
-_HOLDERS: Final = {pb.SnapshotInfo.HOLDER_STREAM: "stream", pb.SnapshotInfo.HOLDER_SESSION: "session"}
+_HOLDERS: Final = {
+    pb.SnapshotInfo.HOLDER_STREAM: "stream",
+    pb.SnapshotInfo.HOLDER_SESSION: "session",
+    pb.SnapshotInfo.HOLDER_PAGE: "page",
+    pb.SnapshotInfo.HOLDER_LINGERING: "lingering",
+}
 _REASONS: Final = len(StallReason)
 
 
@@ -29,7 +34,9 @@ class ScanInfo:
     iterator_open: bool
     """Whether a RocksDB iterator and snapshot are held now."""
     pinned_s: float
-    """For how long they have been held."""
+    """For how long they have been held; 0: they are not."""
+    parked: bool = False
+    """The scan could send nothing for a while and gave them up; it goes on when it can."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,12 +97,26 @@ class SnapshotInfo:
 
     scan: ScanInfo
     holder: str
-    """`stream` or `session`; empty while it is being opened."""
+    """`stream`, `session` or `page`; empty while it is being opened."""
     connection_id: int
     """Of the call that opened it, as `stream_id`."""
     stream_id: int
     peer: str
     principal: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointInfo:
+    """A state of a bucket that is kept on the server's disk."""
+
+    bucket: int
+    checkpoint_id: int
+    log_offset: int
+    """The state: the changes with a smaller offset, and no other."""
+    timestamp_us: int
+    """When it was made, in microseconds since 1970 UTC."""
+    leases: int
+    """How many leases keep it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +167,17 @@ def snapshot_from_proto(info: pb.SnapshotInfo) -> SnapshotInfo:
     )
 
 
+def checkpoint_from_proto(info: pb.CheckpointInfo) -> CheckpointInfo:
+    """Read one checkpoint."""
+    return CheckpointInfo(
+        bucket=info.bucket,
+        checkpoint_id=info.checkpoint_id,
+        log_offset=info.log_offset,
+        timestamp_us=info.timestamp_us,
+        leases=info.leases,
+    )
+
+
 def _reason(number: int) -> StallReason:
     return StallReason(number) if 0 <= number < _REASONS else StallReason.RUNNING
 
@@ -167,4 +199,5 @@ def _scan_from_proto(info: pb.ScanInfo) -> ScanInfo:
         log_behind=info.log_behind,
         iterator_open=info.iterator_open,
         pinned_s=info.pinned_ms / 1000,
+        parked=info.parked,
     )

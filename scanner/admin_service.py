@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
     from scanner.buckets import OpenScan, ServedBucket
     from scanner.catalog import Catalog
+    from scanner.snapshots import SharedSnapshot
     from transport import ServerStream, StallTimes
 
 _HOLDERS = {
     HolderKind.STREAM: pb.SnapshotInfo.HOLDER_STREAM,
     HolderKind.SESSION: pb.SnapshotInfo.HOLDER_SESSION,
+    HolderKind.PAGE: pb.SnapshotInfo.HOLDER_PAGE,
 }
 _REASONS = {reason: f"STALL_REASON_{reason.name}" for reason in StallReason}
 
@@ -90,7 +92,7 @@ class AdminService:
         return pb.ListStreamsResponse(streams=streams).SerializeToString()
 
     async def list_snapshots(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with every scan that pins a state.
+        """Answer with every scan that pins a state, and with the snapshots that nobody uses now and that linger.
 
         Raises:
             PermissionDenied: The caller may not administer the server.
@@ -100,7 +102,13 @@ class AdminService:
         found = [
             _snapshot_info(table, index, bucket, scan)
             for table, index, bucket, scan in self._catalog.open_scans()
+            if wanted in {"", table} and not scan.parked
+        ]
+        found += [
+            _lingering_info(table, index, bucket, lingering)
+            for table, index, bucket in self._catalog.open_buckets()
             if wanted in {"", table}
+            for lingering in bucket.snapshots.lingering
         ]
         found.sort(key=lambda each: (each.scan.table, each.scan.bucket, each.scan.log_offset))
         return pb.ListSnapshotsResponse(snapshots=found).SerializeToString()
@@ -166,9 +174,29 @@ def _scan_info(table: str, index: int, bucket: ServedBucket, scan: OpenScan[Any]
         rows=source.rows,
         log_offset=source.log_offset,
         log_behind=max(0, bucket.storage.log_end - source.log_offset),
-        iterator_open=True,
-        pinned_ms=round((trio.current_time() - scan.opened_at) * 1000),
+        iterator_open=not scan.parked,
+        pinned_ms=0 if scan.parked else _age_ms(scan.opened_at),
+        parked=scan.parked,
     )
+
+
+def _age_ms(since: float) -> int:
+    return round((trio.current_time() - since) * 1000)
+
+
+def _lingering_info(
+    table: str, index: int, bucket: ServedBucket, lingering: SharedSnapshot
+) -> pb.SnapshotInfo:
+    log_offset = lingering.snapshot.log_offset
+    scan = pb.ScanInfo(
+        table=table,
+        bucket=index,
+        log_offset=log_offset,
+        log_behind=max(0, bucket.storage.log_end - log_offset),
+        iterator_open=True,
+        pinned_ms=_age_ms(lingering.opened_at),
+    )
+    return pb.SnapshotInfo(scan=scan, holder=pb.SnapshotInfo.HOLDER_LINGERING)
 
 
 def _snapshot_info(table: str, index: int, bucket: ServedBucket, scan: OpenScan[Any]) -> pb.SnapshotInfo:

@@ -1,4 +1,4 @@
-"""A bucket as the service sees it: group commit, scans opened between commits, and an end that waits for them.
+"""A bucket as the service sees it: group commit, what happens between commits, and an end that waits for its scans.
 
 Invariants:
 
@@ -7,6 +7,7 @@ Invariants:
 2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
+5. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -24,6 +26,8 @@ import trio
 
 from scanner.activity import Activity, Holder
 from scanner.errors import InternalError, ScannerError, StoreClosed
+from scanner.pins import LogPin, LogPins
+from scanner.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
 
 if TYPE_CHECKING:
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
-SourceT = TypeVar("SourceT", bound=Source, covariant=True)
+SourceT = TypeVar("SourceT", bound=Source)
 
 
 @dataclass(slots=True, eq=False)
@@ -68,16 +72,27 @@ class PendingWrite:
 
 
 class OpenScan(Generic[SourceT]):
-    """A source that its bucket knows of, so that the bucket can end it."""
+    """A source that its bucket knows of, so that the bucket can end it. Made by `ServedBucket.admit`.
 
-    def __init__(self, bucket: ServedBucket, source: SourceT) -> None:
+    Args:
+        bucket: Whose scan it is.
+        source: What is read.
+        hold: The snapshot that the source reads; None: it reads something that is not shared.
+    """
+
+    def __init__(self, bucket: ServedBucket, source: SourceT, hold: SnapshotHold | None) -> None:
         self._bucket = bucket
+        self._hold = hold
         self.source = source
+        """While parked, one that is closed: it still tells schema, log offset, rows, digest and position."""
+        self.pin: LogPin | None = None
+        """What keeps the log from which the scan can be rebuilt; released with the scan."""
+        self.parked = False
         self.ended_by: ScannerError | None = None
         """Why the bucket ended it; whoever drives the source looks here before every step."""
         self._on_end: Callable[[ScannerError], None] | None = None
         self.opened_at = trio.current_time()
-        """Seconds of trio's clock."""
+        """When it was opened, or reopened; seconds of trio's clock."""
         self.holder: Holder | None = None
         """Who keeps it open; set by whoever opened it."""
 
@@ -87,9 +102,39 @@ class OpenScan(Generic[SourceT]):
         if self.ended_by is not None:
             callback(self.ended_by)
 
-    def close(self) -> None:
-        """Free the source. Idempotent."""
+    def finish(self, *, linger: bool = False) -> None:
+        """Free what is in storage: nothing more will be read. Idempotent.
+
+        Args:
+            linger: The scan may be continued soon.
+        """
         self.source.close()
+        if self._hold is not None:
+            # The snapshot under a rebuilt state is no help to whoever continues the scan.
+            self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
+            self._hold = None
+
+    def park(self) -> None:
+        """Give up what is in storage, and the rows that were read and not taken; they will be read again."""
+        self.finish()
+        self.parked = True
+        self._bucket.activity.scans_parked += 1
+
+    def reopen(self, source: SourceT, hold: SnapshotHold | None) -> None:
+        """Go on with a source of the same state that begins where this one stood."""
+        self.source, self._hold = source, hold
+        self.parked = False
+        self.opened_at = trio.current_time()
+
+    def close(self, *, linger: bool = False) -> None:
+        """Free the source and the log. Idempotent.
+
+        Args:
+            linger: The scan may be continued soon.
+        """
+        self.finish(linger=linger)
+        if self.pin is not None:
+            self.pin.release()
         self._bucket.forget(self)
 
     def end(self, error: ScannerError) -> None:
@@ -109,6 +154,7 @@ class ServedBucket:
         nursery: Runs the commits; must outlive the bucket's writes.
         run_blocking: Runs one commit.
         activity: Counts the commits.
+        pool: Of the server, for its snapshots; None: one of its own.
     """
 
     def __init__(
@@ -118,13 +164,20 @@ class ServedBucket:
         nursery: trio.Nursery,
         run_blocking: RunBlocking,
         activity: Activity | None = None,
+        pool: SnapshotPool | None = None,
     ) -> None:
         self.storage = bucket
+        self.snapshots = SnapshotRegistry(
+            bucket, pool or SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
+        )
+        self.pins = LogPins()
+        """What keeps its log."""
         self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking
-        self._activity = activity or Activity()
-        self._between_commits = trio.Lock()
+        self.activity = activity or Activity()
+        self._commits = trio.Lock()
+        """Held by a commit, and by what must not run beside one."""
         self._queue: deque[PendingWrite] = deque()
         self._committing = False
         self._room = trio.Event()
@@ -133,14 +186,26 @@ class ServedBucket:
         self._retired_by: ScannerError | None = None
 
     @property
-    def scans_open(self) -> int:
-        """Scans that hold, or may hold, an iterator and a snapshot."""
-        return len(self._scans)
-
-    @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
-        """Those scans, in no order."""
+        """Scans that are not closed, parked ones included, in no order."""
         return tuple(self._scans)
+
+    @asynccontextmanager
+    async def between_commits(self) -> AsyncIterator[None]:
+        """Run the block while no commit runs, so that `storage` shows one state, all of it durable.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+
+        Waits:
+            For the commit that runs now, if one does.
+
+        Cancellation:
+            The block does not run.
+        """
+        async with self._commits:
+            self.check_served()
+            yield
 
     async def wait_room(self) -> None:
         """Wait until the queue of writes has room.
@@ -160,7 +225,7 @@ class ServedBucket:
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
-        self._check_served()
+        self.check_served()
         write = PendingWrite(mutations)
         self._queue.append(write)
         if len(self._queue) >= self._config.write_queue_requests_max:
@@ -170,28 +235,18 @@ class ServedBucket:
             self._nursery.start_soon(self._commit_queued)
         return write
 
-    async def open_scan(self, make: Callable[[Bucket], SourceT]) -> OpenScan[SourceT]:
-        """Open a source between two commits.
+    def admit(self, source: SourceT, hold: SnapshotHold | None = None) -> OpenScan[SourceT]:
+        """Take a source, made between two commits, for one of this bucket's scans.
 
         Args:
-            make: Makes the source; does not wait.
-
-        Raises:
-            ScannerError: The bucket is retired, or whatever `make` raises.
-
-        Waits:
-            For the commit that runs now, if one does.
-
-        Cancellation:
-            No effect: nothing is open.
+            source: The scan's own from now on.
+            hold: What the source reads; the scan's own from now on.
         """
-        async with self._between_commits:
-            self._check_served()
-            scan = OpenScan(self, make(self.storage))
-            self._scans.add(scan)
-            return scan
+        scan = OpenScan(self, source, hold)
+        self._scans.add(scan)
+        return scan
 
-    def forget(self, scan: OpenScan[SourceT]) -> None:
+    def forget(self, scan: OpenScan[Any]) -> None:
         """A scan of this bucket has been closed."""
         self._scans.discard(scan)
         if not self._scans:
@@ -209,15 +264,21 @@ class ServedBucket:
         self._retired_by = reason
         for scan in list(self._scans):
             scan.end(reason)
-        async with self._between_commits:
+        async with self._commits:
             self._settle(list(self._queue), reason)
             self._queue.clear()
             self._room.set()
         while self._scans:
             self._idle = trio.Event()
             await self._idle.wait()
+        self.snapshots.close()
 
-    def _check_served(self) -> None:
+    def check_served(self) -> None:
+        """See that the bucket is not retired.
+
+        Raises:
+            ScannerError: It is; this says why.
+        """
         if self._retired_by is not None:
             raise type(self._retired_by)(self._retired_by.message)
 
@@ -225,7 +286,7 @@ class ServedBucket:
         """Commit until the queue is empty: a task for as long as there is something to write."""
         try:
             while self._queue:
-                async with self._between_commits:
+                async with self._commits:
                     await self._commit(self._take())
         finally:
             self._committing = False
@@ -257,14 +318,14 @@ class ServedBucket:
             for write, range_ in zip(writes, offsets, strict=True):
                 write.offsets = range_
                 write.settled.set()
-            self._activity.commits.observe(trio.current_time() - started_at)
-            self._activity.commit_writes += len(writes)
-            self._activity.commit_rows += sum(len(write.mutations) for write in writes)
+            self.activity.commits.observe(trio.current_time() - started_at)
+            self.activity.commit_writes += len(writes)
+            self.activity.commit_rows += sum(len(write.mutations) for write in writes)
         except ScannerError as failure:
-            self._activity.commits_failed += 1
+            self.activity.commits_failed += 1
             error = failure
         except Exception as failure:
-            self._activity.commits_failed += 1
+            self.activity.commits_failed += 1
             _logger.exception("a commit of %d writes failed in an unforeseen way", len(writes))
             error = InternalError(
                 f"the commit failed ({type(failure).__name__}); the server's log has the details"

@@ -16,6 +16,7 @@ import trio
 from scanner.activity import Activity
 from scanner.buckets import OpenScan, ServedBucket
 from scanner.errors import BucketNotFound, TableNotFound
+from scanner.snapshots import SnapshotPool
 
 if TYPE_CHECKING:
     from scanner.config import ScannerConfig
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 class ServedTable:
     """A table with its codecs, and its buckets as far as somebody has used them."""
 
-    def __init__(self, description: TableDescription, key_codec: KeyCodec, row_codec: RowCodec) -> None:
+    def __init__(
+        self, table_id: int, description: TableDescription, key_codec: KeyCodec, row_codec: RowCodec
+    ) -> None:
+        self.table_id = table_id
+        """Tells it from a table that had its name before."""
         self.description = description
         self.key_codec = key_codec
         self.row_codec = row_codec
@@ -61,20 +66,34 @@ class Catalog:
         self._nursery = nursery
         self._run_blocking = run_blocking
         self.activity = activity or Activity()
+        self.snapshots = SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
+        """What the buckets' snapshots share."""
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
 
-    @property
-    def scans_open(self) -> int:
-        """Open scans of all buckets, those of sessions included."""
-        return sum(bucket.scans_open for table in self._tables.values() for bucket in table.buckets.values())
-
     def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
-        """Every open scan with the name of its table, the index of its bucket, and the bucket."""
+        """Every scan that is not closed, with the name of its table, the index of its bucket, and the bucket."""
+        for name, index, bucket in self.open_buckets():
+            for scan in bucket.open_scans:
+                yield name, index, bucket, scan
+
+    def open_buckets(self) -> Iterator[tuple[str, int, ServedBucket]]:
+        """Every bucket that somebody has used, with the name of its table and its index."""
         for name, table in self._tables.items():
             for index, bucket in table.buckets.items():
-                for scan in bucket.open_scans:
-                    yield name, index, bucket, scan
+                yield name, index, bucket
+
+    def has(self, name: str, table_id: int) -> bool:
+        """Whether a table is there: this one, and not another one of its name."""
+        try:
+            return self._store.table_id(name) == table_id
+        except TableNotFound:
+            return False
+
+    def close_snapshots(self) -> None:
+        """Close what lingers, and what is still held; when nothing reads any more."""
+        for _, _, bucket in self.open_buckets():
+            bucket.snapshots.close()
 
     async def descriptions(self) -> list[TableDescription]:
         """All tables, by name."""
@@ -125,7 +144,12 @@ class Catalog:
             if served is None:
                 storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
                 served = table.buckets[index] = ServedBucket(
-                    storage, self._config, self._nursery, self._run_blocking, self.activity
+                    storage,
+                    self._config,
+                    self._nursery,
+                    self._run_blocking,
+                    self.activity,
+                    self.snapshots,
                 )
         return served
 
@@ -164,4 +188,9 @@ class Catalog:
 
     def _load(self, name: str) -> ServedTable:
         description = self._store.table(name)
-        return ServedTable(description, self._store.key_codec(name), self._store.row_codec(name))
+        return ServedTable(
+            self._store.table_id(name),
+            description,
+            self._store.key_codec(name),
+            self._store.row_codec(name),
+        )

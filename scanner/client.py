@@ -6,31 +6,40 @@ Every exception that leaves it is a `ScannerError`, or one of trio's about the c
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
 
-import pyarrow as pa
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
-import transport
-from scanner.admin import DrainBegun, SnapshotInfo, StreamInfo, snapshot_from_proto, stream_from_proto
-from scanner.client_security import credentials_metadata
+from scanner.admin import (
+    CheckpointInfo,
+    DrainBegun,
+    SnapshotInfo,
+    StreamInfo,
+    checkpoint_from_proto,
+    snapshot_from_proto,
+    stream_from_proto,
+)
+from scanner.client_table import Table
+from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ServerUnavailable, Unauthenticated
-from scanner.nesting import bare
+from scanner.errors import ArgumentInvalid
+from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
-from scanner.scan import ScanBuilder, ScanPlan
+from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.table import TableDescription
-from scanner.table_scan import Batches, open_scan
-from scanner.transport_errors import translated
-from scanner.writer import OffsetRange, OnAcknowledged, Rows, Writer, WriteResult, open_writer
+from scanner.unary import call_unary
 
 if TYPE_CHECKING:
     import ssl
+    from random import Random
 
-PORT_DEFAULT: Final = 9123
+    import pyarrow as pa
+
+    from transport import TransportConfig
+
 BUCKETS_DEFAULT: Final = 4
 _TABLES: Final = "/weir.v1.Tables/"
 _ADMIN: Final = "/weir.v1.Admin/"
@@ -39,20 +48,23 @@ _DRAIN_S_END: Final = 4_000_000
 
 _Reply = TypeVar("_Reply", bound=Message)
 
-Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
-"""Primary keys: an Arrow table of the key columns, or tuples in key order, or dicts."""
-
 
 @asynccontextmanager
 async def connect(
     endpoint: str,
     *,
-    config: transport.TransportConfig | None = None,
+    config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | None = None,
     token: str | None = None,
     insecure_token: bool = False,
+    retries: int = RETRIES_DEFAULT,
+    dice: Random | None = None,
+    dial: Dial | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a server for the length of a block.
+
+    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself; a write
+    that is cut fails.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.
@@ -60,12 +72,16 @@ async def connect(
         ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
         token: Bearer token that proves who calls; see `scanner.read_token`.
         insecure_token: Send the token in plaintext, even to another machine.
+        retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
+            come at once. This first connection is tried once.
+        dice: Draws the delays between attempts; None: seeded by the system.
+        dial: Makes a connection instead of TCP to the endpoint, such as one in memory; OSError: nobody answers.
 
     Yields:
         The client.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read, or the token may not be sent there.
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
 
@@ -80,46 +96,20 @@ async def connect(
         ...             print(batch)
     """
     host, port = parse_endpoint(endpoint)
-    metadata = credentials_metadata(token, host, ssl_context, insecure_token=insecure_token)
-    connection = transport.connect(
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
+        raise ArgumentInvalid(f"retries must be a whole number, 0..{RETRIES_MAX}, not {retries!r}")
+    connect_once = connect_by_tcp(
         host,
         port,
-        config=config or transport.TransportConfig(),
+        config=config,
         ssl_context=ssl_context,
-        metadata=metadata,
-        # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
-        allocate=pa.allocate_buffer,
+        token=token,
+        insecure_token=insecure_token,
+        dial=dial,
     )
-    opened = False
-    try:
-        async with bare(connection) as client:
-            opened = True
-            yield Client(client, endpoint)
-    except transport.TransportError as error:
-        if opened:
-            raise
-        if transport.certificate_refused(error):
-            raise Unauthenticated(
-                f"the server at {host}:{port} wants another certificate: {error}"
-            ) from error
-        if isinstance(error, transport.TlsFailed):
-            raise ServerUnavailable(str(error)) from error
-        raise ServerUnavailable(f"no weir server answers at {host}:{port}: {error}") from error
-
-
-def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Split `HOST:PORT`.
-
-    Raises:
-        ArgumentInvalid: It is neither that nor `HOST`.
-    """
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or endpoint.endswith("]"):
-        host, port = endpoint, str(PORT_DEFAULT)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
-    return host, int(port)
+    policy = RetryPolicy(retries=retries)
+    async with open_connection(connect_once, f"{host}:{port}", policy=policy, dice=dice) as connection:
+        yield Client(connection, endpoint)
 
 
 class Client:
@@ -130,7 +120,7 @@ class Client:
         endpoint: Names the server.
     """
 
-    def __init__(self, connection: transport.Client, endpoint: str) -> None:
+    def __init__(self, connection: Connection, endpoint: str) -> None:
         self._connection = connection
         self.endpoint = endpoint
 
@@ -202,6 +192,83 @@ class Client:
         reply = await self._administer("ListSnapshots", request, admin_pb.ListSnapshotsResponse)
         return list(map(snapshot_from_proto, reply.snapshots))
 
+    async def checkpoint(self, table: str, bucket: int | None = None) -> list[CheckpointInfo]:
+        """Make a checkpoint of one bucket or of all, and wait until they are on the disk.
+
+        Args:
+            table: Its name.
+            bucket: The only one; None: all of the table.
+
+        Returns:
+            By bucket: the newest one of each now. One that nothing was written after is not made again.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is nothing to make one of.
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.CheckpointRequest(table=table, bucket=bucket)
+        reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
+        return list(map(checkpoint_from_proto, reply.checkpoints))
+
+    async def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
+        """The checkpoints of a table that are kept, by bucket, oldest first.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.ListCheckpointsRequest(table=table)
+        reply = await self._administer("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
+        return list(map(checkpoint_from_proto, reply.checkpoints))
+
+    async def acquire_lease(
+        self,
+        *targets: Leasable,
+        lease_id: str | None = None,
+        ttl_s: float | None = None,
+        partial: bool = False,
+    ) -> Lease:
+        """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
+
+        Args:
+            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket; one
+                is made where there is none.
+            lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
+            ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
+            partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
+
+        Returns:
+            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself.
+
+        Raises:
+            TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
+                changed.
+            PermissionDenied: A table may not be read.
+            TooManyScans: There are as many leases as the server allows.
+            ArgumentInvalid: The request makes no sense.
+
+        Example:
+            >>> async with await client.acquire_lease("orders") as lease:
+            ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
+        """
+        info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
+        if info is None:
+            raise refusal(missing)
+        return Lease(self.leases, info, missing)
+
+    async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
+        """The caller's leases, by id; to who administers the server everybody's.
+
+        Args:
+            table: Only those that keep something of this table; None: all.
+        """
+        return await self.leases.list(table)
+
+    @property
+    def leases(self) -> Leases:
+        """The calls on leases by their ids."""
+        return Leases(self._connection)
+
     async def drain(self, timeout_s: float | None = None) -> DrainBegun:
         """Begin the server's graceful drain, as SIGTERM does: no new calls, running ones may finish. Does not wait.
 
@@ -219,173 +286,7 @@ class Client:
         return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
 
     async def _administer(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        return await _call(self._connection, method, request, reply, service=_ADMIN)
+        return await call_unary(self._connection, _ADMIN + method, request, reply)
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        return await _call(self._connection, method, request, reply)
-
-
-class Table:
-    """A table of a server.
-
-    Args:
-        connection: Owned by whoever made it.
-        description: What the server said.
-    """
-
-    def __init__(self, connection: transport.Client, description: TableDescription) -> None:
-        self._connection = connection
-        self.description = description
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return self.description.name
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Its columns."""
-        return self.description.schema
-
-    @property
-    def primary_key(self) -> tuple[str, ...]:
-        """Its key columns, in key order."""
-        return self.description.primary_key
-
-    @property
-    def buckets(self) -> int:
-        """Its number of buckets."""
-        return self.description.buckets
-
-    def __repr__(self) -> str:
-        return f"<Table {self.name}: {len(self.schema)} columns, {self.buckets} buckets>"
-
-    def new_scan(self) -> Scan:
-        """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
-        return Scan(self._connection, ScanPlan(table=self.description))
-
-    async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
-        """Insert or update rows by their primary key, and wait until they are durable.
-
-        Args:
-            rows: All columns by name. Rows of one key are applied in their order.
-            on_acknowledged: Told the rows that are durable so far; must not block.
-
-        Raises:
-            SchemaMismatch: Columns do not fit; nothing was written.
-            KeyInvalid: A key is null; nothing was written.
-            ScannerError: It failed under way; the message says how many rows are durable.
-
-        Cancellation:
-            Part of the rows may have been written.
-        """
-        async with self.open_writer(on_acknowledged) as writer:
-            await writer.write(rows)
-        return writer.result
-
-    def open_writer(
-        self, on_acknowledged: OnAcknowledged | None = None
-    ) -> AbstractAsyncContextManager[Writer]:
-        """Open a writer for many batches; see `scanner.writer.open_writer`."""
-        operation = pb.WriteRequest.OPERATION_UPSERT
-        return open_writer(self._connection, self.description, operation, on_acknowledged)
-
-    async def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
-        """Delete rows by their primary key, and wait until that is durable. A key that is not there is no error.
-
-        Args:
-            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts.
-            on_acknowledged: Told the keys dealt with so far; must not block.
-
-        Raises:
-            KeyInvalid: A key is incomplete, null or of the wrong type; nothing was deleted.
-            SchemaMismatch: Columns do not fit; nothing was deleted.
-            ScannerError: It failed under way; the message says how far it came.
-
-        Cancellation:
-            Part of the keys may have been deleted.
-        """
-        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
-        operation = pb.WriteRequest.OPERATION_DELETE
-        async with open_writer(self._connection, self.description, operation, on_acknowledged) as writer:
-            await writer.write(rows)
-        return writer.result
-
-    async def offsets(self) -> list[OffsetRange]:
-        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
-        request = pb.ListOffsetsRequest(table=self.name)
-        reply = await _call(self._connection, "ListOffsets", request, pb.ListOffsetsResponse)
-        return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
-
-
-class Scan(ScanBuilder):
-    """A scan of a table: described by its builder methods, run by `execute`, any number of times."""
-
-    def __init__(self, connection: transport.Client, plan: ScanPlan) -> None:
-        super().__init__(plan)
-        self._connection = connection
-
-    def with_plan(self, plan: ScanPlan) -> Scan:
-        """The scan that `plan` describes, on the same connection."""
-        return Scan(self._connection, plan)
-
-    _derive = with_plan
-
-    def execute(self) -> AbstractAsyncContextManager[Batches]:
-        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
-
-        Example:
-            >>> async with scan.execute() as batches:
-            ...     async for batch in batches: ...
-            >>> batches.statistics().rows
-        """
-        return open_scan(self._connection, self._plan)
-
-    async def to_arrow(self) -> pa.Table:
-        """Run the scan and collect every row.
-
-        Raises:
-            ScannerError: The scan failed.
-        """
-        async with self.execute() as batches:
-            return pa.Table.from_batches([batch async for batch in batches], schema=batches.schema)
-
-
-def keys_to_arrow(
-    table: TableDescription, keys: Sequence[Sequence[object] | Mapping[str, object]]
-) -> pa.RecordBatch:
-    """Primary keys given as Python values, as a batch of the key columns.
-
-    Raises:
-        KeyInvalid: A key is incomplete, or a value does not fit its column.
-    """
-    names = table.primary_key
-    rows: list[Sequence[Any]] = []
-    for key in keys:
-        if isinstance(key, Mapping) and set(key) == set(names):
-            rows.append([key[name] for name in names])
-        elif isinstance(key, Sequence) and not isinstance(key, str | bytes) and len(key) == len(names):
-            rows.append(key)
-        else:
-            raise KeyInvalid(
-                f"a key of {table.name} has the columns {', '.join(names)}, in this order; got {key!r}"
-            )
-    columns = []
-    for index, field in enumerate(table.key_schema):
-        try:
-            columns.append(pa.array([row[index] for row in rows], field.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise KeyInvalid(f"a value of key column {field.name!r} is no {field.type}: {error}") from error
-    schema = pa.schema([field.with_nullable(True) for field in table.key_schema])
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-async def _call(
-    connection: transport.Client, method: str, request: Message, reply: type[_Reply], service: str = _TABLES
-) -> _Reply:
-    with translated(method):
-        answer = await connection.call(service + method, request.SerializeToString())
-    try:
-        return reply.FromString(bytes(answer))
-    except DecodeError as error:
-        raise DataCorrupted(f"the answer to {method} cannot be read: {error}") from error
+        return await call_unary(self._connection, _TABLES + method, request, reply)

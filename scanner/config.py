@@ -11,6 +11,8 @@ from dataclasses import dataclass, fields
 KIB = 1024
 MIB = 1024 * KIB
 
+_MAY_BE_ZERO = frozenset({"snapshot_linger_s", "checkpoint_interval_s"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScannerConfig:
@@ -41,7 +43,61 @@ class ScannerConfig:
     """The longest silence on a push scan, 0.001 to 3600 s, as far as the peer's window lets anything out."""
 
     scans_max: int = 1024
-    """Push scans open at once on this server; the next is refused with TOO_MANY_SCANS."""
+    """Push scans open at once on this server, parked ones included; the next is refused with TOO_MANY_SCANS. So are
+    pages of `ScanPage`, counted apart, of which as many may be in the making."""
+
+    park_after_s: float = 5.0
+    """Time after which a scan that can send nothing, for want of credit or of HTTP/2 window, gives up its iterator and
+    snapshot until it can go on, above 0 s. Shorter: files are pinned for less time; longer: less is read twice."""
+
+    snapshot_linger_s: float = 10.0
+    """How long the snapshot of a scan that was cut off stays open for its resume, 0 (not at all) to 3600 s."""
+
+    snapshots_max: int = 2048
+    """RocksDB snapshots open at once on this server; one more is refused with TOO_MANY_SCANS. Scans as of the same
+    offset share one, and those that linger make room first."""
+
+    overlay_bytes_max: int = 64 * MIB
+    """Memory for the changes that one scan as of a past offset has to undo, above 0; more of them go to temporary
+    files. Such a scan takes at most this and its blocks."""
+
+    overlay_spill_bytes_max: int = 8 * 1024 * MIB
+    """Size of these temporary files, for one scan, above 0; a scan that needs more fails with SNAPSHOT_LOST."""
+
+    log_pinned_bytes_max: int = 4 * 1024 * MIB
+    """Changelog of one bucket that the scans and leases of one principal may keep from retention, stored bytes, above
+    0. Past it the one that keeps the most is ended: a scan with SLOW_CONSUMER."""
+
+    log_retention_s: float = 7 * 86_400.0
+    """Changes older than this leave the changelog, above 0, unless a scan or a lease needs them."""
+
+    log_retention_bytes: int = 1024 * MIB
+    """Changelog of one bucket beyond which its oldest changes leave it, stored bytes, above 0, unless needed."""
+
+    retention_interval_s: float = 60.0
+    """How often changelogs are looked at, above 0."""
+
+    checkpoint_interval_s: float = 600.0
+    """How often a checkpoint is made of each bucket in use that was written since its last one; 0: on demand only."""
+
+    checkpoints_kept: int = 2
+    """Checkpoints of a bucket that are kept, the newest, above 0; those that a lease keeps stay beside them."""
+
+    lease_ttl_s: float = 600.0
+    """Time to live of a lease, where the client does not say, above 0."""
+
+    lease_ttl_max_s: float = 86_400.0
+    """The longest that a client may ask for; more is an ARGUMENT_INVALID."""
+
+    lease_sweep_interval_s: float = 10.0
+    """How often expired leases are looked for, above 0. One that has expired is gone for its holder at once; what it
+    kept is free after a sweep."""
+
+    leases_max: int = 1000
+    """Leases at once on this server; the next is refused with TOO_MANY_SCANS."""
+
+    lease_buckets_max: int = 10_000
+    """Buckets that all leases of this server keep, added up; more is refused with TOO_MANY_SCANS."""
 
     filter_predicates_max: int = 64
     """Predicates in one filter; more is an ARGUMENT_INVALID."""
@@ -62,7 +118,7 @@ class ScannerConfig:
     """Sessions open at once on this server; the next is refused with TOO_MANY_SCANS."""
 
     session_page_bytes_max: int = 10_000_000
-    """The largest page of a session, in bytes of Arrow payload; more is clamped. One row may be larger.
+    """The largest page of a pull model, in bytes of Arrow payload; more is clamped. One row may be larger.
     A session keeps its last page for a repetition, so sessions hold up to sessions_max times this."""
 
     session_page_time_max_s: float = 10.0
@@ -71,6 +127,15 @@ class ScannerConfig:
 
     sessions_expired_max: int = 10_000
     """Ids of reclaimed sessions that are remembered, to tell "expired" from "unknown"; the oldest go first."""
+
+    page_snapshot_ttl_s: float = 600.0
+    """Time without a page after which the snapshot that a `token` scan left between two pages is reclaimed, above 0."""
+
+    page_snapshots_per_bucket_max: int = 8
+    """`token` scans between two pages on one bucket; the next is refused with TOO_MANY_SCANS."""
+
+    page_snapshots_max: int = 200
+    """`token` scans between two pages on this server; the next is refused with TOO_MANY_SCANS."""
 
     write_requests_in_flight_max: int = 8
     """Requests of one Write stream that may be decoded and wait for their response; one more is being decoded."""
@@ -89,8 +154,10 @@ class ScannerConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0:
+            if getattr(self, field.name) <= 0 and field.name not in _MAY_BE_ZERO:
                 raise ValueError(f"{field.name} must be above 0, but is {getattr(self, field.name)}")
+        if not 0 <= self.snapshot_linger_s <= 3600:
+            raise ValueError(f"snapshot_linger_s must be from 0 to 3600, but is {self.snapshot_linger_s}")
         if not 0.001 <= self.heartbeat_interval_s <= 3600:
             raise ValueError(
                 f"heartbeat_interval_s must be from 0.001 to 3600, but is {self.heartbeat_interval_s}"
@@ -99,8 +166,13 @@ class ScannerConfig:
         self._check_order("batch_bytes", "batch_bytes_max")
         # A session takes a slot of its bucket and one of the server: the first cap could never be reached.
         self._check_order("sessions_per_bucket_max", "sessions_max")
+        # A lease that asks for nothing gets what it may ask for.
+        self._check_order("lease_ttl_s", "lease_ttl_max_s")
         # A session found idle a whole TTL late would make the TTL meaningless.
         self._check_order("session_sweep_interval_s", "session_ttl_s")
+        # What holds for sessions holds for what `token` scans leave: the same sweep finds it.
+        self._check_order("page_snapshots_per_bucket_max", "page_snapshots_max")
+        self._check_order("session_sweep_interval_s", "page_snapshot_ttl_s")
         # One block has to fit into what the pages and batches are cut from.
         self._check_order("block_rows_max", "batch_rows_max")
 

@@ -132,7 +132,7 @@ class ResumeTokenInvalid(ScannerError):
 
 
 class SnapshotLost(ScannerError):
-    """The state the scan was reading can no longer be rebuilt; start a new scan."""
+    """The state the scan was reading is kept no longer and cannot be rebuilt; start a new scan."""
 
     reason = "SNAPSHOT_LOST"
 
@@ -162,7 +162,7 @@ class NotLeader(ScannerError):
 
 
 class TooManyScans(ScannerError):
-    """A cap on open scans or sessions is reached; nothing was opened."""
+    """A cap on open scans, sessions or leases is reached; nothing was opened."""
 
     reason = "TOO_MANY_SCANS"
 

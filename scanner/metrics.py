@@ -40,6 +40,7 @@ class ServerCollector(Collector):
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)
+        yield from _kept(now)
         yield from _commits(now)
 
 
@@ -92,12 +93,30 @@ def _scans(now: ServerStatistics) -> Iterator[Metric]:
     yield _gauge(
         "weir_overrun_bytes_max", "Furthest that a push scan went past its credit.", now.overrun_bytes
     )
+    yield _gauge("weir_parked_scans", "Push scans that are parked, now.", now.scans_parked)
+    yield _counter("weir_scans_parked", "Times that a push scan was parked.", activity.scans_parked)
+    yield _labelled_counter(
+        "weir_scans_resumed",
+        "Scans and pages continued, or opened as of an offset, by what they were read from.",
+        "rung",
+        activity.scans_resumed,
+    )
     yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)
     yield _counter("weir_sessions_opened", "Sessions opened.", activity.sessions_opened)
+    yield _gauge("weir_page_snapshots", "Scans by token between two pages, now.", now.page_snapshots_kept)
     yield _gauge(
         "weir_snapshots",
-        "RocksDB snapshots and iterators that scans and sessions hold, now.",
-        now.iterators_open,
+        "RocksDB snapshots that are open, now: held by scans, sessions and pages, or lingering.",
+        now.snapshots_open,
+    )
+
+
+def _kept(now: ServerStatistics) -> Iterator[Metric]:
+    activity = now.activity
+    yield _gauge("weir_leases", "Leases, now.", now.leases)
+    yield _counter("weir_checkpoints_made", "Checkpoints of buckets.", activity.checkpoints_made)
+    yield _counter(
+        "weir_log_changes_dropped", "Changes that retention cut off the logs.", activity.log_changes_dropped
     )
 
 

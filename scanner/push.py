@@ -8,35 +8,47 @@ Invariants:
 3. Whatever the scan does, something is sent within the heartbeat interval, unless the peer's window is shut.
 4. Data ends with `ScanEnd` or with an error, never otherwise.
 5. Between two steps of the source every other task gets its turn.
+6. A scan that could send nothing for the park time, for want of credit or window, holds no iterator, no snapshot and
+   no rows, until it can send again. It never fails for being slow.
+7. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
+   which the scan can go on.
 
 This module knows no storage and no tables.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from scanner.digest import checksum
-from scanner.errors import ArgumentInvalid, CreditInvalid, ScannerError
+from scanner.errors import ScannerError, SlowConsumer, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.query import parse_request
+from scanner.push_requests import RequestSide
 from scanner.sources.interface import EndReason, Source
 from scanner.tasks import run_with_companion
+from scanner.tokens import TOKEN_OVERHEAD_BYTES
 from scanner.wire import encode_batch, encode_row_batch, encode_schema, row_batch_overhead
-from transport import CREDIT_BYTES_MAX, StallReason
+from transport import StallReason
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
-
     from scanner.buckets import OpenScan, ServedBucket
     from transport import ServerStream
 
 
 _GOODBYE_S: Final = 1.0
 """How long the call of a client that has not half-closed outlives its scan's end."""
+_REOPEN_INTERVAL_S: Final = 1.0
+"""How often a parked scan that finds no room for its snapshot looks again."""
+_STEP_BYTES_MIN: Final = 64 * 1024
+"""Stored bytes of a first step however little the credit is: less would be all overhead."""
+_STEP_BYTES_MAX: Final = 1 << 30
+"""More than any source reads in one go."""
+_ORDINAL_MAX: Final = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,53 +61,8 @@ class PushLimits:
     """Rows of a batch, above 0."""
     heartbeat_interval_s: float
     """The longest silence."""
-
-
-class RequestSide:
-    """What the client has said since its open. Pure: it is given messages and remembers what they mean."""
-
-    def __init__(self) -> None:
-        self.limit: int | None = 0
-        """Message bytes of batches that may have been sent; None: as many as HTTP/2 lets through."""
-        self.draining = False
-        """The client asked for an early end."""
-        self.half_closed = False
-        """The client will say nothing more, so no credit will come either."""
-        self._demanded = False
-
-    def receive(self, message: Buffer) -> None:
-        """Take a message after the open.
-
-        Raises:
-            ArgumentInvalid: It is a second open, empty, of a kind that is not known here, or not a message.
-            CreditInvalid: It demands more than can be counted.
-        """
-        request = parse_request(pb.ScanRequest, message)
-        match request.WhichOneof("request"):
-            case "demand":
-                self._demand(request.demand.bytes_limit)
-            case "drain":
-                self.draining = True
-            case "open":
-                raise ArgumentInvalid("this stream has its scan; open another one on another stream")
-            case _:
-                raise ArgumentInvalid(
-                    "a request of a running scan is a demand or a drain, and this is neither"
-                )
-
-    def receive_end(self) -> None:
-        """Take the end of the request side. Without a demand before, HTTP/2 windows alone hold the scan back."""
-        self.half_closed = True
-        if not self._demanded:
-            self.limit = None
-
-    def _demand(self, limit: int) -> None:
-        if limit > CREDIT_BYTES_MAX:
-            raise CreditInvalid(
-                f"a demand of {limit} bytes is more than the {CREDIT_BYTES_MAX} that can be counted"
-            )
-        self._demanded = True
-        self.limit = max(self.limit or 0, limit)
+    park_after_s: float
+    """The longest time for which storage is held and nothing can be sent."""
 
 
 class PushScan:
@@ -106,27 +73,50 @@ class PushScan:
         scan: Not closed by this class.
         bucket: Of the scan, for its high watermark.
         limits: To be kept.
+        token: Makes the token that continues the scan where it stands.
+        reopen: Opens the scan again that was parked. Raises TooManyScans where there is no room for it now.
     """
 
     def __init__(
-        self, stream: ServerStream, scan: OpenScan[Source], bucket: ServedBucket, limits: PushLimits
+        self,
+        stream: ServerStream,
+        scan: OpenScan[Any],
+        bucket: ServedBucket,
+        limits: PushLimits,
+        *,
+        token: Callable[[], bytes],
+        reopen: Callable[[], Awaitable[None]],
     ) -> None:
         self._stream = stream
         self._scan = scan
-        self._source = scan.source
         self._bucket = bucket
         self._limits = limits
+        self._token = token
+        self._reopen_scan = reopen
         self._requests = RequestSide()
         self._changed = trio.Event()
+        self._first_row: int = scan.source.rows
         self._sent_at = trio.current_time()
+        self._stalled_at: float | None = None
+        """Since when nothing could be sent; None: something can."""
+        self._step_bytes = _STEP_BYTES_MIN
+        """Stored bytes of the next step, if the credit is not more. For who asks for little and takes nothing little is
+        read; who goes on taking gets steps as large as anybody's."""
+        self._overheads: dict[int, int] = {}
         self._scope = trio.CancelScope()
         self.end_reason: EndReason | None = None
         """Why the scan came to its explicit end; None until then."""
 
     @property
+    def _source(self) -> Source:
+        """Another one after each park."""
+        source: Source = self._scan.source
+        return source
+
+    @property
     def rows(self) -> int:
-        """Rows delivered so far."""
-        return self._source.rows
+        """Rows delivered on this stream so far; those before a resume came on another one."""
+        return self._source.rows - self._first_row
 
     async def run(self) -> None:
         """Send the scan, up to its end.
@@ -142,14 +132,31 @@ class PushScan:
             The scan stops; nothing more is sent.
         """
         self._scan.when_ended(self._stop)
-        with self._scope:
-            await run_with_companion(self._send_all, self._receive_all)
+        try:
+            with self._scope:
+                await run_with_companion(self._send_all, self._receive_all)
+        except ScannerError as error:
+            last_word = self.last_word(error)
+            if last_word is error:
+                raise
+            raise last_word from error
         if self._scope.cancelled_caught and self._scan.ended_by is not None:
-            raise self._scan.ended_by
+            raise self.last_word(self._scan.ended_by)
 
     def stop(self, error: ScannerError) -> None:
         """End the scan with an error, whatever it is waiting for."""
         self._scan.end(error)
+
+    def last_word(self, error: ScannerError) -> ScannerError:
+        """The error as this scan's client gets it: with a token, if the scan can go on after it."""
+        if error.resume_token or not (error.retriable or isinstance(error, SlowConsumer)):
+            return error
+        return type(error)(
+            error.message,
+            resume_token=self._token(),
+            oldest_offset=error.oldest_offset,
+            metadata={**error.metadata, "rows": str(self._source.rows)},
+        )
 
     def _stop(self, _error: ScannerError) -> None:
         self._scope.cancel()
@@ -159,9 +166,9 @@ class PushScan:
         # Beside the sending task, which does the stream's work: waiting here holds nothing up.
         while (message := await self._stream.receive(attributed=False)) is not None:
             self._requests.receive(message)
-            if self._requests.limit is not None:
-                credit.raise_limit(self._requests.limit)
-            self._wake()
+            raised = self._requests.limit is not None and credit.raise_limit(self._requests.limit)
+            if raised or self._requests.draining:  # any other demand changes nothing, and costs nothing
+                self._wake()
             # Receiving does not wait while something is there, and one DATA frame may have hundreds of demands.
             await trio.lowlevel.checkpoint()
         self._requests.receive_end()
@@ -180,24 +187,31 @@ class PushScan:
                     arrow_schema=encode_schema(self._source.schema),
                     log_offset=self._source.log_offset,
                     heartbeat_interval_ms=round(self._limits.heartbeat_interval_s * 1000),
+                    row_ordinal=self._source.rows,
                 )
             )
         )
         while (reason := self._end_reason()) is None:
-            if not self._has_credit:
+            if not self._stream.writable:
+                await self._wait_writable()  # nothing is read for a peer that takes nothing
+            elif not self._has_credit:
                 await self._wait_changed()
-            elif not self._stream.writable:
-                await self._stream.wait_writable()  # nothing is read for a peer that takes nothing
+            elif self._scan.parked:
+                await self._reopen()
             elif self._source.pending_bytes:
                 await self._send_batch()
             else:
-                with self._stream.blocked_on(StallReason.STORAGE):
-                    self._source.step()
-                await trio.lowlevel.checkpoint()
-                await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+                await self._step()
+        self._scan.finish(linger=reason is EndReason.DRAINED)
+        source = self._source
         await self._send(
             pb.ScanResponse(
-                end=pb.ScanEnd(reason=reason.value, rows=self._source.rows, digest=self._source.digest)
+                end=pb.ScanEnd(
+                    reason=reason.value,
+                    rows=source.rows,
+                    digest=source.digest,
+                    resume_token=self._token(),
+                )
             )
         )
         self.end_reason = reason
@@ -218,7 +232,7 @@ class PushScan:
         return self._stream.credit.available > 0
 
     def _end_reason(self) -> EndReason | None:
-        if self._source.end is not None:
+        if not self._scan.parked and self._source.end is not None:
             return self._source.end
         if self._requests.draining and not (self._source.pending_bytes and self._has_credit):
             return EndReason.DRAINED
@@ -226,32 +240,86 @@ class PushScan:
             return EndReason.DRAINED
         return None
 
+    async def _step(self) -> None:
+        self._stalled_at = None
+        with self._stream.blocked_on(StallReason.STORAGE):
+            self._source.step(max(self._stream.credit.available, self._step_bytes))
+        self._step_bytes = min(2 * self._step_bytes, _STEP_BYTES_MAX)
+        await trio.lowlevel.checkpoint()
+        await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+
     async def _send_batch(self) -> None:
+        self._stalled_at = None
         rows_max, payload_max = self._limits.rows_max, self._limits.payload_bytes_max
         credit_left = self._stream.credit.available
-        overhead = row_batch_overhead(self._source.rows, rows_max, payload_max)
-        batch = self._source.take(min(payload_max, credit_left - overhead), rows_max)
+        source = self._source
+        batch = source.take(min(payload_max, credit_left - self._overhead(source.key_bytes_max)), rows_max)
         assert batch is not None  # Something is pending.
         payload = encode_batch(batch.rows)
-        parts = encode_row_batch(batch.row_ordinal, batch.rows.num_rows, checksum(payload), payload)
+        parts = encode_row_batch(
+            batch.row_ordinal, batch.rows.num_rows, checksum(payload), payload, self._token()
+        )
         await self._stream.send_counted(*parts)
         self._sent_at = trio.current_time()
         # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
         await trio.lowlevel.checkpoint()
 
+    def _overhead(self, key_bytes_max: int) -> int:
+        """What a batch's message takes beside its payload, at most: its token has a key that no one knows yet."""
+        known = self._overheads.get(key_bytes_max)
+        if known is None:
+            rows_max, payload_max = self._limits.rows_max, self._limits.payload_bytes_max
+            token_max = TOKEN_OVERHEAD_BYTES + key_bytes_max
+            known = row_batch_overhead(_ORDINAL_MAX, rows_max, payload_max, token_max)
+            self._overheads = {key_bytes_max: known}  # the next batch mostly has the same bound
+        return known
+
+    async def _wait_writable(self) -> None:
+        with trio.move_on_at(self._park_at()):
+            await self._stream.wait_writable()
+        self._park_if_due()
+
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):
-            with trio.move_on_at(self._sent_at + self._limits.heartbeat_interval_s):
+            with trio.move_on_at(min(self._heartbeat_at, self._park_at())):
                 await self._changed.wait()
+        self._park_if_due()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_CREDIT)
 
+    def _park_at(self) -> float:
+        """When to park, if nothing can be sent until then; the time runs from the first call after something could."""
+        if self._stalled_at is None:
+            self._stalled_at = trio.current_time()
+        return math.inf if self._scan.parked else self._stalled_at + self._limits.park_after_s
+
+    def _park_if_due(self) -> None:
+        if trio.current_time() >= self._park_at():
+            self._scan.park()
+            self._step_bytes = _STEP_BYTES_MIN
+
+    async def _reopen(self) -> None:
+        with self._stream.blocked_on(StallReason.STORAGE):
+            try:
+                await self._reopen_scan()
+            except TooManyScans:
+                # It was let in once, and is not told to go for being slow: it waits for its turn.
+                await trio.sleep(min(self._limits.heartbeat_interval_s, _REOPEN_INTERVAL_S))
+        await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
+
+    @property
+    def _heartbeat_at(self) -> float:
+        return self._sent_at + self._limits.heartbeat_interval_s
+
     async def _send_heartbeat_if_due(self, state: pb.Heartbeat.State) -> None:
-        if trio.current_time() < self._sent_at + self._limits.heartbeat_interval_s:
+        if trio.current_time() < self._heartbeat_at or not self._stream.writable:
             return
         await self._send(
             pb.ScanResponse(
                 heartbeat=pb.Heartbeat(
-                    state=state, high_watermark=self._bucket.storage.log_end, rows=self._source.rows
+                    state=state,
+                    resume_token=self._token(),
+                    high_watermark=self._bucket.storage.log_end,
+                    rows=self._source.rows,
                 )
             )
         )

@@ -1,73 +1,127 @@
-"""One push stream: the responses of one bucket's scan, checked, and the credit that paces them.
+"""What arrives of one bucket's push scan, over as many streams as it takes: checked, counted, and how to go on. Pure.
 
-`PushReceiver` is the pure part: it is given messages and tells what they mean. `receive_bucket` runs it on a stream.
+`scanner.push_client` runs it.
 
 Invariants:
 
-1. A batch reaches the consumer only if its ordinal continues the one before and its checksum is right.
-2. Data ends with `ScanEnd` and a matching total of rows, and with nothing else: whatever else ends the stream is a
-   failure.
-3. What arrived and was not consumed is at most the window and what the server may overrun it by: credit is granted
-   on consumption, in message bytes, and a server that ignores it is cut off.
+1. A batch reaches the consumer only if its ordinal continues the one before, on whatever stream that came, and its
+   checksum is right.
+2. Data ends with `ScanEnd`, a reason that means the end, and a matching total of rows, and with nothing else: whatever
+   else ends a stream is a failure.
+3. All streams show the bucket as of one log offset, and each goes on exactly behind the last row that arrived; a
+   server that does otherwise is found out by what it says at the start.
+4. What arrived and was not consumed is at most the window and what the server may overrun it by, over all streams:
+   credit is granted on consumption, in message bytes, and a server that ignores it is cut off.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-import trio
-
-from scanner.errors import DataCorrupted, InternalError, ScanIncomplete
-from scanner.hand_off import Delivery, HandOff
+from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.sequence import RowSequence, require_rows, require_schema
-from scanner.tasks import run_with_companion
-from scanner.transport_errors import translated
 from scanner.wire import RowBatch, decode_batch, decode_scan_response
-from transport import FlowControlViolation, ReceiveCredit, TransportError
+from transport import FlowControlViolation, ReceiveCredit
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.statistics import BucketProgress
-    from transport import Client, Stream
-
-SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
-_TRAILERS_TIMEOUT_S: Final = 1.0
-"""How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
 
 
 class ReceiverState(enum.Enum):
-    """Where a push stream is."""
+    """Where the newest stream of a push scan is."""
 
     OPENING = "opening"
     """`ScanStarted` has not come."""
     SCANNING = "scanning"
     ENDED = "ended"
-    """`ScanEnd` came and its total is right."""
+    """`ScanEnd` came, it is the scan's, and its total is right."""
+
+
+class ScanCredit(ReceiveCredit):
+    """The consumer's ledger of one bucket's scan: one window, however many streams. Starts with the first one.
+
+    Limit, received and consumed count over all streams; a stream is told of what is its own.
+    """
+
+    __slots__ = ("_received_before",)
+
+    def __init__(self, window_bytes: int) -> None:
+        super().__init__(window_bytes)
+        self._received_before = 0
+
+    @property
+    def stream_limit(self) -> int:
+        """What the newest stream may send in all; 0 while what the consumer holds of earlier ones fills the window."""
+        return max(0, self.limit - self._received_before)
+
+    def begin_stream(self) -> None:
+        """Take up a new stream: it gets what the consumer does not hold."""
+        self._received_before = self.received
+        self.limit = self.consumed + self.window_bytes
 
 
 class PushReceiver:
-    """What the responses of one push stream mean.
+    """What the responses of one bucket's push scan mean.
 
     Args:
         what: Names the scan in errors, e.g. `orders bucket 2`.
         schema: What the batches must be.
         window_bytes: Message bytes that may wait for the consumer, >= 1.
         progress: Counters to keep.
+        on_advance: Called whenever something brought the scan on, or showed that it waits for nobody but us.
     """
 
-    def __init__(self, what: str, schema: pa.Schema, window_bytes: int, progress: BucketProgress) -> None:
+    def __init__(
+        self,
+        what: str,
+        schema: pa.Schema,
+        window_bytes: int,
+        progress: BucketProgress,
+        on_advance: Callable[[], None] = lambda: None,
+    ) -> None:
         self._what = what
         self._schema = schema
         self._progress = progress
+        self._on_advance = on_advance
         self._sequence = RowSequence(what)
-        self.credit = ReceiveCredit(window_bytes)
+        self._token = b""
+        self._log_offset: int | None = None
+        """What every further stream must be as of."""
+        self.credit = ScanCredit(window_bytes)
         self.state = ReceiverState.OPENING
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the scan can go on after what arrived; not so if the server makes no tokens."""
+        return bool(self._token) or not self._sequence.rows
+
+    def begin_stream(self, scan_open: pb.ScanOpen) -> pb.ScanOpen:
+        """Begin another stream, the first one included.
+
+        Args:
+            scan_open: What to ask for in the first place; not changed.
+
+        Returns:
+            What to ask for now: to go on behind what arrived, in the same state.
+        """
+        self.state = ReceiverState.OPENING
+        self.credit.begin_stream()
+        request = pb.ScanOpen()
+        request.CopyFrom(scan_open)
+        if self._token:
+            request.resume_token = self._token
+            request.ClearField("as_of")
+        elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LIVE_KV:
+            request.as_of = self._log_offset
+        else:
+            self._log_offset = request.as_of if request.HasField("as_of") else None
+        return request
 
     def receive(self, message: Buffer) -> tuple[pa.RecordBatch, int] | None:
         """Take one response.
@@ -80,7 +134,9 @@ class PushReceiver:
 
         Raises:
             DataCorrupted: The response cannot be read, is out of turn, or fails a check.
+            SchemaMismatch: The table was replaced by another meanwhile.
             InternalError: The server sent past the credit.
+            Draining: The server ended the scan before its end.
         """
         response = decode_scan_response(message)
         if self.state is ReceiverState.ENDED:
@@ -90,12 +146,25 @@ class PushReceiver:
         kind = response.WhichOneof("response")
         if kind == "started":
             self._started(response.started)
+        elif kind == "heartbeat":
+            self._heartbeat(response.heartbeat)
         elif kind == "end":
             self._end(response.end)
         elif kind == "snapshot_end":
             raise DataCorrupted(f"{self._what}: a snapshot's end in a scan that has no changes")
-        # Heartbeats have done their work by arriving; kinds that this version does not know are for others.
+        # Kinds that this version does not know are for others.
         return None
+
+    def take_failure(self, error: ScannerError) -> None:
+        """Take what ended a stream.
+
+        Its token counts only if it stands where we do: a server that fails may drop what it has queued, and its token
+        would then be ahead of what arrived.
+        """
+        token = error.resume_token
+        if token and token != self._token and error.metadata.get("rows") == str(self._sequence.rows):
+            self._token = token
+            self._on_advance()
 
     def end_of_stream(self) -> None:
         """Take the end of the stream.
@@ -105,14 +174,26 @@ class PushReceiver:
         """
         if self.state is not ReceiverState.ENDED:
             raise ScanIncomplete(
-                f"{self._what}: the stream ended without the end of the scan, after {self._sequence.rows} rows"
+                f"{self._what}: the stream ended without the end of the scan, after {self._sequence.rows} rows",
+                resume_token=self._token or None,
             )
 
     def _started(self, started: pb.ScanStarted) -> None:
         if self.state is not ReceiverState.OPENING:
             raise DataCorrupted(f"{self._what}: the server started the scan twice")
         self._schema = require_schema(self._what, started.arrow_schema, self._schema)
-        self._progress.log_offset = started.log_offset
+        if self._log_offset is not None and started.log_offset != self._log_offset:
+            raise DataCorrupted(
+                f"{self._what}: the server reads the state as of log offset {started.log_offset},"
+                f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
+            )
+        if started.row_ordinal != self._sequence.rows:
+            raise DataCorrupted(
+                f"{self._what}: the server goes on at row {started.row_ordinal}, but {self._sequence.rows} rows arrived"
+            )
+        if self._progress.log_offset is not None:
+            self._progress.resumes += 1
+        self._log_offset = self._progress.log_offset = started.log_offset
         self.state = ReceiverState.SCANNING
 
     def _batch(self, batch: RowBatch) -> tuple[pa.RecordBatch, int]:
@@ -129,115 +210,32 @@ class PushReceiver:
         self._sequence.accept(
             ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
         )
-        return require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count), size
+        rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        # A batch without a token makes the one before useless: it would bring these rows again.
+        self._token = batch.resume_token
+        self._on_advance()
+        return rows, size
+
+    def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+        if self.state is not ReceiverState.SCANNING:
+            return  # It says that the server lives, and no more.
+        further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
+        if further:
+            self._token = heartbeat.resume_token
+        if further or heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT:
+            self._on_advance()
 
     def _end(self, end: pb.ScanEnd) -> None:
         if self.state is not ReceiverState.SCANNING:
             raise DataCorrupted(f"{self._what}: the end came before the start of the scan")
         self._sequence.finish(end.rows)
+        if end.reason == pb.ScanEnd.REASON_DRAINED:
+            # We have not asked for it, so it is none of ours.
+            self._token = end.resume_token or self._token
+            raise Draining(
+                f"{self._what}: the server ended the scan early, after {end.rows} rows",
+                resume_token=self._token or None,
+            )
         self._progress.digest = end.digest
         self._progress.reason = pb.ScanEnd.Reason.Name(end.reason).removeprefix("REASON_")
         self.state = ReceiverState.ENDED
-
-
-class _Grants:
-    """Credit to announce: the consumer raises it, a task of the stream sends the latest."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._announced = 0
-        self._raised = trio.Event()
-
-    def raise_limit(self, limit: int) -> None:
-        self._limit = limit
-        self._raised.set()
-
-    async def send_all(self, stream: Stream, progress: BucketProgress) -> None:
-        """Announce every rise; a rise that comes while one is being sent goes out with the next.
-
-        Waits:
-            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
-        """
-        try:
-            while True:
-                if self._limit > self._announced:
-                    limit = self._limit
-                    await stream.send(demand_message(limit))
-                    self._announced = limit
-                    progress.credit_messages += 1
-                    continue
-                self._raised = trio.Event()
-                await self._raised.wait()
-        except (TransportError, trio.ClosedResourceError):
-            return
-
-
-def demand_message(bytes_limit: int) -> bytes:
-    """The request that grants credit up to `bytes_limit`, cumulative message bytes."""
-    return pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString()
-
-
-async def receive_bucket(
-    client: Client,
-    scan_open: pb.ScanOpen,
-    receiver: PushReceiver,
-    progress: BucketProgress,
-    hand_off: HandOff,
-    what: str,
-) -> None:
-    """Scan one bucket by push, into the hand-off.
-
-    Args:
-        client: The connection.
-        scan_open: What to ask for.
-        receiver: Fresh; its credit is the window.
-        progress: Counters to keep.
-        hand_off: Takes the batches.
-        what: Names the scan in errors.
-
-    Raises:
-        ScannerError: The scan failed; the stream is reset.
-
-    Waits:
-        For the stream's end. Never for the consumer: what it has to hold is bounded by the credit.
-
-    Cancellation:
-        Resets the stream.
-    """
-    grants = _Grants(receiver.credit.limit)
-    with translated(f"the scan of {what}"):
-        async with client.open_stream(SCAN_PATH) as stream:
-            progress.requests += 1
-            await stream.send(pb.ScanRequest(open=scan_open).SerializeToString())
-            await run_with_companion(
-                functools.partial(_receive_all, stream, receiver, progress.bucket, hand_off, grants),
-                functools.partial(grants.send_all, stream, progress),
-            )
-            if stream.peer_stalls is not None:
-                progress.add_server_stalls(stream.peer_stalls)
-
-
-async def _receive_all(
-    stream: Stream, receiver: PushReceiver, bucket: int, hand_off: HandOff, grants: _Grants
-) -> None:
-    def consume(size: int) -> None:
-        limit = receiver.credit.consume(size)
-        if limit is not None:
-            grants.raise_limit(limit)
-
-    while (message := await stream.receive()) is not None:
-        taken = receiver.receive(message)
-        if taken is not None:
-            batch, size = taken
-            hand_off.put(Delivery(bucket, batch, size, functools.partial(consume, size)))
-        if receiver.state is ReceiverState.ENDED:
-            return await _receive_status(stream, receiver)
-    receiver.end_of_stream()
-
-
-async def _receive_status(stream: Stream, receiver: PushReceiver) -> None:
-    """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""
-    with trio.move_on_after(_TRAILERS_TIMEOUT_S), suppress(TransportError):
-        await stream.send_end()
-        while (message := await stream.receive()) is not None:
-            receiver.receive(message)

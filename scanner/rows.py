@@ -25,6 +25,7 @@ This module knows no storage. The format is stored; golden values in the tests h
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,7 +47,8 @@ ROW_BYTES_MAX = 64 * 1024 * 1024
 """A longer row is refused when it is encoded: a batch holds one row at least, and must fit a message."""
 
 _SCHEMA_ID_BYTES = 2
-_LENGTH_BYTES = 4
+_LENGTH = struct.Struct("<I")
+_LENGTH_BYTES = _LENGTH.size
 
 
 class RowCodec:
@@ -124,11 +126,36 @@ class RowCodec:
         inverse = np.argsort(np.concatenate(order))
         return pa.concat_batches(batches).take(pa.array(inverse))
 
-    def _decode_group(self, block: RowBlock, schema_id: int, wanted: list[pa.Field]) -> pa.RecordBatch:
+    def cells(self, row: bytes, columns: Sequence[str]) -> list[bytes]:
+        """The stored bytes of cells of one row: for a single row far quicker than `decode`.
+
+        Args:
+            row: As stored.
+            columns: Names of columns that cannot be null, of every schema that the table ever had.
+
+        Raises:
+            DataCorrupted: the row is not one of this table.
+        """
+        layout = self._layout_of(int.from_bytes(row[:_SCHEMA_ID_BYTES], "little"))
+        position, bounds = layout.head_bytes, [layout.head_bytes]
+        if position <= len(row):
+            for (length,) in _LENGTH.iter_unpack(row[layout.lengths_at : position]):
+                position += length
+                bounds.append(position)
+        if position != len(row):
+            raise DataCorrupted(
+                f"a stored row of schema {layout.schema_id} has {len(row)} bytes; its cells need {position}"
+            )
+        return [_cell(row, layout.columns[name], bounds) for name in columns]
+
+    def _layout_of(self, schema_id: int) -> _Layout:
         layout = self._layouts.get(schema_id)
         if layout is None:
             raise DataCorrupted(f"a row has schema {schema_id}; the table has {sorted(self._layouts)}")
-        return _decode(block, layout, wanted)
+        return layout
+
+    def _decode_group(self, block: RowBlock, schema_id: int, wanted: list[pa.Field]) -> pa.RecordBatch:
+        return _decode(block, self._layout_of(schema_id), wanted)
 
 
 def keys_of_rows(rows: Sequence[bytes], row_codec: RowCodec, key_codec: KeyCodec) -> list[bytes]:
@@ -137,7 +164,10 @@ def keys_of_rows(rows: Sequence[bytes], row_codec: RowCodec, key_codec: KeyCodec
     Raises:
         DataCorrupted: some row is not one of this table.
     """
-    return key_codec.encode_batch(row_codec.decode(rows, key_codec.schema.names))
+    names = key_codec.schema.names
+    if len(rows) == 1:
+        return [key_codec.encode_stored(row_codec.cells(rows[0], names))]
+    return key_codec.encode_batch(row_codec.decode(rows, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +198,15 @@ class _Layout:
         self.variable_count = variable
         self.head_bytes = position + _LENGTH_BYTES * variable
         """Everything before the variable-width bytes."""
+
+
+def _cell(row: bytes, column: _Column, bounds: Sequence[int]) -> bytes:
+    at, bit = divmod(column.index, 8)
+    if row[_SCHEMA_ID_BYTES + at] >> bit & 1:
+        raise DataCorrupted(f"a stored row has a null in column {column.field.name!r}, which cannot be null")
+    if column.width:
+        return row[column.offset : column.offset + column.width]
+    return row[bounds[column.offset] : bounds[column.offset + 1]]
 
 
 def _fixed_width(data_type: pa.DataType) -> int:

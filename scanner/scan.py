@@ -10,7 +10,7 @@ import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.errors import ArgumentInvalid, BucketNotFound
 from scanner.expressions import Condition, column_not_found
@@ -37,6 +37,14 @@ KeyPrefix: TypeAlias = Sequence[object] | Mapping[str, object]
 """Values of the first key columns: in key order, or by name."""
 
 
+class LeaseLike(Protocol):
+    """A lease of either client."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
 class ScanSource(enum.Enum):
     """What a scan reads."""
 
@@ -57,6 +65,12 @@ class ScanMode(enum.Enum):
     """One server-streaming call per bucket, paced by the consumer's credit."""
     SESSION = "session"
     """Request and response pages from a live iterator that the server keeps."""
+    TOKEN = "token"
+    """Pages by token, of a snapshot that the server keeps between them."""
+    CURSOR = "cursor"
+    """Pages by token, each as of when it is asked for: the server keeps nothing, and the scan is of no one state."""
+    ASOF = "asof"
+    """Pages by token, all as of the first one's log offset, rebuilt from the changelog: the server keeps nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,13 +88,21 @@ class ScanPlan:
     key_range: KeyRange = _ALL_KEYS
     bucket: int | None = None
     """The only bucket to scan; None: all of them."""
+    lease_id: str = ""
+    """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
     mode: ScanMode = ScanMode.PUSH
     credit_bytes: int = CREDIT_BYTES_DEFAULT
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT
-    """Pages fetched ahead of the consumer, per bucket (session)."""
+    """Pages fetched ahead of the consumer, per bucket (all modes but push)."""
     page_bytes: int = PAGE_BYTES_DEFAULT
-    """Size of the pages asked for (session)."""
+    """Size of the pages asked for (all modes but push)."""
+    as_of: int | Mapping[int, int] | None = None
+    """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
+    retries: int | None = None
+    """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
+    resume_every_batches: int | None = None
+    """For tests: the client cuts each stream itself after so many batches, and goes on (push)."""
 
     @property
     def buckets(self) -> tuple[int, ...]:
@@ -91,6 +113,20 @@ class ScanPlan:
     def schema(self) -> pa.Schema:
         """The schema of the batches."""
         return self.table.project(self.columns or self.table.column_names)
+
+    def as_of_bucket(self, bucket: int) -> int | None:
+        """The log offset that a bucket is to be read as of; None: as of when it is opened.
+
+        Raises:
+            ArgumentInvalid: Offsets are given by bucket, and this one has none.
+        """
+        if not isinstance(self.as_of, Mapping):
+            return self.as_of
+        if bucket not in self.as_of:
+            raise ArgumentInvalid(
+                f"as_of says nothing of bucket {bucket}; give every bucket that is scanned an offset"
+            )
+        return self.as_of[bucket]
 
 
 class ScanBuilder:
@@ -121,10 +157,31 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: No such source.
         """
-        return self._replace(source=_member(ScanSource, source, "source"))
+        member = _member(ScanSource, source, "source")
+        lease_id = self._plan.lease_id if member is ScanSource.SNAPSHOT else ""
+        return self._replace(source=member, lease_id=lease_id)
+
+    def with_lease(self, lease: str | LeaseLike) -> Self:
+        """Read what a lease keeps (source SNAPSHOT): the same rows each time, for as long as the lease lives.
+
+        Args:
+            lease: What `acquire_lease` gave, or its id.
+
+        Raises:
+            ArgumentInvalid: The id is empty.
+        """
+        lease_id = lease if isinstance(lease, str) else lease.id
+        if not lease_id:
+            raise ArgumentInvalid("the id of a lease is not empty")
+        return self._replace(source=ScanSource.SNAPSHOT, lease_id=lease_id)
 
     def with_mode(self, mode: ScanMode | str) -> Self:
-        """Let the rows travel by `"push"` (the default) or in pages of a `"session"`.
+        """Let the rows travel by `"push"` (the default), or in pages that are pulled.
+
+        The pull models are there to compare push with: `"session"` keeps an iterator at the server, `"token"` a
+        snapshot; `"asof"` keeps nothing, and rebuilds the state of the first page from the changelog; `"cursor"` keeps
+        nothing, and reads each page as of when it is asked for, so that a row which moves meanwhile may come twice
+        or not at all.
 
         Raises:
             ArgumentInvalid: No such mode.
@@ -227,11 +284,11 @@ class ScanBuilder:
         return self._replace(credit_bytes=_whole(credit_bytes, "credit", 1, 2**62))
 
     def with_page_depth(self, pages: int) -> Self:
-        """Fetch up to `pages` pages per bucket ahead of the consumer (mode session).
+        """Fetch up to `pages` pages per bucket ahead of the consumer (all modes but push).
 
         Args:
             pages: 0: ask for a page when the one before was consumed. 1, the default: ask as soon as one arrives.
-                More: keep asking until this many wait. A session answers one request at a time in any case.
+                More: keep asking until this many wait. One request of a bucket is under way at a time in any case.
 
         Raises:
             ArgumentInvalid: Out of range.
@@ -239,7 +296,7 @@ class ScanBuilder:
         return self._replace(page_depth=_whole(pages, "page depth", 0, 1024))
 
     def with_page_bytes(self, page_bytes: int) -> Self:
-        """Ask for pages of this size (mode session); the server clamps it to its cap.
+        """Ask for pages of this size (all modes but push); the server clamps it to its cap.
 
         Args:
             page_bytes: >= 1; 4 MiB by default.
@@ -248,6 +305,48 @@ class ScanBuilder:
             ArgumentInvalid: Out of range.
         """
         return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+
+    def as_of(self, offset: int | Mapping[int, int]) -> Self:
+        """Read the table as of a log offset in the past, as far as the server's log reaches back (mode push or asof).
+
+        Args:
+            offset: Of every bucket; or, as buckets have logs of their own, a dict from bucket to offset. Every change
+                before it counts, and none from it on. `Table.offsets` and `BucketStatistics.log_offset` tell some.
+
+        Raises:
+            ArgumentInvalid: Negative or no whole number, or an offset of a bucket that the table does not have.
+        """
+        if not isinstance(offset, Mapping):
+            return self._replace(as_of=_whole(offset, "as_of", 0, UINT64_MAX))
+        buckets = self._plan.table.buckets
+        offsets = {}
+        for bucket, each in offset.items():
+            index = _whole(bucket, "the bucket in as_of", 0, buckets - 1)
+            offsets[index] = _whole(each, f"as_of of bucket {bucket}", 0, UINT64_MAX)
+        return self._replace(as_of=offsets)
+
+    def with_retries(self, retries: int) -> Self:
+        """Let a cut scan go on by itself, through up to so many failed attempts in a row; without this, the client's.
+
+        Args:
+            retries: Attempts without progress after the first one. 0: errors come at once. Rows are neither lost nor
+                repeated, and those of before and after a cut are of one state.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(retries=_whole(retries, "retries", 0, UINT32_MAX))
+
+    def resume_every_batches(self, batches: int) -> Self:
+        """For tests: cut each bucket's stream after every so many batches, and go on (mode push).
+
+        Args:
+            batches: >= 1.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(resume_every_batches=_whole(batches, "batches", 1, UINT32_MAX))
 
     def _require_column(self, name: str) -> None:
         names = self._plan.table.column_names

@@ -30,24 +30,31 @@ from scanner.catalog import Catalog
 from scanner.config import ScannerConfig
 from scanner.errors import ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
+from scanner.keeping import Keeping
 from scanner.nesting import bare
-from scanner.scan_service import ScanOpener, ScanService
+from scanner.opener import ScanOpener
+from scanner.page_service import PageService
+from scanner.scan_service import ScanService
 from scanner.session_service import SessionService
 from scanner.statuses import streaming, to_call_failed, translated
 from scanner.storage.store import RocksStore
 from scanner.tables_service import TablesService
 from scanner.tasks import RunBlocking, in_thread, inline
+from scanner.token_keys import load_token_keys
+from scanner.tokens import Tokens
 from transport import ServerStream, TransportConfig
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.auth import Credentials
+    from scanner.clock import WallClock
     from scanner.storage.config import StorageConfig
     from scanner.storage.interface import Store
 
 SCAN_PATH = "/weir.v1.Scanner/Scan"
 SESSION_PATH = "/weir.v1.Scanner/ScanSession"
+PAGE_PATH = "/weir.v1.Scanner/ScanPage"
 TABLES_PREFIX = "/weir.v1.Tables/"
 ADMIN_PREFIX = "/weir.v1.Admin/"
 
@@ -60,10 +67,18 @@ class ServerStatistics:
     """Running `Scan` calls with an open scan, or about to open one."""
     sessions_open: int
     """Sessions of the pull model."""
+    page_snapshots_kept: int
+    """Scans by `token` that are between two pages."""
     overrun_bytes: int
     """The furthest that a push scan that has ended was past its credit, in message bytes: a row's message at most."""
     iterators_open: int
-    """Scans of both kinds that are not closed yet."""
+    """Scans of all kinds that are neither closed nor parked: each holds an iterator, or may."""
+    scans_parked: int
+    """Push scans that are parked: they hold nothing in storage."""
+    snapshots_open: int
+    """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
+    leases: int
+    """Leases that have not ended."""
     transport: transport.ServerStatistics
     """The connections, and what waits in them."""
     activity: ActivityStatistics
@@ -118,11 +133,17 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         """What is open now."""
+        scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
+        parked = sum(scan.parked for scan in scans)
         return ServerStatistics(
             push_scans_open=self._services.scans.scans_open,
             sessions_open=self._services.sessions.sessions_open,
+            page_snapshots_kept=self._services.pages.snapshots_kept,
             overrun_bytes=self._services.scans.overrun_bytes,
-            iterators_open=self._services.catalog.scans_open,
+            iterators_open=len(scans) - parked,
+            scans_parked=parked,
+            snapshots_open=self._services.catalog.snapshots.snapshots_open,
+            leases=len(self._services.keeping.leases.leases()),
             transport=self._server.statistics(),
             activity=self._services.catalog.activity.freeze(),
         )
@@ -134,18 +155,20 @@ class Server:
             timeout_s: How long they may take, in seconds; None: the transport's `drain_timeout_s`.
 
         Returns:
-            Whether all ended by themselves; what still runs then ends with DRAINING.
+            Whether all ended by themselves; what still runs then ends with DRAINING, and for a scan with the token
+            that continues it elsewhere.
         """
         self._draining = True
         self._services.admin.drain_begun.set()
         self._health.drain()
-        last_word = Draining(
-            "the server is going down and did not wait any longer; start again, elsewhere or later"
-        )
         try:
-            return await self._server.drain(timeout_s, to_call_failed(last_word))
+            return await self._server.drain(timeout_s, self._last_word)
         finally:
             self._drained.set()
+
+    def _last_word(self, stream: ServerStream) -> transport.CallFailed:
+        error = Draining("the server is going down and did not wait any longer; go on elsewhere or later")
+        return to_call_failed(self._services.scans.last_word(stream, error))
 
 
 @asynccontextmanager
@@ -159,6 +182,9 @@ async def open_server(
     transport_config: TransportConfig | None = None,
     ssl_context: ssl.SSLContext | transport.ServerTls | None = None,
     credentials: Credentials | CredentialsFile | None = None,
+    listener: trio.abc.Listener[trio.abc.Stream] | None = None,
+    clock: WallClock | None = None,
+    run_blocking: RunBlocking = inline,
 ) -> AsyncIterator[Server]:
     """Serve a data directory for as long as the block runs.
 
@@ -172,6 +198,9 @@ async def open_server(
         transport_config: Limits of the connections.
         ssl_context: For TLS, with ALPN "h2"; `transport.ServerTls` makes it of files. None: plaintext.
         credentials: Who may call, and do what; None: everybody who gets a connection may do everything.
+        listener: Where connections come from instead of an address, such as one in memory; owned, and without TLS.
+        clock: Tells the time, for the ages of changes and leases; None: the system's.
+        run_blocking: Runs what a store that is given does; one that is opened here has a thread for it.
 
     Yields:
         The server, listening.
@@ -185,12 +214,11 @@ async def open_server(
         Calls that run are cut off, commits that run are finished, everything is closed.
     """
     config = config or ScannerConfig()
-    run_blocking: RunBlocking = inline
     async with AsyncExitStack() as stack:
         if isinstance(store, Path | str):
             run_blocking = in_thread
             store = await stack.enter_async_context(_open_store(Path(store), storage_config))
-        services = await stack.enter_async_context(bare(_open_services(store, config, run_blocking)))
+        services = await stack.enter_async_context(bare(_open_services(store, config, run_blocking, clock)))
         handlers, health = add_generic_services(services.handlers())
         listening = transport.serve(
             Access(credentials).guard_all(handlers),
@@ -198,6 +226,7 @@ async def open_server(
             port=port,
             config=transport_config or TransportConfig(),
             ssl_context=ssl_context,
+            listener=listener,
         )
         try:
             server = await stack.enter_async_context(listening)
@@ -211,8 +240,10 @@ class _Services:
     catalog: Catalog
     scans: ScanService
     sessions: SessionService
+    pages: PageService
     tables: TablesService
     admin: AdminService
+    keeping: Keeping
 
     def handlers(self) -> Mapping[str, transport.Handler]:
         """The handler of every call, by path."""
@@ -226,9 +257,11 @@ class _Services:
         return {
             SCAN_PATH: streaming(self.scans.scan),
             SESSION_PATH: streaming(self.sessions.call),
+            PAGE_PATH: streaming(self.pages.call),
             TABLES_PREFIX + "Write": streaming(self.tables.write),
             **{TABLES_PREFIX + name: _unary(answer) for name, answer in unary.items()},
             **{ADMIN_PREFIX + name: _unary(answer) for name, answer in self.admin.calls().items()},
+            **{path: _unary(answer) for path, answer in self.keeping.calls().items()},
         }
 
 
@@ -252,21 +285,34 @@ async def _open_store(path: Path, config: StorageConfig | None) -> AsyncIterator
 
 @asynccontextmanager
 async def _open_services(
-    store: Store, config: ScannerConfig, run_blocking: RunBlocking
+    store: Store, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock | None
 ) -> AsyncIterator[_Services]:
-    async with trio.open_nursery() as nursery:
+    tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
+    async with bare(trio.open_nursery()) as nursery:
         activity = Activity()
         catalog = Catalog(store, config, nursery, run_blocking, activity)
-        opener = ScanOpener(catalog, config)
+        keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
+        opener = ScanOpener(catalog, config, tokens)
         sessions = SessionService(opener, config, activity)
         nursery.start_soon(sessions.sweep_forever)
-        scans = ScanService(opener, config, activity)
+        pages = PageService(opener, config)
+        nursery.start_soon(pages.sweep_forever)
+        scans = ScanService(opener, keeping.snapshot_scans(opener), config, activity)
+        keeping.start(nursery)
         try:
             yield _Services(
-                catalog, scans, sessions, TablesService(catalog, config), AdminService(catalog, nursery)
+                catalog,
+                scans,
+                sessions,
+                pages,
+                TablesService(catalog, config),
+                AdminService(catalog, nursery),
+                keeping,
             )
         finally:
             sessions.close_all()
+            pages.close_all()
+            catalog.close_snapshots()
             # Ends the sweep, and lets the commits that run finish.
             nursery.cancel_scope.cancel()
 

@@ -1,47 +1,35 @@
 """The `session` pull model of `weir.v1.Scanner`: `ScanSession` calls on live iterators.
 
-Thin: the rules are the registry's (`scanner.pull.session`), the rows the source's. What is here is making a page
-in bounded steps, and giving back what a call holds on every way out of it.
+Thin: the rules are the registry's (`scanner.pull.session`), the rows the source's. Pages are made
+in `scanner.pages`. What is here is giving back what a call holds on every way out of it.
 """
 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, cast
 
 import trio
 
 from scanner.access import Right, authorize, principal_of
 from scanner.activity import Activity, HolderKind
-from scanner.digest import checksum
 from scanner.errors import ArgumentInvalid, ScannerError, SequenceInvalid
+from scanner.pages import Page, PageMaker, sealed, send_confirmed
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.pull.session import Repeat, Session, SessionRegistry
 from scanner.query import parse_request
 from scanner.scan_service import holder_of
-from scanner.wire import Parts, encode_batch, encode_schema, encode_session_page
+from scanner.wire import encode_schema
 from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.buckets import OpenScan
     from scanner.config import ScannerConfig
-    from scanner.scan_service import ScanOpener
-    from scanner.sources.live_kv import LiveKvSource
+    from scanner.opener import ScanOpener
+    from scanner.sources.kv import KvSource
     from transport import ServerStream
 
 _SESSION_ID_BYTES = 16
-_ROWS_ANY = 2**31 - 1
-"""Rows of a page are bounded by its bytes alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A response, ready to be sent, and sent again."""
-
-    parts: Parts
-    last: bool
-    """It completes the scan."""
 
 
 class SessionService:
@@ -57,7 +45,8 @@ class SessionService:
         self._opener = opener
         self._activity = activity or Activity()
         self._config = config
-        self._registry: SessionRegistry[OpenScan[LiveKvSource], Page] = SessionRegistry(
+        self._pages = PageMaker(config)
+        self._registry: SessionRegistry[OpenScan[KvSource], Page] = SessionRegistry(
             config, lambda: secrets.token_bytes(_SESSION_ID_BYTES)
         )
 
@@ -119,9 +108,11 @@ class SessionService:
         reservation = self._registry.reserve((query.table, query.bucket))
         try:
             with stream.blocked_on(StallReason.STORAGE):
-                scan = (await self._opener.open_live_kv(query)).scan
+                # The log would be of no use to a session: what it loses is lost.
+                opened = await self._opener.open(query, principal_of(stream).name, pin_log=False)
+            scan = opened.scan
             scan.holder = holder_of(stream, HolderKind.SESSION)
-            session: Session[OpenScan[LiveKvSource], Page] | None = None
+            session: Session[OpenScan[KvSource], Page] | None = None
             try:
                 fields = pb.ScanSessionResponse(
                     scanner_id=self._registry.new_id(),
@@ -141,23 +132,12 @@ class SessionService:
                     scan.close()
         finally:
             self._registry.release(reservation)
-        await self._send_open(stream, page, session)
 
-    async def _send_open(
-        self, stream: ServerStream, page: Page, session: Session[OpenScan[LiveKvSource], Page] | None
-    ) -> None:
-        """Send page 0, and see it arrive where the client lets us.
+        def give_up(grace_s: float) -> None:
+            if session is not None:
+                self._registry.give_up(session, trio.current_time(), grace_s)
 
-        A client that half-closes only once it has the response need not fear that the response is lost: until
-        then the end of its stream or connection releases the session.
-        """
-        try:
-            await stream.send(*page.parts)
-            await stream.receive()
-        except BaseException:
-            if session is not None and session.sequence == 0:
-                self._registry.close(session.id)
-            raise
+        await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
 
     async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         session_id = _key(request.scanner_id, stream)
@@ -181,47 +161,15 @@ class SessionService:
         self._registry.complete(claimed, page, trio.current_time(), last=page.last)
         await stream.send(*page.parts)
 
-    def _end_with_bucket(self, session: Session[OpenScan[LiveKvSource], Page]) -> None:
+    def _end_with_bucket(self, session: Session[OpenScan[KvSource], Page]) -> None:
         session.resource.when_ended(lambda error: self._registry.terminate(session, error))
 
     async def _make_page(
-        self, scan: OpenScan[LiveKvSource], fields: pb.ScanSessionResponse, size_bytes: int
+        self, scan: OpenScan[KvSource], fields: pb.ScanSessionResponse, size_bytes: int
     ) -> Page:
-        """Read until the page is full, the scan is at its end, or the time for one page is over.
-
-        Waits:
-            Lets other tasks run between two steps.
-
-        Cancellation:
-            What was read stays with the source, for the next attempt.
-        """
-        source = scan.source
-        size_bytes = min(size_bytes, self._config.session_page_bytes_max)
-        deadline = trio.current_time() + self._config.session_page_time_max_s
-        while source.wants_step and source.pending_bytes < size_bytes and trio.current_time() < deadline:
-            source.step()
-            await trio.lowlevel.checkpoint()
-            if scan.ended_by is not None:
-                raise scan.ended_by
-        return _page(source, fields, size_bytes)
+        return sealed(fields, await self._pages.make(scan, fields, size_bytes, keeps_rest=True))
 
 
 def _key(scanner_id: bytes, stream: ServerStream) -> bytes:
     """The session's id in the registry: to anybody but its principal it does not exist."""
     return scanner_id + b":" + principal_of(stream).name.encode()
-
-
-def _page(source: LiveKvSource, fields: pb.ScanSessionResponse, size_bytes: int) -> Page:
-    fields.row_ordinal = source.rows
-    batch = source.take(size_bytes, _ROWS_ANY)
-    last = source.end is not None
-    fields.has_more_results = not last
-    if last:
-        fields.rows = source.rows
-        fields.digest = source.digest
-    if batch is None:
-        return Page((fields.SerializeToString(),), last)
-    payload = encode_batch(batch.rows)
-    fields.row_count = batch.rows.num_rows
-    fields.crc32c = checksum(payload)
-    return Page(encode_session_page(fields, payload), last)

@@ -22,6 +22,10 @@ class BucketStatistics:
     """Why it ended: `EXHAUSTED`, `LIMIT`, `STOP_OFFSET` or `DRAINED`; None if it has not ended."""
     server_stalls: StallTimes | None = None
     """Where the server's time on the bucket's calls went, as it told at their end; None if it has told nothing."""
+    resumes: int = 0
+    """How often the scan of the bucket was cut and went on."""
+    states: int = 0
+    """States that the rows came from, as far as they have arrived: 1, or more where each page has its own (cursor)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,13 +41,15 @@ class ScanStatistics:
     bytes_received: int
     """Message bytes of the batches or pages that arrived."""
     requests: int
-    """Calls made to the server: one per bucket by push, one per page by session, releases included."""
+    """Calls made to the server: one per bucket by push, one per page by pull, releases and repetitions included."""
     credit_messages: int
     """Grants of credit sent along on the calls (push)."""
     first_batch_s: float | None
     """From the start of the scan to the first rows that arrived, seconds; None if none did."""
     overrun_bytes: int
     """The furthest that a server went past the credit of its bucket, bytes."""
+    resumes: int = 0
+    """How often scans of buckets were cut and went on."""
     held_bytes_max: int
     """The most message bytes that waited for the consumer or were in its hands at once."""
     stalls: StallTimes = field(default_factory=StallTimes)
@@ -66,6 +72,8 @@ class BucketProgress:
     requests: int = 0
     credit_messages: int = 0
     overrun_bytes: int = 0
+    resumes: int = 0
+    states: int = 0
     server_stalls: StallTimes | None = None
 
     def add_server_stalls(self, stalls: StallTimes) -> None:
@@ -81,4 +89,6 @@ class BucketProgress:
             digest=self.digest,
             reason=self.reason,
             server_stalls=self.server_stalls,
+            resumes=self.resumes,
+            states=max(self.states, int(self.log_offset is not None)),
         )

@@ -38,6 +38,9 @@ DOMAIN = "weir.v1"
 
 _MESSAGE_BYTES_MAX = 1500
 """Of a message on the wire. It travels in trailers, where proxies allow 8 to 16 KiB in all."""
+_TOKEN_BYTES_MAX = 4096
+"""Of a resume token on the wire, for the same reason. A longer one, of a table with huge keys, is left out: the client
+has the one of the last batch."""
 _METADATA_CHARACTERS_MAX = 200
 """Of one value of the metadata."""
 
@@ -63,7 +66,7 @@ def to_call_failed(error: ScannerError) -> CallFailed:
     metadata = {key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()}
     detail = errors_pb2.ErrorDetail(
         reason=row.reason,
-        resume_token=error.resume_token or b"",
+        resume_token=_short_token(error.resume_token),
         oldest_offset=error.oldest_offset,
         metadata=metadata,
     )
@@ -135,6 +138,10 @@ def _detail_of(details: bytes) -> errors_pb2.ErrorDetail | None:
     except DecodeError:
         pass  # Details of someone else, or damaged: the status code has to do.
     return None
+
+
+def _short_token(token: bytes | None) -> bytes:
+    return token if token is not None and len(token) <= _TOKEN_BYTES_MAX else b""
 
 
 def _shorten(message: str) -> str:

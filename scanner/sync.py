@@ -12,6 +12,7 @@ Example:
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -20,16 +21,22 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from scanner import client as trio_client
-from scanner.client import BUCKETS_DEFAULT, Keys
+from scanner import client_table as trio_table
+from scanner.client import BUCKETS_DEFAULT
 from scanner.portal import Held, Portal
+from scanner.retries import RETRIES_DEFAULT
 from scanner.scan import ScanBuilder, ScanPlan
+from scanner.sync_leases import Lease, Leases
 
 if TYPE_CHECKING:
     import ssl
+    from random import Random
 
     import pandas as pd
 
-    from scanner.admin import DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client_table import Keys
+    from scanner.lease_client import Leasable, LeaseInfo
     from scanner.statistics import ScanStatistics
     from scanner.table import TableDescription
     from scanner.table_scan import Batches as TrioBatches
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from scanner.writer import Writer as TrioWriter
     from transport import TransportConfig
 
-__all__ = ["Batches", "Client", "Scan", "Table", "Writer", "connect"]
+__all__ = ["Batches", "Client", "Lease", "Leases", "Scan", "Table", "Writer", "connect"]
 
 
 def connect(
@@ -47,8 +54,13 @@ def connect(
     ssl_context: ssl.SSLContext | None = None,
     token: str | None = None,
     insecure_token: bool = False,
+    retries: int = RETRIES_DEFAULT,
+    dice: Random | None = None,
 ) -> Client:
     """Connect to a server. Use the client in a `with` block, or close it.
+
+    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself; a write
+    that is cut fails.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123.
@@ -56,9 +68,12 @@ def connect(
         ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
         token: Bearer token that proves who calls; see `scanner.read_token`.
         insecure_token: Send the token in plaintext, even to another machine.
+        retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
+            come at once. This first connection is tried once.
+        dice: Draws the delays between attempts, in the client's thread; None: seeded by the system.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read, or the token may not be sent there.
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
     """
@@ -71,6 +86,8 @@ def connect(
                 ssl_context=ssl_context,
                 token=token,
                 insecure_token=insecure_token,
+                retries=retries,
+                dice=dice,
             )
         )
     except BaseException:
@@ -135,6 +152,36 @@ class Client:
         """Every scan that pins a state of a bucket; see `scanner.Client.list_snapshots`."""
         return self._portal.call(self._client.list_snapshots, table)
 
+    def checkpoint(self, table: str, bucket: int | None = None) -> list[CheckpointInfo]:
+        """Make a checkpoint of one bucket or of all; see `scanner.Client.checkpoint`."""
+        return self._portal.call(self._client.checkpoint, table, bucket)
+
+    def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
+        """The checkpoints of a table that are kept; see `scanner.Client.list_checkpoints`."""
+        return self._portal.call(self._client.list_checkpoints, table)
+
+    def acquire_lease(
+        self,
+        *targets: Leasable,
+        lease_id: str | None = None,
+        ttl_s: float | None = None,
+        partial: bool = False,
+    ) -> Lease:
+        """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
+        acquire = functools.partial(
+            self._client.acquire_lease, *targets, lease_id=lease_id, ttl_s=ttl_s, partial=partial
+        )
+        return Lease(self._portal, self._portal.call(acquire))
+
+    def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
+        """The caller's leases; see `scanner.Client.list_leases`."""
+        return self._portal.call(self._client.list_leases, table)
+
+    @property
+    def leases(self) -> Leases:
+        """The calls on leases by their ids."""
+        return Leases(self._portal, self._client.leases)
+
     def drain(self, timeout_s: float | None = None) -> DrainBegun:
         """Begin the server's graceful drain; see `scanner.Client.drain`."""
         return self._portal.call(self._client.drain, timeout_s)
@@ -143,7 +190,7 @@ class Client:
 class Table:
     """A table of a server; see `scanner.Table`."""
 
-    def __init__(self, portal: Portal, table: trio_client.Table) -> None:
+    def __init__(self, portal: Portal, table: trio_table.Table) -> None:
         self._portal = portal
         self._table = table
 
@@ -223,7 +270,7 @@ class Writer:
 class Scan(ScanBuilder):
     """A scan of a table: described by its builder methods, run any number of times."""
 
-    def __init__(self, portal: Portal, scan: trio_client.Scan) -> None:
+    def __init__(self, portal: Portal, scan: trio_table.Scan) -> None:
         super().__init__(scan.plan)
         self._portal = portal
         self._scan = scan

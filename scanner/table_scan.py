@@ -1,10 +1,11 @@
-"""A table scan: the scans of its buckets, multiplexed over one connection into one sequence of batches.
+"""A table scan: the scans of its buckets, multiplexed over one connection at a time into one sequence of batches.
 
 Invariants:
 
-1. Every bucket of the plan is scanned once, or the scan fails; one failing bucket ends the others.
+1. Every bucket of the plan is scanned once, or the scan fails; one failing bucket ends the others. A bucket
+   that is cut goes on by itself first, as often as the plan or the client allows.
 2. What the consumer has to hold is bounded: by push, the buckets' shares of the credit add up to no more than the
-   credit (a byte each at least); by session, by the page depth. A bucket gives its share back, to one that has not
+   credit (a byte each at least); by pull, by the page depth. A bucket gives its share back, to one that has not
    begun, when its last batch is consumed.
 3. With a row limit, exactly so many rows come out if there are as many; then every stream is reset at once.
 4. Leaving the block, however, ends every stream before it is left.
@@ -19,13 +20,16 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.digest import combine_digests
-from scanner.errors import ScannerError, SourceUnsupported
+from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.hand_off import HandOff
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.pull.session_client import SessionReceiver, fetch_bucket
+from scanner.pull.fetch import BucketFetcher, PageSource
+from scanner.pull.page_client import PAGE_PATH, PageReceiver
+from scanner.pull.session_client import SESSION_PATH, SessionReceiver
+from scanner.push_client import BucketReceiver
 from scanner.query import ScanQuery, query_to_proto
-from scanner.receiver import PushReceiver, receive_bucket
+from scanner.receiver import PushReceiver
 from scanner.scan import ScanMode, ScanPlan, ScanSource
 from scanner.statistics import BucketProgress, ScanStatistics
 from transport import StallTimes
@@ -33,7 +37,8 @@ from transport import StallTimes
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from transport import Client
+    from scanner.connection import Connection
+    from scanner.retries import Attempts
 
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
@@ -43,6 +48,11 @@ _SOURCES: Final = {
     ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
     ScanSource.LOG: pb.SCAN_SOURCE_LOG,
     ScanSource.HYBRID: pb.SCAN_SOURCE_HYBRID,
+}
+_PAGE_MODELS: Final = {
+    ScanMode.TOKEN: pb.PAGE_MODEL_TOKEN,
+    ScanMode.CURSOR: pb.PAGE_MODEL_CURSOR,
+    ScanMode.ASOF: pb.PAGE_MODEL_ASOF,
 }
 
 
@@ -118,6 +128,7 @@ class Batches:
             bytes_received=sum(each.bytes_received for each in progress),
             requests=sum(each.requests for each in progress),
             credit_messages=sum(each.credit_messages for each in progress),
+            resumes=sum(each.resumes for each in progress),
             first_batch_s=None if first_put_at is None else first_put_at - self._started_at,
             overrun_bytes=max((each.overrun_bytes for each in progress), default=0),
             held_bytes_max=self._hand_off.held_bytes_max,
@@ -127,25 +138,33 @@ class Batches:
             ),
         )
 
-    async def _receive(self, client: Client) -> None:
+    async def _receive(self, connection: Connection) -> None:
         """Scan all buckets. Failures go to the hand-off, where the consumer meets them."""
         parallel = min(len(self._progress), BUCKETS_IN_PARALLEL_MAX)
         slots = trio.Semaphore(parallel)
         window_bytes = max(1, self._plan.credit_bytes // parallel)
+        attempts = connection.attempts(self._plan.retries)
         with self._tasks:
             async with trio.open_nursery() as nursery:
                 for progress in self._progress.values():
                     await slots.acquire()
-                    nursery.start_soon(self._receive_bucket, client, progress, window_bytes, slots)
+                    nursery.start_soon(
+                        self._receive_bucket, connection, progress, window_bytes, slots, attempts
+                    )
 
     async def _receive_bucket(
-        self, client: Client, progress: BucketProgress, window_bytes: int, slots: trio.Semaphore
+        self,
+        connection: Connection,
+        progress: BucketProgress,
+        window_bytes: int,
+        slots: trio.Semaphore,
+        attempts: Attempts,
     ) -> None:
         try:
             if self._plan.mode is ScanMode.PUSH:
-                await self._push(client, progress, window_bytes)
+                await self._push(connection, progress, window_bytes, attempts.sibling())
             else:
-                await self._pull(client, progress)
+                await self._pull(connection, progress, attempts.sibling())
         except (ScannerError, trio.ClosedResourceError) as error:
             self._hand_off.fail(error)
             self._tasks.cancel()
@@ -155,17 +174,43 @@ class Batches:
             await self._hand_off.wait_consumed(progress.bucket)
         slots.release()
 
-    async def _push(self, client: Client, progress: BucketProgress, window_bytes: int) -> None:
-        what = self._name(progress)
-        receiver = PushReceiver(what, self._plan.schema, window_bytes, progress)
-        scan_open = pb.ScanOpen(source=_SOURCES[self._plan.source], query=self._query(progress.bucket))
-        await receive_bucket(client, scan_open, receiver, progress, self._hand_off, what)
+    async def _push(
+        self, connection: Connection, progress: BucketProgress, window_bytes: int, attempts: Attempts
+    ) -> None:
+        plan, what = self._plan, self._name(progress)
+        scan_open = pb.ScanOpen(
+            source=_SOURCES[plan.source],
+            query=self._query(progress.bucket),
+            as_of=plan.as_of_bucket(progress.bucket),
+            lease_id=plan.lease_id,
+        )
+        bucket = BucketReceiver(
+            connection,
+            scan_open,
+            PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress),
+            progress,
+            self._hand_off,
+            attempts,
+            what,
+            batches_per_stream=plan.resume_every_batches,
+        )
+        await bucket.run()
 
-    async def _pull(self, client: Client, progress: BucketProgress) -> None:
-        what = self._name(progress)
-        query = self._query(progress.bucket)
-        receiver = SessionReceiver(what, query, self._plan.page_bytes, self._plan.schema, progress)
-        await fetch_bucket(client, receiver, progress, self._hand_off, self._plan.page_depth, what)
+    async def _pull(self, connection: Connection, progress: BucketProgress, attempts: Attempts) -> None:
+        plan, what = self._plan, self._name(progress)
+        path, source = self._page_source(progress, what)
+        bucket = BucketFetcher(
+            connection, path, source, progress, self._hand_off, plan.page_depth, what, attempts
+        )
+        await bucket.run()
+
+    def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
+        """The path of the plan's pull model, and what is asked for there."""
+        plan, query = self._plan, self._query(progress.bucket)
+        if plan.mode is ScanMode.SESSION:
+            return SESSION_PATH, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
+        model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
+        return PAGE_PATH, PageReceiver(what, model, query, plan.page_bytes, plan.schema, progress, as_of)
 
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"
@@ -185,29 +230,46 @@ class Batches:
 
 
 @asynccontextmanager
-async def open_scan(client: Client, plan: ScanPlan) -> AsyncIterator[Batches]:
+async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Batches]:
     """Run a table scan for the length of a block.
 
     Args:
-        client: The connection; it is shared with whatever else runs on it.
+        connection: To the server; it is shared with whatever else runs on it.
         plan: What to scan.
 
     Yields:
         The batches. Nothing has been waited for: a refusal by the server comes with the first batch asked for.
 
     Raises:
-        SourceUnsupported: The session model has no source but LIVE_KV.
+        SourceUnsupported: The pull models have no source but LIVE_KV.
+        ArgumentInvalid: `as_of` does not go with the mode or the source, or leaves out a bucket.
 
     Cancellation:
         Ends every stream.
     """
-    if plan.mode is ScanMode.SESSION and plan.source is not ScanSource.LIVE_KV:
-        raise SourceUnsupported(f"mode session reads LIVE_KV only, not {plan.source.name}; use mode push")
+    if plan.mode is not ScanMode.PUSH and plan.source is not ScanSource.LIVE_KV:
+        raise SourceUnsupported(
+            f"mode {plan.mode.value} reads LIVE_KV only, not {plan.source.name}; use mode push"
+        )
+    _check_as_of(plan)
     batches = Batches(plan)
     async with bare(trio.open_nursery()) as nursery:
-        nursery.start_soon(batches._receive, client)
+        nursery.start_soon(batches._receive, connection)
         try:
             yield batches
         finally:
             batches._hand_off.close()
             batches._tasks.cancel()
+
+
+def _check_as_of(plan: ScanPlan) -> None:
+    if plan.as_of is None:
+        return
+    if plan.source is not ScanSource.LIVE_KV:
+        raise ArgumentInvalid(f"as_of is for source LIVE_KV; {plan.source.name} has a state of its own")
+    if plan.mode not in (ScanMode.PUSH, ScanMode.ASOF):
+        raise ArgumentInvalid(
+            f"mode {plan.mode.value} reads what is there now, not as of an offset; use mode push or asof"
+        )
+    for bucket in plan.buckets:
+        plan.as_of_bucket(bucket)

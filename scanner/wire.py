@@ -1,7 +1,7 @@
 """Row batches on the wire: small protobuf fields in front, the Arrow payload behind, copied by neither end.
 
-A `RowBatch` and a page of a session carry their Arrow IPC message as the last field. The encoder
-therefore returns two parts, a prefix of some 30 bytes and the payload as Arrow made it; the
+A `RowBatch` and a page carry their Arrow IPC message as the last field. The encoder
+therefore returns two parts, a prefix of some 30 bytes, and a resume token, and the payload as Arrow made it; the
 transport writes both with one system call. The decoder walks the fields and hands the payload out
 as a view of the received message.
 
@@ -24,7 +24,7 @@ This module knows no transport, no storage and no tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
@@ -46,9 +46,12 @@ _VARINT_BYTES_MAX = 10
 _RESPONSE_BATCH = b"\x12"
 _BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
 _BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
-_SESSION_COUNT = b"\x30"
+_PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
+
+PageFieldsT = TypeVar("PageFieldsT", pb.ScanSessionResponse, pb.ScanPageResponse)
+"""The response of a pull model: the fields that a page has of them are numbered alike in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +73,19 @@ class RowBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionPage:
-    """A `ScanSessionResponse` as received."""
+class ReceivedPage(Generic[PageFieldsT]):
+    """A page of a pull model as received."""
 
-    fields: pb.ScanSessionResponse
+    fields: PageFieldsT
     """All fields but the payload."""
     payload: memoryview
     """Arrow IPC record batch message; empty if the page has no rows."""
     message_bytes: int
     """Length of the message that brought it."""
+
+
+SessionPage: TypeAlias = ReceivedPage[pb.ScanSessionResponse]
+ScanPage: TypeAlias = ReceivedPage[pb.ScanPageResponse]
 
 
 def encode_row_batch(
@@ -103,26 +110,26 @@ def row_batch_overhead(row_ordinal: int, rows_max: int, payload_bytes_max: int, 
     return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
 
 
-def encode_session_page(fields: pb.ScanSessionResponse, payload: Buffer) -> Parts:
-    """Encode one page of a session: `fields` without row count and payload, which are taken from elsewhere.
+def encode_page(fields: PageFieldsT, payload: Buffer) -> Parts:
+    """Encode one page: `fields` without row count and payload, which are taken from elsewhere.
 
     Args:
         fields: Everything but the payload. `row_count` must be above 0; pages without rows need no
             payload and are serialized as they are.
         payload: Arrow IPC record batch message; not copied.
     """
-    head = pb.ScanSessionResponse()
+    head = type(fields)()
     head.CopyFrom(fields)
     head.ClearField("row_count")
     head.ClearField("arrow_batch")
     small = head.SerializeToString()
     view = _octets(payload)
     tail = _PAYLOAD + _varint(len(view))
-    unpadded = len(small) + len(_SESSION_COUNT) + len(tail)
+    unpadded = len(small) + len(_PAGE_COUNT) + len(tail)
     width = len(_varint(fields.row_count))
     width += -(unpadded + width) % _ALIGNMENT_BYTES
     count = _varint(fields.row_count, min(width, _VARINT_BYTES_MAX))
-    return b"".join((small, _SESSION_COUNT, count, tail)), view
+    return b"".join((small, _PAGE_COUNT, count, tail)), view
 
 
 def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
@@ -162,13 +169,16 @@ def decode_session_page(message: Buffer) -> SessionPage:
     Raises:
         DataCorrupted: The message is not a `ScanSessionResponse`.
     """
-    view = _octets(message)
-    try:
-        small, payload = _cut_payload(view, 0)
-        fields = pb.ScanSessionResponse.FromString(small)
-    except (DecodeError, IndexError, ValueError) as error:
-        raise DataCorrupted(f"a page of the session cannot be read: {error}") from error
-    return SessionPage(fields=fields, payload=payload, message_bytes=len(view))
+    return _decode_page(pb.ScanSessionResponse, message)
+
+
+def decode_scan_page(message: Buffer) -> ScanPage:
+    """Read one response of `ScanPage`; the payload is a view of `message`.
+
+    Raises:
+        DataCorrupted: The message is not a `ScanPageResponse`.
+    """
+    return _decode_page(pb.ScanPageResponse, message)
 
 
 def verify_payload(payload: Buffer, crc32c: int) -> None:
@@ -283,6 +293,16 @@ def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
             raise ValueError("a field is cut off")
         kept.append(view[field_start:position])
     return b"".join(kept), payload
+
+
+def _decode_page(kind: type[PageFieldsT], message: Buffer) -> ReceivedPage[PageFieldsT]:
+    view = _octets(message)
+    try:
+        small, payload = _cut_payload(view, 0)
+        fields = kind.FromString(small)
+    except (DecodeError, IndexError, ValueError) as error:
+        raise DataCorrupted(f"a page of the scan cannot be read: {error}") from error
+    return ReceivedPage(fields=fields, payload=payload, message_bytes=len(view))
 
 
 def _octets(buffer: Buffer) -> memoryview:

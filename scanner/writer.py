@@ -28,8 +28,9 @@ from transport import TransportError
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.connection import Connection
     from scanner.table import TableDescription
-    from transport import Client, Stream
+    from transport import Stream
 
 WRITE_PATH: Final = "/weir.v1.Tables/Write"
 REQUEST_ROWS_MAX: Final = 8192
@@ -219,7 +220,7 @@ class Writer:
 
 @asynccontextmanager
 async def open_writer(
-    client: Client,
+    connection: Connection,
     table: TableDescription,
     operation: pb.WriteRequest.Operation = pb.WriteRequest.OPERATION_UPSERT,
     on_acknowledged: OnAcknowledged | None = None,
@@ -233,7 +234,7 @@ async def open_writer(
         Resets the stream, as does an exception of the block; what was in flight may have been applied.
     """
     try:
-        async with client.open_stream(WRITE_PATH) as stream:
+        async with connection.open_stream(WRITE_PATH) as stream:
             writer = Writer(stream, table, operation, on_acknowledged)
             yield writer
             await writer.close()

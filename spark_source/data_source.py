@@ -26,17 +26,22 @@ class WeirDataSource(DataSource):
         The server, reachable from the driver and from every executor. Required.
     table : str
         Name of the table. Required.
-    mode : ``push`` | ``session``, default ``push``
-        How rows travel: pushed by the server within the task's credit, or pulled page by page from a session.
+    mode : ``push`` | ``session`` | ``token`` | ``cursor`` | ``asof``, default ``push``
+        How rows travel: pushed by the server within the task's credit, or pulled page by page: from an iterator that
+        the server keeps, from a snapshot that it keeps, from what is there when each page is asked for, or from the
+        first page's state, rebuilt. Pages of ``cursor`` are of different states if somebody writes meanwhile.
+    asOf : ``OFFSET`` or ``BUCKET:OFFSET,...``, optional
+        Modes ``push`` and ``asof``: read the table as it was in front of this log offset of every bucket, or of each.
+        Every task, retry and copy then reads one state, as long as the server's log reaches back to it.
     columns : comma separated names, optional
         Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
         query uses, so this is how to leave out what is not needed.
     creditBytes : size, optional
         Mode ``push``: bytes of batches the server may have under way to one task (``262144``, ``256k``, ``8m``).
     pageBytes : size, optional
-        Mode ``session``: bytes per page.
+        All modes but ``push``: bytes per page.
     pageDepth : int, optional
-        Mode ``session``: pages asked for ahead of the one in use.
+        All modes but ``push``: pages asked for ahead of the one in use.
     pushFilters : bool, default ``false``
         Let the server drop rows that the query's filters drop. Needs ``spark.sql.python.filterPushdown.enabled``.
     statistics : bool, default ``false``

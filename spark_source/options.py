@@ -15,10 +15,16 @@ from typing import Literal, TypeVar, get_args
 
 from spark_source.errors import SourceOptionError
 
-Mode = Literal["push", "session"]
-"""How rows travel: server push, or pages pulled from a live session."""
+Mode = Literal["push", "session", "token", "cursor", "asof"]
+"""How rows travel: server push, or pages pulled by one of the models that push is compared with."""
 
 MODES: tuple[Mode, ...] = get_args(Mode)
+
+AS_OF_MODES: tuple[Mode, ...] = ("push", "asof")
+"""Modes that can read a state of the past."""
+
+Offsets = int | tuple[tuple[int, int], ...]
+"""A log offset for all buckets, or pairs of bucket and log offset, ascending by bucket."""
 
 SIZE_BYTES_MAX = 1 << 30
 """Largest credit or page in bytes. More than this in flight per task is a mistake in the unit."""
@@ -27,7 +33,9 @@ PAGE_DEPTH_MAX = 64
 """Most pages asked for ahead."""
 
 _SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BUCKET_OFFSET = re.compile(r"(?P<bucket>[0-9]{1,10})\s*:\s*(?P<offset>[0-9]{1,20})")
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
 
 T = TypeVar("T")
@@ -43,14 +51,16 @@ class SourceOptions:
     """Name of the table."""
     mode: Mode = "push"
     """How rows travel from the server to a task."""
+    as_of: Offsets | None = None
+    """What the buckets are read as of: the state in front of these log offsets; None: what is there now."""
     columns: tuple[str, ...] | None = None
     """Columns read, in this order; None for all of them, in the table's order."""
     credit_bytes: int | None = None
     """Push: the most bytes of batches that the server may have under way to one task; None for the client's default."""
     page_bytes: int | None = None
-    """Session: bytes asked for per page; None for the client's default."""
+    """All modes but push: bytes asked for per page; None for the client's default."""
     page_depth: int | None = None
-    """Session: pages asked for ahead of the one in use; None for the client's default."""
+    """All modes but push: pages asked for ahead of the one in use; None for the client's default."""
     push_filters: bool = False
     """Whether the server evaluates the filters that it can; Spark evaluates all of them again."""
     statistics: bool = False
@@ -87,10 +97,16 @@ class SourceOptions:
         for name in ("endpoint", "table"):
             if name not in given:
                 raise SourceOptionError(name, None, f"option {name!r} is missing: {_HELP[name]}")
+        mode: Mode = take("mode", _parse_mode, "push")
+        as_of = take("asOf", _parse_as_of, None)
+        if as_of is not None and mode not in AS_OF_MODES:
+            # Not without effect, as sizes are: the rows would be others.
+            raise _refuse("asOf", given["asof"][1], f"mode {mode} reads what is there now; use push or asof")
         return cls(
             endpoint=take("endpoint", _parse_endpoint, ""),
             table=take("table", _parse_table, ""),
-            mode=take("mode", _parse_mode, "push"),
+            mode=mode,
+            as_of=as_of,
             columns=take("columns", _parse_columns, None),
             credit_bytes=take("creditBytes", _parse_size, None),
             page_bytes=take("pageBytes", _parse_size, None),
@@ -107,11 +123,12 @@ class SourceOptions:
 _HELP: Mapping[str, str] = {
     "endpoint": "HOST:PORT of the server, such as 127.0.0.1:9123",
     "table": "the name of the table to read",
-    "mode": "push (the default) or session",
+    "mode": "push (the default), session, token, cursor or asof",
+    "asOf": "a log offset for all buckets, such as 1200, or one for each, such as 0:1200,1:1187",
     "columns": "column names, comma separated, in the order wanted",
     "creditBytes": "bytes under way to one task, such as 8m",
-    "pageBytes": "bytes per page in mode session, such as 4m",
-    "pageDepth": "pages asked for ahead in mode session",
+    "pageBytes": "bytes per page in all modes but push, such as 4m",
+    "pageDepth": "pages asked for ahead in all modes but push",
     "pushFilters": "true or false (the default)",
     "statistics": "true or false (the default)",
     "tlsCa": "the path of a PEM file with the CAs of the server, or system",
@@ -165,6 +182,18 @@ def _parse_mode(name: str, value: str) -> Mode:
     if lowered not in MODES:
         raise _refuse(name, value, f"it is one of {', '.join(MODES)}")
     return lowered
+
+
+def _parse_as_of(name: str, value: str) -> Offsets:
+    if value.isascii() and value.isdigit() and len(value) <= _OFFSET_DIGITS_MAX:
+        return int(value)
+    matches = [_BUCKET_OFFSET.fullmatch(part.strip()) for part in value.split(",")]
+    pairs = sorted((int(each["bucket"]), int(each["offset"])) for each in matches if each is not None)
+    if not all(matches):
+        raise _refuse(name, value, f"it is {_HELP[name]}")
+    if len(dict(pairs)) < len(pairs):
+        raise _refuse(name, value, "a bucket is there more than once")
+    return tuple(pairs)
 
 
 def _parse_columns(name: str, value: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ A reader is made on the driver and pickled to the executors, by reference to thi
 Invariants:
 1. What the driver knows of the table is asked for once per planning; a task never sees another schema than the
    one Spark planned with, or it fails.
-2. A task holds at most the credit (push) or its pages (session), one converted batch, and what Spark buffers.
+2. A task holds at most the credit (push) or its pages (pull), one converted batch, and what Spark buffers.
 3. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
 """
 
@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from scanner import Condition, ScanSource
 from spark_source.connection import open_client
+from spark_source.errors import SourceOptionError
 from spark_source.filters import to_conditions
 from spark_source.partitions import BucketPartition, bucket_partitions
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
@@ -53,6 +54,7 @@ class BucketReader(DataSourceReader):
 
         Raises:
             SourceSchemaError: It is not.
+            SourceOptionError: Option ``asOf`` does not say what every bucket is read as of.
             TableNotFound: The table is gone.
 
         Waits: For the server's description of the table.
@@ -62,6 +64,7 @@ class BucketReader(DataSourceReader):
             table.project(self._options.columns or ()), statistics=self._options.statistics
         )
         check_schema(self._schema, available)
+        _check_as_of(self._options, table.buckets)
         return bucket_partitions(self._options, table.buckets)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -98,6 +101,8 @@ class BucketReader(DataSourceReader):
         columns = [name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN]
         scan = table.new_scan().with_source(ScanSource.LIVE_KV).select(*columns).bucket(partition.bucket)
         scan = scan.where(*self._conditions).with_mode(options.mode)
+        if options.as_of is not None:
+            scan = scan.as_of(options.as_of if isinstance(options.as_of, int) else dict(options.as_of))
         if options.credit_bytes is not None:
             scan = scan.with_credit(options.credit_bytes)
         if options.page_bytes is not None:
@@ -123,6 +128,21 @@ class FilteringBucketReader(BucketReader):
         return filters
 
 
+def _check_as_of(options: SourceOptions, buckets: int) -> None:
+    """See that every bucket has an offset, while there still is somebody to tell it at once."""
+    if options.as_of is None or isinstance(options.as_of, int):
+        return
+    named = [bucket for bucket, _ in options.as_of]
+    if named != list(range(buckets)):
+        value = ",".join(f"{bucket}:{offset}" for bucket, offset in options.as_of)
+        raise SourceOptionError(
+            "asOf",
+            value,
+            f"option 'asOf' cannot be {value!r}: table {options.table} has the buckets 0 to {buckets - 1},"
+            " and each of them needs an offset",
+        )
+
+
 def _report(statistics: ScanStatistics) -> BucketReport:
     """The report on a scan of one bucket that came to its end."""
     (bucket,) = statistics.buckets
@@ -139,6 +159,7 @@ def _report(statistics: ScanStatistics) -> BucketReport:
         first_batch_s=statistics.first_batch_s,
         overrun_bytes=statistics.overrun_bytes,
         held_bytes_max=statistics.held_bytes_max,
+        states=bucket.states,
         stalls=statistics.stalls.to_dict(),
         server_stalls=statistics.server_stalls.to_dict(),
     )

@@ -37,6 +37,8 @@ class BucketReport:
     """Most bytes received beyond the credit."""
     held_bytes_max: int
     """Most message bytes that waited for the task at once."""
+    states: int = 1
+    """States that the rows came from: 1, or more in mode cursor, where `log_offset` is the first one's."""
     stalls: dict[str, float] = field(default_factory=dict)
     """Where the task's time on the scan went, seconds by reason; adds up to the scan's time."""
     server_stalls: dict[str, float] = field(default_factory=dict)

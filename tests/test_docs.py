@@ -53,7 +53,7 @@ def test_architecture_names_modules_that_exist() -> None:
     page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
     for module in (
         "scan", "client", "sync", "table_scan", "receiver", "pull/session_client", "server", "pull/session",
-        "sources/live_kv", "buckets", "table", "keys", "rows", "digest", "filters", "wire", "errors",
+        "sources/kv", "buckets", "table", "keys", "rows", "digest", "filters", "wire", "errors",
     ):  # fmt: skip
         assert module.rpartition("/")[2] in page
         assert (scanner / f"{module}.py").exists(), module

@@ -60,6 +60,17 @@ class Client:
         """Whether new calls can be made, as far as is known."""
         return not self._driver.core.closing
 
+    async def wait_openable(self) -> None:
+        """Wait until a call can be opened, or until no more can be (see `alive`).
+
+        Raises:
+            ConnectionLost: The connection is gone.
+
+        Waits:
+            For the server's SETTINGS, and while its limit of concurrent streams is reached.
+        """
+        await self._driver.wait_openable()
+
     def statistics(self) -> ClientStatistics:
         """Counters of the connection."""
         driver = self._driver

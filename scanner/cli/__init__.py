@@ -15,10 +15,12 @@ import click
 from scanner.cli.admin import drain, snapshots, streams
 from scanner.cli.app import Interrupted, weir
 from scanner.cli.data import delete, load
+from scanner.cli.leases import checkpoint, leases
 from scanner.cli.scan import scan
 from scanner.cli.security import token
 from scanner.cli.serve import serve
 from scanner.cli.tables import describe, drop, tables
+from scanner.cli.token_keys import rotate_keys
 from scanner.cli.top import top
 from scanner.errors import ScannerError
 
@@ -27,7 +29,23 @@ __all__ = ["main", "weir"]
 _BROKEN_PIPE_EXIT_CODE = 141
 """What a shell reports of a process that SIGPIPE ended."""
 
-for _command in (serve, load, tables, describe, scan, delete, drop, token, streams, snapshots, top, drain):
+for _command in (
+    serve,
+    load,
+    tables,
+    describe,
+    scan,
+    delete,
+    drop,
+    token,
+    rotate_keys,
+    streams,
+    snapshots,
+    top,
+    drain,
+    leases,
+    checkpoint,
+):
     weir.add_command(_command)
 
 

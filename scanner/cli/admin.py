@@ -104,8 +104,10 @@ def what(stream: StreamInfo) -> str:
 
 
 def pins(stream: StreamInfo) -> str:
-    """What a stream pins: `@1200 +35 12s`, the log offset, the changes since and for how long; or nothing."""
+    """What a stream pins: `@1200 +35 12s`, log offset, changes since, and for how long or `parked`; or nothing."""
     scan = stream.scan
+    if scan is not None and scan.parked:
+        return f"@{scan.log_offset} +{scan.log_behind} parked"
     if scan is None or not scan.iterator_open:
         return ""
     return f"@{scan.log_offset} +{scan.log_behind} {short_seconds(scan.pinned_s)}"

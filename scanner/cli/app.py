@@ -11,7 +11,7 @@ import click
 
 from scanner import sync
 from scanner.cli.connection import client_security_options, connection_arguments
-from scanner.client import PORT_DEFAULT, parse_endpoint
+from scanner.connection import PORT_DEFAULT, parse_endpoint
 from scanner.errors import ServerUnavailable
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.output import FORMATS, format_of, open_rows, replaced_when_complete
 from scanner.expressions import Condition, col, column_not_found
-from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode
+from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX
+from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
 
 if TYPE_CHECKING:
     from scanner.cli.output import RowWriter
@@ -31,6 +32,7 @@ TABLE_ROWS_DEFAULT: Final = 50
 _CONDITION: Final = re.compile(
     r"\s*(?P<column>.+?)\s*(?P<operator>==|!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*", re.DOTALL
 )
+_AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
 _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
 
 
@@ -38,6 +40,7 @@ _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\
     epilog=example(
         'weir scan flights --columns carrier,flight,dep_delay --where "dep_delay > 600"',
         "weir scan flights --format parquet -o flights.parquet --stats",
+        "weir scan flights --as-of 0:1200 --as-of 1:1187 --mode asof",
     )
 )
 @click.argument("table")
@@ -46,7 +49,13 @@ _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\
     type=click.Choice([mode.value for mode in ScanMode]),
     default=ScanMode.PUSH.value,
     show_default=True,
-    help="How the rows travel.",
+    help="How the rows travel: pushed, or pulled page by page, by the models that push is compared with.",
+)
+@click.option(
+    "--as-of",
+    multiple=True,
+    metavar="[BUCKET:]OFFSET",
+    help="As it was in front of this log offset: of every bucket, or of each one, given several times.",
 )
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
 @click.option(
@@ -73,17 +82,31 @@ _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\
     metavar="BYTES",
     help="What may wait for this command to take it (mode push).",
 )
+@click.option(
+    "--retries",
+    type=click.IntRange(0, RETRIES_MAX),
+    default=RETRIES_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="Attempts in a row at going on after a cut that may bring nothing. 0: a cut ends the scan.",
+)
+@click.option("--snapshot", is_flag=True, help="Read the newest checkpoints instead of what is there now.")
+@click.option("--lease", metavar="ID", help="Read what this lease of yours keeps.")
 @click.option("--stats", is_flag=True, help="Say at the end what it cost, on standard error.")
 @endpoint_option
 def scan(
     table: str,
     mode: str,
+    as_of: tuple[str, ...],
     columns: tuple[str, ...],
     where: tuple[str, ...],
     limit: int | None,
     kind: str | None,
     output: Path | None,
     credit: int,
+    retries: int,
+    snapshot: bool,
+    lease: str | None,
     stats: bool,
     endpoint: str,
 ) -> None:
@@ -97,7 +120,13 @@ def scan(
         fail("Parquet is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
         opened = client.table(table)
-        planned = opened.new_scan().with_mode(mode).with_credit(credit)
+        planned = opened.new_scan().with_mode(mode).with_credit(credit).with_retries(retries)
+        if lease is not None:
+            planned = planned.with_lease(lease)
+        elif snapshot:
+            planned = planned.with_source(ScanSource.SNAPSHOT)
+        if as_of:
+            planned = planned.as_of(parse_as_of(as_of))
         if columns:
             planned = planned.select(*names(columns))
         planned = planned.where(*(parse_condition(text, opened.description) for text in where))
@@ -116,6 +145,28 @@ def scan(
         click.echo(f"{statistics.rows} rows")
     if stats:
         _print_statistics(statistics, mode, seconds)
+
+
+def parse_as_of(texts: tuple[str, ...]) -> int | dict[int, int]:
+    """Read what `--as-of` was given: one `OFFSET`, or `BUCKET:OFFSET` any number of times.
+
+    Raises:
+        Failure: It is neither.
+    """
+    offsets: dict[int, int] = {}
+    for text in texts:
+        match = _AS_OF.fullmatch(text.strip())
+        if match is None or (match["bucket"] is None and len(texts) > 1):
+            fail(
+                f"cannot read --as-of {text!r}; write one OFFSET for all buckets, or BUCKET:OFFSET for each of them"
+            )
+        if match["bucket"] is None:
+            return int(match["offset"])
+        bucket = int(match["bucket"])
+        if bucket in offsets:
+            fail(f"--as-of says twice what bucket {bucket} is read as of")
+        offsets[bucket] = int(match["offset"])
+    return offsets
 
 
 def parse_condition(text: str, table: TableDescription) -> Condition:
@@ -227,12 +278,14 @@ def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> 
         "requests": statistics.requests,
         "credit messages": statistics.credit_messages,
         "overrun bytes": statistics.overrun_bytes,
+        "resumes": statistics.resumes,
     }
     for name, value in lines.items():
         note(f"{name:<16}{value}")
     for bucket in statistics.buckets:
         digest_text = "none" if bucket.digest is None else f"{bucket.digest:08x}"
+        later = f" and {bucket.states - 1} later ones" if bucket.states > 1 else ""
         note(
-            f"bucket {bucket.bucket:<9}rows {bucket.rows}, log offset {bucket.log_offset}, digest {digest_text},"
+            f"bucket {bucket.bucket:<9}rows {bucket.rows}, log offset {bucket.log_offset}{later}, digest {digest_text},"
             f" {bucket.reason or 'cut off'}"
         )

@@ -12,8 +12,8 @@ import trio
 
 from scanner.cli.app import example, note
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
-from scanner.client import PORT_DEFAULT
 from scanner.config import ScannerConfig
+from scanner.connection import PORT_DEFAULT
 from scanner.metrics_server import serve_metrics
 from scanner.server import Server, open_server
 from transport import TransportConfig
@@ -64,7 +64,31 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.session_ttl_s,
     show_default=True,
     metavar="SECONDS",
-    help="How long a session of the pull model may be idle before it is reclaimed.",
+    help="How long a pull scan that the server keeps something for may be idle before that is reclaimed.",
+)
+@click.option(
+    "--log-retention",
+    type=click.FloatRange(0, min_open=True),
+    default=_DEFAULTS.log_retention_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Older changes leave the changelogs, unless a scan or a lease needs them.",
+)
+@click.option(
+    "--log-retention-bytes",
+    type=click.IntRange(1),
+    default=_DEFAULTS.log_retention_bytes,
+    show_default=True,
+    metavar="BYTES",
+    help="A bucket's changelog beyond this loses its oldest changes, unless they are needed.",
+)
+@click.option(
+    "--checkpoint-interval",
+    type=click.FloatRange(0),
+    default=_DEFAULTS.checkpoint_interval_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often checkpoints are made of what was written; 0: only when asked for.",
 )
 @click.option(
     "--metrics-port",
@@ -92,6 +116,9 @@ def serve(
     insecure_bind_any: bool,
     drain_timeout: float,
     session_ttl: float,
+    log_retention: float,
+    log_retention_bytes: int,
+    checkpoint_interval: float,
     metrics_port: int | None,
     metrics_host: str,
     log_level: str,
@@ -104,7 +131,14 @@ def serve(
     security = server_security(host, insecure_bind_any)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
-    config = ScannerConfig(session_ttl_s=session_ttl, session_sweep_interval_s=sweep_s)
+    config = ScannerConfig(
+        session_ttl_s=session_ttl,
+        page_snapshot_ttl_s=session_ttl,
+        session_sweep_interval_s=sweep_s,
+        log_retention_s=log_retention,
+        log_retention_bytes=log_retention_bytes,
+        checkpoint_interval_s=checkpoint_interval,
+    )
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
     trio.run(_serve, data, (host, port), drain_timeout, security, config, metrics)
 

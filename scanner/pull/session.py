@@ -24,7 +24,8 @@ This module knows no clock (`now` is passed in), no randomness (`make_id` is), n
 from __future__ import annotations
 
 import enum
-from collections import Counter, OrderedDict
+import functools
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -35,8 +36,8 @@ from scanner.errors import (
     SessionBusy,
     SessionExpired,
     SessionUnknown,
-    TooManyScans,
 )
+from scanner.pull.slots import Reservation, Slots
 
 if TYPE_CHECKING:
     from scanner.config import ScannerConfig
@@ -65,19 +66,11 @@ PageT = TypeVar("PageT")
 
 
 @dataclass(slots=True, eq=False)
-class Reservation:
-    """A slot that an open holds before its session exists."""
-
-    bucket: Hashable
-    held: bool = True
-
-
-@dataclass(slots=True, eq=False)
 class Session(Generic[ResourceT, PageT]):
     """One live scan between calls. Changed by the registry only."""
 
     id: bytes
-    bucket: Hashable
+    slot: Reservation
     resource: ResourceT
     page: PageT
     """The last page, kept in case its response was lost."""
@@ -85,8 +78,15 @@ class Session(Generic[ResourceT, PageT]):
     sequence: int = 0
     """Number of `page`."""
     state: SessionState = SessionState.IDLE
+    given_up: bool = False
+    """Page 0 may not have arrived, and nobody has come back yet: it makes room for others."""
     ended_by: ScannerError | None = field(default=None)
     """While ENDING: why; None if it was closed by its client."""
+
+    @property
+    def bucket(self) -> Hashable:
+        """What it reads."""
+        return self.slot.bucket
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class SessionRegistry(Generic[ResourceT, PageT]):
         self._config = config
         self._make_id = make_id
         self._sessions: dict[bytes, Session[ResourceT, PageT]] = {}
-        self._slots: Counter[Hashable] = Counter()
+        self._slots = Slots("sessions", config.sessions_per_bucket_max, config.sessions_max)
         self._gone: OrderedDict[bytes, ScannerError] = OrderedDict()
 
     def __len__(self) -> int:
@@ -120,24 +120,17 @@ class SessionRegistry(Generic[ResourceT, PageT]):
         Raises:
             TooManyScans: A cap is reached; nothing has changed.
         """
-        if self._slots[bucket] >= self._config.sessions_per_bucket_max:
-            raise TooManyScans(
-                f"{self._slots[bucket]} sessions are open on this bucket, and "
-                f"{self._config.sessions_per_bucket_max} are allowed; close one, or try again later"
-            )
-        if self._slots.total() >= self._config.sessions_max:
-            raise TooManyScans(
-                f"{self._slots.total()} sessions are open on this server, and "
-                f"{self._config.sessions_max} are allowed; close one, or try again later"
-            )
-        self._slots[bucket] += 1
-        return Reservation(bucket)
+        given_up = [
+            each for each in self._sessions.values() if each.given_up and each.state is SessionState.IDLE
+        ]
+        self._slots.make_room(
+            bucket, ((each.slot, functools.partial(self._remove, each, None)) for each in given_up)
+        )
+        return self._slots.reserve(bucket)
 
     def release(self, reservation: Reservation) -> None:
         """Give a slot back: the open failed, or all rows fitted into its page. Idempotent."""
-        if reservation.held:
-            reservation.held = False
-            self._free_slot(reservation.bucket)
+        self._slots.release(reservation)
 
     def new_id(self) -> bytes:
         """An id for a session, to be written into its first page."""
@@ -155,8 +148,8 @@ class SessionRegistry(Generic[ResourceT, PageT]):
             page: Page 0.
             now: Seconds, of the same clock in all calls.
         """
-        reservation.held = False
-        session = Session(session_id, reservation.bucket, resource, page, now + self._config.session_ttl_s)
+        expires_at = now + self._config.session_ttl_s
+        session = Session(session_id, reservation.hand_over(), resource, page, expires_at)
         self._sessions[session_id] = session
         return session
 
@@ -197,6 +190,7 @@ class SessionRegistry(Generic[ResourceT, PageT]):
                 + (f", {session.sequence} can be repeated." if session.sequence else "")
             )
         session.state = SessionState.CLAIMED
+        session.given_up = False
         return session
 
     def complete(self, session: Session[ResourceT, PageT], page: PageT, now: float, *, last: bool) -> None:
@@ -230,6 +224,23 @@ class SessionRegistry(Generic[ResourceT, PageT]):
         else:
             session.state = SessionState.ENDING
             session.ended_by = error
+
+    def give_up(self, session: Session[ResourceT, PageT], now: float, grace_s: float) -> None:
+        """End a session because page 0 may not have arrived, unless it is continued, now or soon.
+
+        Args:
+            session: Gone is fine.
+            now: Seconds.
+            grace_s: How soon, seconds; 0: now.
+        """
+        if self._sessions.get(session.id) is not session:
+            return
+        if session.sequence or session.state is not SessionState.IDLE:
+            return
+        session.given_up = True
+        session.expires_at = min(session.expires_at, now + grace_s)
+        if grace_s <= 0:
+            self._remove(session, None)
 
     def close(self, session_id: bytes) -> None:
         """End a session as its client asks; closing what is gone is no error.
@@ -286,14 +297,9 @@ class SessionRegistry(Generic[ResourceT, PageT]):
 
     def _remove(self, session: Session[ResourceT, PageT], reason: ScannerError | None) -> None:
         del self._sessions[session.id]
-        self._free_slot(session.bucket)
+        self._slots.release(session.slot)
         if reason is not None:
             self._gone[session.id] = reason
             if len(self._gone) > self._config.sessions_expired_max:
                 self._gone.popitem(last=False)
         session.resource.close()
-
-    def _free_slot(self, bucket: Hashable) -> None:
-        self._slots[bucket] -= 1
-        if not self._slots[bucket]:
-            del self._slots[bucket]

@@ -1,44 +1,30 @@
-"""The client of the session model: opens an iterator at the server, fetches its pages one after another, releases it.
+"""The client's side of the session model: opens an iterator at the server, continues it by number. Pure.
 
-`SessionReceiver` is the pure part: which request comes next and what a response means. `fetch_bucket` runs it.
+`scanner.pull.fetch` runs it. A session outlives the connection: its last page can be asked for again over another one.
 
 Invariants:
 
-1. One request of a session is in flight at most; call 0 opens, 1, 2, 3... continue.
-2. Pages that arrived or are on their way and are not consumed: `page_depth` + 1 at most, the one in the consumer's
-   hands included. With a depth of 1 the next page is asked for as soon as one arrives.
-3. A session that was opened and has not ended by itself is released, once; one that ended gets no request more.
-   An open that is cancelled half-way waits for its answer, for a bounded time, to release what it opened.
-4. Only a refusal of the open by a cap is tried again. Every other failure ends the scan.
+1. Call 0 opens, 1, 2, 3... continue; a number is used again until its page was received.
+2. Data ends with a last page and a matching total of rows, and with nothing else.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-import trio
-
-from scanner.errors import DataCorrupted, ScanIncomplete, ScannerError, TooManyScans
-from scanner.hand_off import Delivery, HandOff
+from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.sequence import RowSequence, require_rows, require_schema
-from scanner.tasks import run_with_companion
-from scanner.transport_errors import translated
 from scanner.wire import decode_batch, decode_session_page
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
+    from scanner.pull.fetch import Taken
     from scanner.statistics import BucketProgress
-    from transport import Client
 
 SESSION_PATH: Final = "/weir.v1.Scanner/ScanSession"
-OPEN_RETRY_DELAYS_S: Final = (0.1, 0.2, 0.4)
-"""Pauses before an open that a cap refused is tried again."""
-_RELEASE_TIMEOUT_S: Final = 2.0
-"""How long leaving a scan waits for the release to be acknowledged; without it the TTL reclaims the session."""
 
 
 class SessionReceiver:
@@ -67,6 +53,11 @@ class SessionReceiver:
         """Whether the last page has come."""
 
     @property
+    def keeps(self) -> bool:
+        """The first page makes the server keep a session."""
+        return True
+
+    @property
     def is_open(self) -> bool:
         """Whether the server keeps a session for us, as far as we know."""
         return bool(self._scanner_id) and not self.ended
@@ -83,7 +74,7 @@ class SessionReceiver:
         """The request that closes the session."""
         return pb.ScanSessionRequest(scanner_id=self._scanner_id, call_seq_id=self._call_seq_id, close=True)
 
-    def receive(self, message: Buffer) -> tuple[pa.RecordBatch, int] | None:
+    def receive(self, message: Buffer) -> Taken:
         """Take the response to `next_request`.
 
         Args:
@@ -99,6 +90,8 @@ class SessionReceiver:
         """
         page = decode_session_page(message)
         fields = page.fields
+        if not fields.has_more_results and not (fields.HasField("rows") and fields.HasField("digest")):
+            raise ScanIncomplete(f"{self._what}: the last page does not say how many rows the scan had")
         if not self._scanner_id:
             self._opened(fields)
         elif fields.scanner_id != self._scanner_id:
@@ -126,122 +119,7 @@ class SessionReceiver:
 
     def _finish(self, fields: pb.ScanSessionResponse) -> None:
         self.ended = True  # The server has released the session, whatever else is wrong.
-        if not (fields.HasField("rows") and fields.HasField("digest")):
-            raise ScanIncomplete(f"{self._what}: the last page does not say how many rows the scan had")
         self._sequence.finish(fields.rows)
         limited = self._query.HasField("row_limit") and fields.rows == self._query.row_limit
         self._progress.reason = "LIMIT" if limited else "EXHAUSTED"
         self._progress.digest = fields.digest
-
-
-_Page: TypeAlias = "tuple[pa.RecordBatch, int] | None"
-"""What `SessionReceiver.receive` returns."""
-
-
-class _PagesAhead:
-    """Counts the pages that are not consumed, and holds the next request back while there are too many."""
-
-    def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._unconsumed = 0
-        self._dropped = trio.Event()
-
-    def add(self) -> None:
-        self._unconsumed += 1
-
-    def consumed(self) -> None:
-        self._unconsumed -= 1
-        self._dropped.set()
-
-    async def wait_room(self) -> None:
-        while self._unconsumed > self._depth:
-            self._dropped = trio.Event()
-            await self._dropped.wait()
-
-
-async def fetch_bucket(
-    client: Client,
-    receiver: SessionReceiver,
-    progress: BucketProgress,
-    hand_off: HandOff,
-    page_depth: int,
-    what: str,
-) -> None:
-    """Scan one bucket page by page, into the hand-off.
-
-    Args:
-        client: The connection.
-        receiver: Fresh.
-        progress: Counters to keep.
-        hand_off: Takes the batches.
-        page_depth: Pages fetched ahead of the consumer, >= 0.
-        what: Names the scan in errors.
-
-    Raises:
-        ScannerError: The scan failed.
-
-    Waits:
-        For the server, and while more than `page_depth` pages are not consumed.
-
-    Cancellation:
-        Releases the session, for which it waits a bounded time.
-    """
-    pages = _PagesAhead(page_depth)
-    try:
-        taken = await _open(client, receiver, progress, what)
-        while True:
-            if taken is not None:
-                batch, size = taken
-                pages.add()
-                hand_off.put(Delivery(progress.bucket, batch, size, pages.consumed))
-            if receiver.ended:
-                return
-            await pages.wait_room()
-            taken = receiver.receive(await _call(client, receiver.next_request(), progress, what))
-    finally:
-        if receiver.is_open:
-            with trio.move_on_after(_RELEASE_TIMEOUT_S, shield=True), suppress(ScannerError):
-                await _call(client, receiver.release_request(), progress, what)
-
-
-async def _open(client: Client, receiver: SessionReceiver, progress: BucketProgress, what: str) -> _Page:
-    for delay_s in OPEN_RETRY_DELAYS_S:
-        try:
-            return await _open_once(client, receiver, progress, what)
-        except TooManyScans:
-            await trio.sleep(delay_s)
-    return await _open_once(client, receiver, progress, what)
-
-
-async def _open_once(client: Client, receiver: SessionReceiver, progress: BucketProgress, what: str) -> _Page:
-    """Open the session. When cancelled meanwhile, learn its id first, so that it can be released.
-
-    The server cannot tell an answer that was never read from one that was: it would keep the session for its TTL.
-    """
-    pages: list[_Page] = []
-    call = trio.CancelScope(shield=True)
-
-    async def open_session() -> None:
-        with call:
-            pages.append(receiver.receive(await _call(client, receiver.next_request(), progress, what)))
-
-    async def limit_when_cancelled() -> None:
-        try:
-            await trio.sleep_forever()
-        finally:
-            call.deadline = trio.current_time() + _RELEASE_TIMEOUT_S
-
-    await run_with_companion(open_session, limit_when_cancelled)
-    await trio.lowlevel.checkpoint_if_cancelled()
-    return pages[0]
-
-
-async def _call(
-    client: Client, request: pb.ScanSessionRequest, progress: BucketProgress, what: str
-) -> Buffer:
-    progress.requests += 1
-    with translated(f"the scan of {what}"):
-        page: Buffer = await client.call(
-            SESSION_PATH, request.SerializeToString(), told_stalls=progress.add_server_stalls
-        )
-        return page

@@ -57,11 +57,15 @@ class Source(Protocol):
 
     @property
     def digest(self) -> int:
-        """CRC-32C over the stored rows scanned up to the position: see `LiveKvSource`."""
+        """CRC-32C over the stored rows scanned up to the position: see `KvSource`."""
 
     @property
     def pending_bytes(self) -> int:
         """Arrow bytes decoded and not yet taken, as one message, give or take padding; 0: nothing to take."""
+
+    @property
+    def key_bytes_max(self) -> int:
+        """No key of a row that is decoded and not yet taken is longer, encoded."""
 
     @property
     def wants_step(self) -> bool:
@@ -71,8 +75,12 @@ class Source(Protocol):
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may."""
 
-    def step(self) -> None:
+    def step(self, bytes_max: int | None = None) -> None:
         """Read, decode and filter one more block; what passes is added to what can be taken.
+
+        Args:
+            bytes_max: Stored bytes to read at most, above 0, if that is less than the source would by itself; one
+                row may be larger. None: as many as it would.
 
         Raises:
             ScannerError: Storage failed, or the source was closed; raised again by every further step.

@@ -1,43 +1,50 @@
 """One bucket on RocksDB: rows in `kv`, changes in `log`, the log's range in `meta`.
 
 A commit is one atomic `WriteBatch` over the three, written to the write-ahead log and synced once. So
-whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`.
+whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`. A truncation
+is one over `log` and `meta`.
 
 Invariants:
 
-1. `log_end` is what is durable; it moves after the sync, never before.
+1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
+   is dropped, so that whoever misses a change can tell why.
 2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
    until it is reopened; scans opened before go on over their iterators.
-3. Every open scan is known here, and is closed before the database is.
+3. Every open scan and snapshot is known here, and is closed before the database is.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rocksdict import ReadOptions, WriteBatch
+from rocksdict import WriteBatch
 
 from scanner.errors import DataCorrupted, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
 from scanner.keys import ALL_KEYS
 from scanner.storage.changelog import (
     LogRange,
     change_header,
+    decode_change_block,
     decode_changes,
-    decode_log_range,
     encode_log_range,
     log_key,
+    log_keys,
+    timestamp_of,
 )
-from scanner.storage.interface import Change, ChangeKind, KeyRange, KeysOf, Mutation
-from scanner.storage.rocks import Database, RocksResources, open_database, translated
+from scanner.storage.checkpoints import make_checkpoint, next_checkpoint_id, note_checkpoint
+from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Checkpoint, KeyRange, KeysOf, Mutation
+from scanner.storage.readers import CheckedIterator, ValuesReader, stored_values
+from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
+from scanner.storage.rocks_log import LOG_RANGE_KEY, load_log_range, read_log, read_record, stored_bytes
 from scanner.storage.scan import RocksScan
+from scanner.storage.snapshot import RocksSnapshot
 
-_LOG_RANGE_KEY = b"log_range"
 _CHANGES_CHUNK = 1024
 """Change records that are read and decoded at once."""
 
@@ -77,13 +84,16 @@ class RocksBucket:
         self._clock = clock
         self._readahead_bytes = resources.config.scan_readahead_bytes
         self._scans: set[RocksScan] = set()
+        self._snapshots: set[RocksSnapshot] = set()
         self._failure: ScannerError | None = None
         self._committing = threading.Lock()
+        self._compacting = threading.Lock()
+        self._closing = False
         self._database: Database | None = open_database(path, resources, create=create)
         try:
             if create:
                 self._write_first_range()
-            self._range = self._read_range()
+            self._range = load_log_range(self._database)
         except BaseException:
             self.close()
             raise
@@ -98,6 +108,17 @@ class RocksBucket:
         """One past the newest durable change."""
         return self._range.end
 
+    @property
+    def log_bytes(self) -> int:
+        """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
+        return stored_bytes(self._open_database(), self._range)
+
+    @property
+    def open_iterators(self) -> int:
+        """See `Bucket.open_iterators`."""
+        held_by_scans = sum(scan.iterators for scan in self._scans)
+        return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots)
+
     def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
         """See `Bucket.commit`."""
         with self._committing:
@@ -106,41 +127,106 @@ class RocksBucket:
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
         """See `Bucket.open_scan`."""
         database = self._usable()
-        scan = RocksScan(
-            database.kv,
-            self._path,
-            key_range,
-            self._range.end,
-            self._readahead_bytes,
-            self._keys_of,
-            self._scans.discard,
-        )
+        checked = CheckedIterator(database.kv, self._path, self._readahead_bytes, key_range)
+        values = stored_values(database.kv, self._path, self._readahead_bytes, key_range)
+        reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
+        scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
         self._scans.add(scan)
         return scan
+
+    def open_snapshot(self) -> RocksSnapshot:
+        """See `Bucket.open_snapshot`."""
+        log_offset = self._range.end
+        snapshot = RocksSnapshot(
+            CheckedIterator(self._usable().kv, self._path, self._readahead_bytes),
+            log_offset,
+            self._keys_of,
+            partial(self._values_as_of, log_offset),
+            self._snapshots.discard,
+        )
+        self._snapshots.add(snapshot)
+        return snapshot
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
         self._open_database()
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise OffsetOutOfRange(
-                f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
-                oldest_offset=self.log_start,
-            )
+            raise self._out_of_range(start_offset, end_offset)
         return self._changes(start_offset, end_offset)
 
-    def close(self) -> None:
-        """Close every scan, then the database; its directory is free when this returns. Idempotent.
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
+        self._open_database()
+        if not self.log_start <= start_offset <= end_offset <= self.log_end:
+            raise self._out_of_range(start_offset, end_offset)
+        values = self._read_values(start_offset, end_offset - start_offset, bytes_max)
+        return decode_change_block(start_offset, values, self._keys_of)
 
-        Lets a commit that is running in another thread finish first.
+    def offset_at(self, timestamp_us: int) -> int:
+        """See `Bucket.offset_at`."""
+        database = self._open_database()
+        low, high = self.log_start, self.log_end
+        while low < high:
+            middle = (low + high) // 2
+            value = read_record(database, middle)
+            if value is None and middle >= self.log_start:
+                raise self._missing(middle)
+            # What was truncated meanwhile is out of the question.
+            if value is None or timestamp_of(middle, value) < timestamp_us:
+                low = middle + 1
+            else:
+                high = middle
+        return max(low, self.log_start)
+
+    def truncate_log(self, start_offset: int) -> None:
+        """See `Bucket.truncate_log`."""
+        with self._committing:
+            database = self._usable()
+            start = min(start_offset, self._range.end)
+            if start <= self._range.start:
+                return
+            batch = WriteBatch(raw_mode=True)
+            batch.delete_range(log_key(0), log_key(start), database.log_family)
+            self._range = self._range._replace(start=start)
+            batch.put(LOG_RANGE_KEY, encode_log_range(self._range), database.meta_family)
+            self._make_durable(database, batch)
+
+    def create_checkpoint(self, directory: Path) -> Checkpoint:
+        """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
+        with self._committing:
+            database = self._usable()
+            checkpoint = Checkpoint(next_checkpoint_id(database), self._range.end, self._clock())
+            batch = WriteBatch(raw_mode=True)
+            note_checkpoint(database, batch, checkpoint)
+            self._make_durable(database, batch)
+            make_checkpoint(database, directory, checkpoint)
+            return checkpoint
+
+    def compact(self) -> None:
+        """See `Bucket.compact`."""
+        with self._compacting:
+            compact_database(self._usable())
+            if self._closing:
+                raise StoreClosed(f"bucket {self._path} was closed")
+
+    def close(self) -> None:
+        """Close every scan and snapshot, then the database; its directory is free when this returns. Idempotent.
+
+        Lets a commit that is running in another thread finish first, and ends a compaction.
         """
+        for snapshot in list(self._snapshots):
+            snapshot.close()
         for scan in list(self._scans):
             scan.close()
         with self._committing:
             database, self._database = self._database, None
-            if database is not None:
-                # RocksDB repeats an error of an earlier write here. What was acknowledged is durable already.
-                with suppress(StoreFailed):
-                    database.close()
+            if database is None:
+                return
+            self._closing = True
+            if self._compacting.locked():
+                database.rocks.cancel_all_background(False)
+            with self._compacting:
+                database.close()
 
     def flush(self) -> None:
         """Write everything from memory into files, as RocksDB does by itself when its buffers are full.
@@ -166,6 +252,19 @@ class RocksBucket:
             ) from self._failure
         return database
 
+    def _values_as_of(self, log_offset: int, key_range: KeyRange) -> Iterator[bytes] | None:
+        """The rows of a range, if they still are as of an offset."""
+        # A running commit shows its rows before it moves log_end, and a failed one may.
+        if not self._committing.acquire(blocking=False):
+            return None
+        try:
+            database = self._database
+            if database is None or self._failure is not None or self._range.end != log_offset:
+                return None
+            return stored_values(database.kv, self._path, self._readahead_bytes, key_range)
+        finally:
+            self._committing.release()
+
     def _commit(self, database: Database, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
         before = self._read_rows(
             database, dict.fromkeys(mutation.key for group in groups for mutation in group)
@@ -178,7 +277,7 @@ class RocksBucket:
             return offsets
         self._write_rows(database, batch, before, after)
         new_range = LogRange(self._range.start, end, timestamp_us)
-        batch.put(_LOG_RANGE_KEY, encode_log_range(new_range), database.meta_family)
+        batch.put(LOG_RANGE_KEY, encode_log_range(new_range), database.meta_family)
         self._make_durable(database, batch)
         self._range = new_range
         return offsets
@@ -258,58 +357,36 @@ class RocksBucket:
     def _write_first_range(self) -> None:
         database = self._open_database()
         batch = WriteBatch(raw_mode=True)
-        batch.put(_LOG_RANGE_KEY, encode_log_range(LogRange(0, 0, 0)), database.meta_family)
+        batch.put(LOG_RANGE_KEY, encode_log_range(LogRange(0, 0, 0)), database.meta_family)
         self._make_durable(database, batch)
-
-    def _read_range(self) -> LogRange:
-        database = self._open_database()
-        with translated(self._path):
-            stored = database.meta.get(_LOG_RANGE_KEY)
-            newest: Any = next(database.log.keys(backwards=True), None)
-        if stored is None:
-            raise DataCorrupted(f"{self._path} holds no log range")
-        log_range = decode_log_range(stored)
-        expected = log_key(log_range.end - 1) if log_range.end > log_range.start else None
-        if newest != expected:
-            raise DataCorrupted(
-                f"{self._path}: the log should end at offset {log_range.end}, but its last key is"
-                f" {'missing' if newest is None else newest.hex()}"
-            )
-        self._require_dense(database, log_range)
-        return log_range
-
-    def _require_dense(self, database: Database, log_range: LogRange) -> None:
-        """Refuse a log with holes: the rows of the missing changes would be missing too.
-
-        RocksDB's estimate is exact where keys are only ever added, so counting is hardly ever needed.
-        """
-        count = log_range.end - log_range.start
-        with translated(self._path):
-            if database.log.property_int_value("rocksdb.estimate-num-keys") == count:
-                return
-            keys: Iterator[object] = database.log.keys()
-            found = sum(1 for _ in keys)
-        if found != count:
-            raise DataCorrupted(
-                f"{self._path}: {count - found} of the {count} changes are missing, and so are their rows;"
-                " restore the files from a copy"
-            )
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         for offset in range(start_offset, end_offset, _CHANGES_CHUNK):
             count = min(_CHANGES_CHUNK, end_offset - offset)
-            # No iterator lives across a yield: an abandoned generator must not keep the directory locked.
-            yield from decode_changes(offset, self._read_log(offset, count), self._keys_of)
+            yield from decode_changes(offset, self._read_values(offset, count), self._keys_of)
 
-    def _read_log(self, offset: int, count: int) -> list[bytes]:
+    def _read_values(self, offset: int, count: int, bytes_max: int = sys.maxsize) -> list[bytes]:
         database = self._open_database()
-        with translated(self._path):
-            items = list(islice(database.log.items(from_key=log_key(offset), read_opt=ReadOptions()), count))
-            for index, (key, _) in enumerate(items):
-                if key != log_key(offset + index):
-                    raise DataCorrupted(f"{self._path}: the change at offset {offset + index} is missing")
-            if len(items) < count:
-                missing = offset + len(items)
-                database.log.get(log_key(missing))
-                raise DataCorrupted(f"{self._path}: the change at offset {missing} is missing")
-        return [value for _, value in items]
+        records = read_log(database, offset, count, bytes_max)
+        if offset < self.log_start:
+            raise self._out_of_range(offset, offset + count)
+        if b"".join([key for key, _ in records]) != log_keys(offset, len(records)):
+            keys = {key for key, _ in records}
+            raise self._missing(
+                next(each for each in range(offset, offset + count) if log_key(each) not in keys)
+            )
+        values = [value for _, value in records]
+        if len(records) < count and sum(map(len, values)) < bytes_max:
+            # A read error looks like this too; a point read tells.
+            read_record(database, offset + len(records))
+            raise self._missing(offset + len(records))
+        return values
+
+    def _missing(self, offset: int) -> DataCorrupted:
+        return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")
+
+    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
+            oldest_offset=self.log_start,
+        )

@@ -1,8 +1,7 @@
 """The catalog file of a data directory: which tables there are, and every schema each of them had.
 
-One JSON file, `catalog.json`, with its format version and its CRC-32C. It is replaced, never modified: a
-new file is written beside it, synced, and renamed over it, and the directory is synced. So a crash leaves
-the old one or the new one, and the rename is the moment at which a table exists or is gone.
+One JSON file, `catalog.json`, with its format version and its CRC-32C. It is replaced as a whole
+(`scanner.storage.files`), and that is the moment at which a table exists or is gone.
 
 This module knows no RocksDB and no open bucket.
 """
@@ -11,9 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ import pyarrow as pa
 
 from scanner.digest import checksum
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
+from scanner.storage.files import disk_errors, replace_file
 from scanner.table import TableDescription
 
 CATALOG_FORMAT = 1
@@ -116,32 +113,7 @@ def save_catalog(directory: Path, catalog: Catalog) -> None:
     path = directory / CATALOG_NAME
     content = _document_of(catalog)
     document = {"format": CATALOG_FORMAT, "crc32c": checksum(_canonical(content)), "catalog": content}
-    with disk_errors(path):
-        fresh = path.with_suffix(".json.new")
-        with fresh.open("w") as file:
-            json.dump(document, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-        sync_directory(directory)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn OSError into StoreFailed, in one line that names the path."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreFailed(f"{error.filename or path}: {error.strerror or error}") from error
+    replace_file(path, json.dumps(document, indent=1).encode())
 
 
 def _canonical(content: Any) -> bytes:

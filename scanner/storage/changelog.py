@@ -16,8 +16,10 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from scanner.errors import DataCorrupted
-from scanner.storage.interface import Change, ChangeKind, KeysOf
+from scanner.storage.records import Change, ChangeBlock, ChangeKind, KeysOf
 
 _OFFSET = struct.Struct(">Q")
 _HEADER = struct.Struct("<Bq")
@@ -38,6 +40,37 @@ class LogRange(NamedTuple):
 def log_key(offset: int) -> bytes:
     """Key of the change at an offset."""
     return _OFFSET.pack(offset)
+
+
+def offset_of_key(key: bytes) -> int:
+    """The offset of the change under a key.
+
+    Raises:
+        DataCorrupted: it is no key of a change.
+    """
+    try:
+        (offset,) = _OFFSET.unpack(key)
+    except struct.error as error:
+        raise DataCorrupted(f"the log holds the key {key.hex()}, which is no offset") from error
+    return int(offset)
+
+
+def timestamp_of(offset: int, value: bytes) -> int:
+    """Commit time of one change record, in microseconds since 1970 UTC.
+
+    Raises:
+        DataCorrupted: the record is too short.
+    """
+    try:
+        _, timestamp_us = _HEADER.unpack_from(value)
+    except struct.error as error:
+        raise DataCorrupted(f"the change at offset {offset} is damaged: {error}") from error
+    return int(timestamp_us)
+
+
+def log_keys(offset: int, count: int) -> bytes:
+    """Keys of adjacent changes, joined."""
+    return np.arange(offset, offset + count, dtype=">u8").tobytes()
 
 
 def change_header(kind: ChangeKind, timestamp_us: int) -> bytes:
@@ -67,6 +100,35 @@ def decode_changes(offset: int, values: Sequence[bytes], keys_of: KeysOf) -> lis
             raise DataCorrupted(f"the change at offset {offset + index} is damaged: {error}") from error
         changes.append(change)
     return changes
+
+
+def decode_change_block(offset: int, values: Sequence[bytes], keys_of: KeysOf) -> ChangeBlock:
+    """Decode adjacent change records, all at once; their rows are not looked into.
+
+    Args:
+        offset: Offset of the first one.
+        values: The stored values, in offset order.
+        keys_of: Works out the primary keys.
+
+    Raises:
+        DataCorrupted: a record is too short, or of an unknown kind.
+    """
+    sizes = np.fromiter(map(len, values), np.int64, len(values))
+    if len(values) and sizes.min() < _HEADER.size:
+        raise DataCorrupted(
+            f"the change at offset {offset + int(sizes.argmin())} is damaged: it is too short"
+        )
+    starts = np.cumsum(sizes) - sizes
+    raw = np.frombuffer(b"".join(values), np.uint8)
+    headers = raw[starts[:, None] + np.arange(_HEADER.size)]
+    kinds = headers[:, 0]
+    unknown = np.flatnonzero((kinds < min(ChangeKind)) | (kinds > max(ChangeKind)))
+    if len(unknown):
+        raise DataCorrupted(
+            f"the change at offset {offset + int(unknown[0])} is damaged: {kinds[unknown[0]]} is no kind"
+        )
+    timestamps = np.ascontiguousarray(headers[:, 1:]).view("<i8").ravel()
+    return ChangeBlock(offset, kinds, timestamps, [value[_HEADER.size :] for value in values], keys_of)
 
 
 def encode_log_range(log_range: LogRange) -> bytes:

@@ -1,28 +1,30 @@
-"""What the rest of scanner knows of storage: the records that pass, and the protocols of store, bucket and scan.
+"""What the rest of scanner knows of storage: the protocols of store, bucket, snapshot and scan.
 
 Two implementations pass one contract suite: the one on RocksDB (`scanner.storage.store`) and the
 in-memory one (`scanner.storage.memory`). Everything here is synchronous. Keys are memcomparable
 (`scanner.keys`), rows are encoded (`scanner.rows`); storage compares keys bytewise and looks into
-neither.
+neither. The records that pass are in `scanner.storage.records`, and can be had from here too.
 
 Invariants that every implementation holds:
 
 1. The changelog of a bucket is dense: every offset in [log_start, log_end) has exactly one change.
 2. Folding the changes of [0, S) gives the bucket as of S; folding them all gives the bucket now.
-3. A scan shows the bucket as of its `log_offset`, whatever is committed after it was opened.
+3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
+   was opened. So does a snapshot, and every scan of it.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
-5. What `commit` returned is durable.
+5. What `commit`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
+   is durable.
 
 This module knows no RocksDB, no trio and no Arrow.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from scanner.keys import ALL_KEYS, KeyRange
+from scanner.storage.records import Change, ChangeBlock, ChangeKind, Checkpoint, KeysOf, Mutation, Rows
 
 if TYPE_CHECKING:
     from scanner.keys import KeyCodec
@@ -32,93 +34,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Bucket",
     "BucketScan",
+    "BucketSnapshot",
     "Change",
+    "ChangeBlock",
     "ChangeKind",
+    "Checkpoint",
     "KeyRange",
+    "KeysOf",
     "Mutation",
     "Rows",
     "Store",
 ]
-
-
-class ChangeKind(enum.IntEnum):
-    """What one change did to its key. An update is two changes, before and after, at adjacent offsets."""
-
-    INSERT = 1
-    """`+I`: the key was absent; the row is its first."""
-    UPDATE_BEFORE = 2
-    """`-U`: the row that the update at the next offset replaces."""
-    UPDATE_AFTER = 3
-    """`+U`: the row that replaces the one at the offset before."""
-    DELETE = 4
-    """`-D`: the key is gone; the row is its last."""
-
-    @property
-    def symbol(self) -> str:
-        """The two characters that people write: `+I`, `-U`, `+U`, `-D`."""
-        return _SYMBOLS[self]
-
-
-_SYMBOLS = {
-    ChangeKind.INSERT: "+I",
-    ChangeKind.UPDATE_BEFORE: "-U",
-    ChangeKind.UPDATE_AFTER: "+U",
-    ChangeKind.DELETE: "-D",
-}
-
-
-class Mutation(NamedTuple):
-    """One upsert or one delete."""
-
-    key: bytes
-    """Encoded primary key."""
-    row: bytes | None
-    """Encoded row, which holds the same primary key; None deletes."""
-
-
-class Change(NamedTuple):
-    """One record of the changelog."""
-
-    offset: int
-    """Position in the bucket's changelog."""
-    kind: ChangeKind
-    """What happened."""
-    timestamp_us: int
-    """Commit time in microseconds since 1970 UTC; never decreases along the log."""
-    key: bytes
-    """Encoded primary key."""
-    row: bytes
-    """Encoded row: the new one of `+I` and `+U`, the old one of `-U` and `-D`."""
-
-
-class Rows:
-    """What one `BucketScan.read` yields: stored rows in key order. None of them: the proven end.
-
-    Args:
-        rows: The stored rows.
-        keys_of: Works out the keys of stored rows.
-    """
-
-    __slots__ = ("_keys_of", "_last_key", "rows")
-
-    def __init__(self, rows: list[bytes], keys_of: KeysOf) -> None:
-        self.rows = rows
-        self._keys_of = keys_of
-        self._last_key: bytes | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def last_key(self) -> bytes | None:
-        """Key of the last row, worked out when first asked for (tens of microseconds); None without rows."""
-        if self._last_key is None and self.rows:
-            self._last_key = self._keys_of(self.rows[-1:])[0]
-        return self._last_key
-
-
-KeysOf = Callable[[Sequence[bytes]], list[bytes]]
-"""Stored rows to their encoded keys. Raises DataCorrupted if a row cannot be read."""
 
 
 class BucketScan(Protocol):
@@ -129,25 +55,45 @@ class BucketScan(Protocol):
         """The scan shows the changes with a smaller offset, and no other."""
 
     def read(self, rows_max: int, bytes_max: int) -> Rows:
-        """Read on, at least one row unless the end is reached.
+        """Read on, at least one row unless the end is reached or the answer is unfinished.
 
         Args:
             rows_max: Rows at most, >= 1.
             bytes_max: Stored bytes at most, >= 1, except that the first row is always included.
 
         Returns:
-            The next rows in key order. No rows: every row of the range was delivered, and that was checked;
-            further reads return no rows again.
+            The next rows in key order. No rows, and not `unfinished`: every row of the range was delivered,
+            and that was checked; further reads return no rows again.
 
         Raises:
             DataCorrupted: a read failed its checks, or the end could not be proven. Raised again by every
                 further read.
             StoreFailed: the disk refused a read.
-            StoreClosed: the scan, its bucket or its store was closed.
+            StoreClosed: the scan, its snapshot, its bucket or its store was closed.
         """
 
     def close(self) -> None:
         """Let go of everything in storage. Idempotent."""
+
+
+class BucketSnapshot(Protocol):
+    """A bucket as of one log offset, held open. Any number of scans read it in turn, all in one thread."""
+
+    @property
+    def log_offset(self) -> int:
+        """The snapshot shows the changes with a smaller offset, and no other."""
+
+    def scan(self, key_range: KeyRange = ALL_KEYS) -> BucketScan:
+        """Open a scan as of `log_offset`, at any time, whatever was committed since and even while a commit runs.
+
+        Closing the scan does not close the snapshot.
+
+        Raises:
+            StoreClosed: the snapshot, its bucket or its store was closed.
+        """
+
+    def close(self) -> None:
+        """Let go of everything in storage; its scans raise StoreClosed from now on. Idempotent."""
 
 
 class Bucket(Protocol):
@@ -160,6 +106,18 @@ class Bucket(Protocol):
     @property
     def log_end(self) -> int:
         """One past the newest durable change."""
+
+    @property
+    def log_bytes(self) -> int:
+        """Rough stored size of the changes in [log_start, log_end), in bytes; falls at once with `truncate_log`.
+
+        Raises:
+            StoreClosed: the bucket was closed.
+        """
+
+    @property
+    def open_iterators(self) -> int:
+        """Iterators that scans and snapshots of the live bucket hold open: they pin old files and the directory."""
 
     def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
         """Apply all mutations atomically, in order, and make them durable.
@@ -187,12 +145,72 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def open_snapshot(self) -> BucketSnapshot:
+        """Open a snapshot as of `log_end`. Not while a commit runs, as `open_scan`.
+
+        Raises:
+            StoreClosed: the bucket was closed.
+        """
+
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """Read the changes of [start_offset, end_offset), in offset order.
 
         Raises:
-            OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both.
+            OffsetOutOfRange: the range is not inside [log_start, log_end]; the message names both, and
+                `oldest_offset` is log_start. Also while reading, when a truncation overtakes it.
             DataCorrupted: an offset is missing or a record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """Read changes from start_offset on, at most to end_offset, a bounded number at once: under a microsecond each.
+
+        Args:
+            start_offset: Of the first change.
+            end_offset: One past the last one that is wanted; some thousand more at most.
+            bytes_max: Reading stops when the records read take this much, >= 1; about, where sizes vary. At
+                least one change is read unless there is none to read.
+
+        Raises:
+            OffsetOutOfRange, DataCorrupted, StoreClosed: as `read_changes`.
+        """
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """The first offset of [log_start, log_end) whose commit time is at or after a time; log_end if none is.
+
+        A few point reads.
+
+        Args:
+            timestamp_us: Microseconds since 1970 UTC.
+
+        Raises:
+            DataCorrupted: an offset is missing or a record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
+    def truncate_log(self, start_offset: int) -> None:
+        """Drop the changes before an offset; log_start moves there. Rows, scans and snapshots are untouched.
+
+        Blocks on the disk; meant for a worker thread, not while a commit runs. The space comes back with
+        compaction, by and by.
+
+        Args:
+            start_offset: The oldest offset to keep. At or below log_start: nothing happens; past log_end: all
+                changes are dropped.
+
+        Raises:
+            StoreFailed: the disk refused; as after a failed commit.
+            StoreClosed: the bucket was closed.
+        """
+
+    def compact(self) -> None:
+        """Rewrite rows and log without what was replaced, deleted or truncated and is pinned by no snapshot.
+
+        Blocks for as long as that takes; meant for a worker thread. Commits and scans go on beside it.
+
+        Raises:
+            StoreFailed: the disk refused.
+            DataCorrupted: a file is damaged.
             StoreClosed: the bucket was closed.
         """
 
@@ -218,8 +236,15 @@ class Store(Protocol):
             StoreFailed: the disk refused.
         """
 
+    def table_id(self, name: str) -> int:
+        """Number of a table; a table created under the same name after a drop has another. Survives a restart.
+
+        Raises:
+            TableNotFound: no such table.
+        """
+
     def drop_table(self, name: str) -> None:
-        """Drop a table and its rows; its buckets and their scans are closed.
+        """Drop a table, its rows and its checkpoints; buckets, snapshots and scans are closed.
 
         Raises:
             TableNotFound: no such table.
@@ -251,5 +276,72 @@ class Store(Protocol):
             StoreClosed: the store was closed.
         """
 
+    def create_checkpoint(self, name: str, index: int) -> Checkpoint:
+        """Keep the state of a bucket as of its log_end on disk, in hard links to its files.
+
+        Blocks on the disk; meant for a worker thread, not while a commit runs. A crash leaves the whole
+        checkpoint or none.
+
+        Raises:
+            TableNotFound, BucketNotFound: there is no such bucket.
+            DataCorrupted: its files are damaged.
+            StoreFailed: the disk refused.
+            StoreClosed: the store was closed.
+        """
+
+    def checkpoints(self, name: str, index: int) -> list[Checkpoint]:
+        """The checkpoints of a bucket, oldest first.
+
+        Raises:
+            TableNotFound, BucketNotFound: there is no such bucket.
+            StoreFailed: the disk refused.
+            StoreClosed: the store was closed.
+        """
+
+    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> BucketSnapshot:
+        """Open a checkpoint for reading, as of its log offset. Blocks for some milliseconds.
+
+        Raises:
+            SnapshotLost: there is no such checkpoint, or not any more.
+            TableNotFound, BucketNotFound: there is no such bucket.
+            DataCorrupted: its files are damaged.
+            StoreFailed: the disk refused.
+            StoreClosed: the store was closed.
+        """
+
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+        """Drop a checkpoint. Snapshots that are open on it go on; its files go when they are closed. Idempotent.
+
+        Raises:
+            TableNotFound, BucketNotFound: there is no such bucket.
+            StoreFailed: the disk refused.
+            StoreClosed: the store was closed.
+        """
+
+    def read_document(self, name: str) -> bytes | None:
+        """A small file of the data directory; None if it was never written.
+
+        Args:
+            name: 1 to 64 of a-z, 0-9, `_`, `-` and `.`, starting with a letter.
+
+        Raises:
+            ArgumentInvalid: the name is not one.
+            StoreFailed: the disk refused.
+            StoreClosed: the store was closed.
+        """
+
+    def write_document(self, name: str, content: bytes) -> None:
+        """Write or replace a document: atomic, durable, readable to the server's user only. Blocks on the disk.
+
+        Args:
+            name: As for `read_document`.
+            content: The whole of it; meant for kilobytes.
+
+        Raises:
+            ArgumentInvalid: the name is not one.
+            StoreFailed: the disk refused; the old one is still there.
+            StoreClosed: the store was closed.
+        """
+
     def close(self) -> None:
-        """Close every scan and bucket and let go of the directory. Idempotent."""
+        """Close every scan, snapshot and bucket and let go of the directory. Idempotent."""

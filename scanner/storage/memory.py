@@ -3,29 +3,53 @@
 For tests that must not touch a disk or a thread, such as those on a virtual clock. Written for
 obviousness, and on purpose without any code of the real one: where they agree, both are right.
 
+What would be on a disk is in a `MemoryDisk`, which outlives the store as files outlive a server: a store
+made later over the same one finds what the first one left.
+
 Nothing in it blocks, so a commit needs no worker thread.
 """
 
 from __future__ import annotations
 
+import re
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scanner.errors import (
+    ArgumentInvalid,
     BucketNotFound,
-    OffsetOutOfRange,
+    SnapshotLost,
     StoreClosed,
     TableExists,
     TableNotFound,
 )
-from scanner.keys import ALL_KEYS, KeyCodec
+from scanner.keys import KeyCodec
 from scanner.rows import RowCodec, keys_of_rows
-from scanner.storage.interface import Change, ChangeKind, KeyRange, KeysOf, Mutation, Rows
+from scanner.storage.interface import Checkpoint
+from scanner.storage.memory_bucket import BucketContents, MemoryBucket, MemoryScan, MemorySnapshot
 
 if TYPE_CHECKING:
     from scanner.table import TableDescription
+
+
+@dataclass(frozen=True, slots=True)
+class TableContents:
+    """What a table keeps."""
+
+    table_id: int
+    description: TableDescription
+    buckets: list[BucketContents]
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """What a store keeps: it survives the store. One open store at a time."""
+
+    tables: dict[str, TableContents] = field(default_factory=dict)
+    next_table_id: int = 0
+    documents: dict[str, bytes] = field(default_factory=dict)
 
 
 class MemoryStore:
@@ -33,20 +57,24 @@ class MemoryStore:
 
     Args:
         clock: Microseconds since 1970 UTC, for commit timestamps.
+        disk: What an earlier store left, and where this one keeps everything; None for an empty one.
     """
 
-    def __init__(self, clock: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+    def __init__(
+        self, clock: Callable[[], int] = lambda: time.time_ns() // 1000, disk: MemoryDisk | None = None
+    ) -> None:
+        self.disk = disk or MemoryDisk()
         self._clock = clock
-        self._tables: dict[str, _MemoryTable] = {}
+        self._tables = {name: _MemoryTable(table, clock) for name, table in self.disk.tables.items()}
         self._closed = False
 
     def tables(self) -> list[TableDescription]:
         """All tables, ordered by name."""
-        return [self._tables[name].description for name in sorted(self._tables)]
+        return [self._tables[name].contents.description for name in sorted(self._tables)]
 
     def table(self, name: str) -> TableDescription:
         """See `Store.table`."""
-        return self._table(name).description
+        return self._table(name).contents.description
 
     def key_codec(self, name: str) -> KeyCodec:
         """See `Store.key_codec`."""
@@ -63,13 +91,22 @@ class MemoryStore:
             raise TableExists(
                 f"table {description.name!r} exists already; drop it first, or choose another name"
             )
-        self._tables[description.name] = _MemoryTable(description, self._clock)
+        contents = TableContents(
+            self.disk.next_table_id, description, [BucketContents() for _ in range(description.buckets)]
+        )
+        self.disk.next_table_id += 1
+        self.disk.tables[description.name] = contents
+        self._tables[description.name] = _MemoryTable(contents, self._clock)
+
+    def table_id(self, name: str) -> int:
+        """See `Store.table_id`."""
+        return self._table(name).contents.table_id
 
     def drop_table(self, name: str) -> None:
         """See `Store.drop_table`."""
         self._require_open()
         table = self._table(name)
-        del self._tables[name]
+        del self._tables[name], self.disk.tables[name]
         table.close()
 
     def bucket(self, name: str, index: int) -> MemoryBucket:
@@ -79,6 +116,38 @@ class MemoryStore:
         if not 0 <= index < len(buckets):
             raise BucketNotFound(f"table {name!r} has the buckets 0 to {len(buckets) - 1}, not {index}")
         return buckets[index]
+
+    def create_checkpoint(self, name: str, index: int) -> Checkpoint:
+        """See `Store.create_checkpoint`."""
+        contents = self.bucket(name, index).contents
+        checkpoint = Checkpoint(contents.next_checkpoint_id, contents.log_end, self._clock())
+        contents.next_checkpoint_id += 1
+        contents.checkpoints[checkpoint.checkpoint_id] = (checkpoint, dict(contents.rows))
+        return checkpoint
+
+    def checkpoints(self, name: str, index: int) -> list[Checkpoint]:
+        """See `Store.checkpoints`."""
+        return [checkpoint for checkpoint, _ in self.bucket(name, index).contents.checkpoints.values()]
+
+    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> MemorySnapshot:
+        """See `Store.open_checkpoint`."""
+        bucket = self.bucket(name, index)
+        if checkpoint_id not in bucket.contents.checkpoints:
+            raise SnapshotLost(f"bucket {index} of table {name!r} has no checkpoint {checkpoint_id}")
+        checkpoint, rows = bucket.contents.checkpoints[checkpoint_id]
+        return self._table(name).opened(rows, checkpoint.log_offset)
+
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+        """See `Store.drop_checkpoint`."""
+        self.bucket(name, index).contents.checkpoints.pop(checkpoint_id, None)
+
+    def read_document(self, name: str) -> bytes | None:
+        """See `Store.read_document`."""
+        return self.disk.documents.get(self._document(name))
+
+    def write_document(self, name: str, content: bytes) -> None:
+        """See `Store.write_document`."""
+        self.disk.documents[self._document(name)] = bytes(content)
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -90,6 +159,12 @@ class MemoryStore:
         if self._closed:
             raise StoreClosed("the store in memory was closed")
 
+    def _document(self, name: str) -> str:
+        self._require_open()
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]{0,63}", name):
+            raise ArgumentInvalid(f"{name!r} is no name of a document")
+        return name
+
     def _table(self, name: str) -> _MemoryTable:
         if name not in self._tables:
             known = ", ".join(sorted(self._tables)) or "there are none"
@@ -98,138 +173,25 @@ class MemoryStore:
 
 
 class _MemoryTable:
-    def __init__(self, description: TableDescription, clock: Callable[[], int]) -> None:
-        self.description = description
-        self.key_codec = KeyCodec(description)
-        self.row_codec = RowCodec(description.schema)
-        self.buckets = [MemoryBucket(self.keys_of, clock) for _ in range(description.buckets)]
+    """A table of an open store."""
+
+    def __init__(self, contents: TableContents, clock: Callable[[], int]) -> None:
+        self.contents = contents
+        self.key_codec = KeyCodec(contents.description)
+        self.row_codec = RowCodec(contents.description.schema)
+        self.buckets = [MemoryBucket(self.keys_of, clock, bucket) for bucket in contents.buckets]
+        self._checkpoints: set[MemorySnapshot | MemoryScan] = set()
 
     def keys_of(self, rows: Sequence[bytes]) -> list[bytes]:
         return keys_of_rows(rows, self.row_codec, self.key_codec)
 
+    def opened(self, rows: dict[bytes, bytes], log_offset: int) -> MemorySnapshot:
+        snapshot = MemorySnapshot(rows, log_offset, self.keys_of, self._checkpoints)
+        self._checkpoints.add(snapshot)
+        return snapshot
+
     def close(self) -> None:
         for bucket in self.buckets:
             bucket.close()
-
-
-class MemoryBucket:
-    """See `scanner.storage.interface.Bucket`.
-
-    Args:
-        keys_of: Keys of stored rows.
-        clock: Microseconds since 1970 UTC.
-    """
-
-    def __init__(self, keys_of: KeysOf, clock: Callable[[], int]) -> None:
-        self._keys_of = keys_of
-        self._clock = clock
-        self._rows: dict[bytes, bytes] = {}
-        self._log: list[Change] = []
-        self._scans: list[MemoryScan] = []
-        self._closed = False
-
-    @property
-    def log_start(self) -> int:
-        """The oldest offset that is still readable."""
-        return 0
-
-    @property
-    def log_end(self) -> int:
-        """One past the newest change."""
-        return len(self._log)
-
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        """See `Bucket.commit`."""
-        self._require_open()
-        timestamp_us = max(self._clock(), self._log[-1].timestamp_us if self._log else 0)
-        offsets = []
-        for group in groups:
-            start = len(self._log)
-            for mutation in group:
-                self._apply(mutation, timestamp_us)
-            offsets.append((start, len(self._log)))
-        return offsets
-
-    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
-        """See `Bucket.open_scan`."""
-        self._require_open()
-        keys = sorted(self._rows)
-        start = bisect_left(keys, key_range.start)
-        end = bisect_left(keys, key_range.end) if key_range.end else len(keys)
-        rows = [self._rows[key] for key in keys[start:end]]
-        scan = MemoryScan(rows, self.log_end, self._keys_of)
-        self._scans.append(scan)
-        return scan
-
-    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        """See `Bucket.read_changes`."""
-        self._require_open()
-        if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise OffsetOutOfRange(
-                f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
-                oldest_offset=self.log_start,
-            )
-        return iter(self._log[start_offset:end_offset])
-
-    def close(self) -> None:
-        """Close every scan and refuse everything from now on. Idempotent."""
-        self._closed = True
-        for scan in self._scans:
-            scan.close()
-
-    def _require_open(self) -> None:
-        if self._closed:
-            raise StoreClosed("the bucket in memory was closed")
-
-    def _apply(self, mutation: Mutation, timestamp_us: int) -> None:
-        key, row = mutation
-        was = self._rows.get(key)
-        if row is None:
-            if was is not None:
-                self._append(ChangeKind.DELETE, timestamp_us, key, was)
-                del self._rows[key]
-            return
-        if was is None:
-            self._append(ChangeKind.INSERT, timestamp_us, key, row)
-        else:
-            self._append(ChangeKind.UPDATE_BEFORE, timestamp_us, key, was)
-            self._append(ChangeKind.UPDATE_AFTER, timestamp_us, key, row)
-        self._rows[key] = row
-
-    def _append(self, kind: ChangeKind, timestamp_us: int, key: bytes, row: bytes) -> None:
-        self._log.append(Change(len(self._log), kind, timestamp_us, key, row))
-
-
-class MemoryScan:
-    """See `scanner.storage.interface.BucketScan`."""
-
-    def __init__(self, rows: list[bytes], log_offset: int, keys_of: KeysOf) -> None:
-        self._rows = rows
-        self._position = 0
-        self._log_offset = log_offset
-        self._keys_of = keys_of
-        self._closed = False
-
-    @property
-    def log_offset(self) -> int:
-        """The scan shows the changes with a smaller offset, and no other."""
-        return self._log_offset
-
-    def read(self, rows_max: int, bytes_max: int) -> Rows:
-        """See `BucketScan.read`."""
-        if self._closed:
-            raise StoreClosed("this scan in memory was closed")
-        rows: list[bytes] = []
-        size = 0
-        for row in self._rows[self._position : self._position + rows_max]:
-            size += len(row)
-            if rows and size > bytes_max:
-                break
-            rows.append(row)
-        self._position += len(rows)
-        return Rows(rows, self._keys_of)
-
-    def close(self) -> None:
-        """See `BucketScan.close`."""
-        self._closed = True
-        self._rows = []
+        for snapshot in list(self._checkpoints):
+            snapshot.close()

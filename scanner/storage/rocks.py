@@ -14,11 +14,12 @@ This module knows no tables and no change records.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     ChecksumType,
@@ -59,6 +60,11 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
 """What RocksDB says, what that is, and what to do about it. The first that fits is taken."""
 
 
+_ERRORS = "rocksdb.background-errors"
+_PROBE = b"after an error"
+"""A key of the column family `default`, which has no other."""
+
+
 @contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what rocksdict raises into scanner's errors; the message is one line and names the directory.
@@ -97,7 +103,7 @@ class RocksResources:
         self._cache = Cache(config.block_cache_bytes)
         self._write_buffers = WriteBufferManager(config.write_buffers_bytes, allow_stall=False)
 
-    def database_options(self, *, create: bool) -> Options:
+    def database_options(self, *, create: bool, read_only: bool) -> Options:
         """Options of a database as a whole."""
         config = self.config
         options = Options(raw_mode=True)
@@ -112,7 +118,8 @@ class RocksResources:
         options.set_write_buffer_manager(self._write_buffers)
         # Without a bound, `meta`, whose buffer never fills, would keep every write-ahead log alive.
         options.set_max_total_wal_size(4 * config.bucket_write_buffer_bytes)
-        options.set_max_open_files(config.bucket_files_open_max)
+        # -1: all, from the start and as long as the database is open.
+        options.set_max_open_files(-1 if read_only else config.bucket_files_open_max)
         options.set_max_background_jobs(config.background_jobs_max)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(1024 * 1024)
@@ -158,23 +165,46 @@ class Database:
     def close(self) -> None:
         """Close it, and let go of all its parts, so that whoever still holds this record locks nothing.
 
-        Raises:
-            StoreFailed: an earlier error came up again; it is closed all the same.
+        RocksDB repeats an error of an earlier write or compaction here. It was reported when it happened, and
+        what was acknowledged is durable already, so it is not reported again.
         """
         try:
-            with translated(self.path):
+            with suppress(StoreFailed, DataCorrupted), translated(self.path):
                 self.rocks.close()
         finally:
             del self.rocks, self.kv, self.log, self.meta, self.kv_family, self.log_family, self.meta_family
 
 
-def open_database(path: Path, resources: RocksResources, *, create: bool) -> Database:
-    """Open the database of one bucket.
+def compact_database(database: Database) -> None:
+    """Rewrite rows and log without what is not needed any more.
+
+    rocksdict does not say how a compaction ended; RocksDB counts its errors.
+
+    Raises:
+        DataCorrupted: a file is damaged. The database takes no writes from now on.
+        StoreFailed: the disk refused.
+    """
+    with translated(database.path):
+        before = database.rocks.property_int_value(_ERRORS)
+        database.kv.compact_range(None, None)
+        database.log.compact_range(None, None)
+        if database.rocks.property_int_value(_ERRORS) != before:
+            # Refused, with what it was.
+            database.rocks.put(_PROBE, b"")
+            raise StoreFailed(f"{database.path}: a compaction failed, see the file LOG there")
+
+
+def open_database(
+    path: Path, resources: RocksResources, *, create: bool = False, read_only: bool = False
+) -> Database:
+    """Open the database of one bucket, or of a checkpoint of one.
 
     Args:
         path: Its directory.
         resources: Of the store.
         create: Make a new one, which must not exist; else it must.
+        read_only: Nothing in the directory is changed, and it is not locked. All files are kept open, so that
+            it does not matter if they are removed meanwhile.
 
     Raises:
         StoreLocked: it is open already.
@@ -187,7 +217,9 @@ def open_database(path: Path, resources: RocksResources, *, create: bool) -> Dat
         "meta": resources.family_options(point_reads=False),
     }
     with translated(path):
-        rocks = Rdict(str(path), resources.database_options(create=create), families)
+        options = resources.database_options(create=create, read_only=read_only)
+        access = AccessType.read_only(False) if read_only else AccessType.read_write()
+        rocks = Rdict(str(path), options, families, access)
         return Database(
             path,
             rocks,

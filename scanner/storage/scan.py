@@ -1,36 +1,24 @@
-"""One scan of a bucket: two RocksDB iterators made at one moment, and the proof that the end is the end.
+"""One scan of a bucket: reads bounded by rows and bytes, over whichever reader it was given.
 
-The bulk is read through `values()`, the fastest path that rocksdict has (values only: 3.6 million rows a
-second from files, where keys with values give 2.7 and a checked iterator 2.3). It ends silently when a read
-fails. So when it ends, a second, checked iterator is placed on the last row's key, worked out from the row;
-the key must be there, nothing may follow it inside the range, and the iterator's status must be good.
-Anything else is an error, never a short scan.
+The end is reported once it is proven (`scanner.storage.readers`); anything else is an error, never a short
+scan. An error is kept: every further read raises it again.
 
-An iterator shows the state at the moment it was made. Both are made at the open, between two commits, so
-they show the same one. rocksdict's `Snapshot` would not do: its iterators show the newest state, whatever
-the snapshot (seen with 0.3.29; only its point reads are as of the snapshot).
-
-A live iterator keeps the directory locked, so both are dropped at the first chance: at the proven end, at
-an error, at close.
+RocksDB is let go of at the first chance: at the proven end, at an error, at close.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocksdict import Rdict, ReadOptions
-
-from scanner.errors import DataCorrupted, ScannerError, StoreClosed
-from scanner.storage.interface import KeyRange, KeysOf, Rows
-from scanner.storage.rocks import translated
+from scanner.errors import ScannerError, StoreClosed
+from scanner.storage.interface import KeysOf, Rows
 
 if TYPE_CHECKING:
-    from rocksdict import RdictIter
+    from scanner.storage.readers import RowReader
 
-_CHUNK_ROWS = 1024
+_PIECE_ROWS = 1024
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
 
 
@@ -38,47 +26,41 @@ class RocksScan:
     """See `scanner.storage.interface.BucketScan`.
 
     Args:
-        kv: The column family, which nobody is writing to at this moment.
+        reader: Where the rows come from; closed with the scan.
         path: Directory of the bucket, for messages.
-        key_range: What to scan.
-        log_offset: What the column family is as of.
-        readahead_bytes: See StorageConfig.
+        log_offset: What the rows are as of.
         keys_of: Keys of stored rows.
         on_close: Called once with the scan when it has let go of RocksDB.
     """
 
     def __init__(
         self,
-        kv: Rdict,
+        reader: RowReader,
         path: Path,
-        key_range: KeyRange,
         log_offset: int,
-        readahead_bytes: int,
         keys_of: KeysOf,
         on_close: Callable[[RocksScan], None],
     ) -> None:
+        self._reader: RowReader | None = reader
         self._path = path
-        self._range = key_range
         self._log_offset = log_offset
         self._keys_of = keys_of
         self._on_close = on_close
-        options = _read_options(key_range, readahead_bytes)
         self._ahead: list[bytes] = []
         self._last_row: bytes | None = None
         self._row_bytes = 256
         """Estimate of the next rows' size, from the ones before."""
-        self._proven = False
         self._error: ScannerError | None = None
-        with translated(path):
-            self._checked: RdictIter | None = kv.iter(options)
-            self._values: Iterator[bytes] | None = kv.values(
-                from_key=key_range.start or None, read_opt=options
-            )
 
     @property
     def log_offset(self) -> int:
         """The scan shows the changes with a smaller offset, and no other."""
         return self._log_offset
+
+    @property
+    def iterators(self) -> int:
+        """RocksDB iterators that this scan alone holds."""
+        return 0 if self._reader is None else self._reader.iterators
 
     def read(self, rows_max: int, bytes_max: int) -> Rows:
         """See `BucketScan.read`."""
@@ -86,9 +68,8 @@ class RocksScan:
             raise self._error.with_traceback(None)
         try:
             rows = self._read(rows_max, bytes_max)
-            if not rows and not self._proven:
-                self._prove_end()
-                self._proven = True
+            if not rows and self._reader is not None:
+                self._reader.prove_end(self._last_row)
                 self._release()
         except ScannerError as error:
             self._fail(error)
@@ -106,16 +87,16 @@ class RocksScan:
         self._release()
 
     def _release(self) -> None:
-        if self._checked is not None:
-            self._values = None
-            self._checked = None
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
             self._on_close(self)
 
     def _read(self, rows_max: int, bytes_max: int) -> list[bytes]:
         rows: list[bytes] = []
         left = bytes_max
         while len(rows) < rows_max and left > 0:
-            chunk = self._next_chunk(min(rows_max - len(rows), left // self._row_bytes + 1, _CHUNK_ROWS))
+            chunk = self._next_chunk(min(rows_max - len(rows), left // self._row_bytes + 1, _PIECE_ROWS))
             if not chunk:
                 break
             size = sum(map(len, chunk))
@@ -137,54 +118,7 @@ class RocksScan:
         if self._ahead:
             chunk, self._ahead = self._ahead[:count], self._ahead[count:]
             return chunk
-        if self._values is None:
-            return []
-        with translated(self._path):
-            chunk = list(islice(self._values, count))
-        if len(chunk) < count:
-            self._values = None
-        return chunk
-
-    def _prove_end(self) -> None:
-        last_key = None if self._last_row is None else self._keys_of([self._last_row])[0]
-        iterator = self._checked
-        assert iterator is not None  # Released only with an error or a proof, and then nobody comes here.
-        try:
-            with translated(self._path):
-                _seek(iterator, self._range.start if last_key is None else last_key)
-                if last_key is not None:
-                    if not iterator.valid() or iterator.key() != last_key:
-                        iterator.status()
-                        raise DataCorrupted(
-                            f"{self._path}: the row of key {last_key.hex()} is under another key"
-                        )
-                    iterator.next()
-                if iterator.valid():
-                    raise DataCorrupted(
-                        f"{self._path}: a read failed before key {iterator.key().hex()}, and succeeds now;"
-                        " the disk is not reliable"
-                    )
-                iterator.status()
-        finally:
-            # The error is kept, its traceback keeps this frame, and the frame would keep the directory locked.
-            del iterator
-
-
-def _seek(iterator: RdictIter, key: bytes) -> None:
-    if key:
-        iterator.seek(key)
-    else:
-        iterator.seek_to_first()
-
-
-def _read_options(key_range: KeyRange, readahead_bytes: int) -> ReadOptions:
-    options = ReadOptions()
-    options.set_verify_checksums(True)
-    if readahead_bytes:
-        options.set_readahead_size(readahead_bytes)
-    if key_range.end:
-        options.set_iterate_upper_bound(key_range.end)
-    return options
+        return [] if self._reader is None else self._reader.next_rows(count)
 
 
 def _fitting(rows: list[bytes], bytes_max: int) -> int:

@@ -4,6 +4,8 @@
                              however the server ends. Holds the server's process id
     catalog.json             the tables (`scanner.storage.catalog`)
     tables/<id>/<bucket>/    one RocksDB per bucket
+    checkpoints/<id>/        of one table (`scanner.storage.checkpoints`)
+    documents/               small files of the server itself (`scanner.storage.documents`)
 
 A table is created by making its buckets first and naming it in the catalog last, and dropped the other way
 round. So a crash leaves directories that no table names at worst; they are removed at the next open.
@@ -33,16 +35,16 @@ from scanner.errors import (
 from scanner.keys import KeyCodec
 from scanner.rows import RowCodec, keys_of_rows
 from scanner.storage.bucket import RocksBucket
-from scanner.storage.catalog import (
-    CATALOG_NAME,
-    Catalog,
-    TableEntry,
-    disk_errors,
-    load_catalog,
-    save_catalog,
-    sync_directory,
+from scanner.storage.catalog import CATALOG_NAME, Catalog, TableEntry, load_catalog, save_catalog
+from scanner.storage.checkpoints import (
+    drop_checkpoint,
+    list_checkpoints,
+    open_checkpoint,
+    remove_leftovers,
 )
 from scanner.storage.config import StorageConfig
+from scanner.storage.documents import read_document, write_document
+from scanner.storage.files import disk_errors, make_directories, sync_directory
 from scanner.storage.rocks import RocksResources
 
 if TYPE_CHECKING:
@@ -50,10 +52,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from scanner.storage.interface import Checkpoint
+    from scanner.storage.snapshot import RocksSnapshot
     from scanner.table import TableDescription
 
 _LOCK_NAME = "LOCK"
 _TABLES_NAME = "tables"
+_CHECKPOINTS_NAME = "checkpoints"
 
 
 class RocksStore:
@@ -66,6 +71,7 @@ class RocksStore:
         self._resources = RocksResources(config)
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
         self._opening = threading.Lock()
+        """Held while a bucket or a checkpoint is opened, or ends."""
 
     @classmethod
     def open(cls, path: Path, config: StorageConfig | None = None) -> RocksStore:
@@ -89,7 +95,7 @@ class RocksStore:
             if catalog is None:
                 catalog = Catalog()
                 save_catalog(path, catalog)
-            _remove_unnamed_tables(path, catalog)
+            _remove_leftovers(path, catalog)
             return cls(path, lock, catalog, config or StorageConfig())
         except BaseException:
             os.close(lock)
@@ -116,6 +122,10 @@ class RocksStore:
     def row_codec(self, name: str) -> RowCodec:
         """See `Store.row_codec`."""
         return self._table(name).row_codec
+
+    def table_id(self, name: str) -> int:
+        """See `Store.table_id`."""
+        return self._table(name).entry.table_id
 
     def create_table(self, description: TableDescription) -> None:
         """See `Store.create_table`."""
@@ -154,6 +164,9 @@ class RocksStore:
             table.close()
         with disk_errors(self._path):
             shutil.rmtree(self._directory(table.entry))
+            shutil.rmtree(
+                self._path / _CHECKPOINTS_NAME / _table_name(table.entry.table_id), ignore_errors=True
+            )
 
     def add_column(self, name: str, column: pa.Field) -> None:
         """Add a column to a table, the last one. Rows that are there read as null in it.
@@ -179,30 +192,64 @@ class RocksStore:
 
     def bucket(self, name: str, index: int) -> RocksBucket:
         """See `Store.bucket`."""
-        self._require_open()
-        table = self._table(name)
-        count = table.entry.description.buckets
-        if not 0 <= index < count:
-            raise BucketNotFound(f"table {name!r} has the buckets 0 to {count - 1}, not {index}")
+        table = self._table_with_bucket(name, index)
         with self._opening:
-            if self._tables.get(name) is not table:
-                raise self._not_found(name)
+            self._require_still_there(name, table)
             if index not in table.buckets:
                 path = self._directory(table.entry) / _bucket_name(index)
                 table.buckets[index] = RocksBucket(path, self._resources, table.keys_of)
             return table.buckets[index]
 
+    def create_checkpoint(self, name: str, index: int) -> Checkpoint:
+        """See `Store.create_checkpoint`."""
+        bucket = self.bucket(name, index)
+        directory = self._checkpoint_directory(self._table(name), index)
+        make_directories(directory, self._path)
+        return bucket.create_checkpoint(directory)
+
+    def checkpoints(self, name: str, index: int) -> list[Checkpoint]:
+        """See `Store.checkpoints`."""
+        return list_checkpoints(self._checkpoint_directory(self._table_with_bucket(name, index), index))
+
+    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> RocksSnapshot:
+        """See `Store.open_checkpoint`."""
+        table = self._table_with_bucket(name, index)
+        directory = self._checkpoint_directory(table, index)
+        with self._opening:
+            self._require_still_there(name, table)
+            snapshot = open_checkpoint(
+                directory, checkpoint_id, self._resources, table.keys_of, table.snapshots.discard
+            )
+            table.snapshots.add(snapshot)
+        return snapshot
+
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+        """See `Store.drop_checkpoint`."""
+        directory = self._checkpoint_directory(self._table_with_bucket(name, index), index)
+        with self._opening:
+            drop_checkpoint(directory, checkpoint_id)
+
+    def read_document(self, name: str) -> bytes | None:
+        """See `Store.read_document`."""
+        self._require_open()
+        return read_document(self._path, name)
+
+    def write_document(self, name: str, content: bytes) -> None:
+        """See `Store.write_document`."""
+        self._require_open()
+        write_document(self._path, name, content)
+
     def close(self) -> None:
         """See `Store.close`."""
-        if self._lock is None:
-            return
-        try:
-            with self._opening:
+        with self._opening:
+            lock, self._lock = self._lock, None
+            if lock is None:
+                return
+            try:
                 for table in self._tables.values():
                     table.close()
-        finally:
-            os.close(self._lock)
-            self._lock = None
+            finally:
+                os.close(lock)
 
     def _require_open(self) -> None:
         if self._lock is None:
@@ -213,6 +260,22 @@ class RocksStore:
             return self._tables[name]
         except KeyError:
             raise self._not_found(name) from None
+
+    def _table_with_bucket(self, name: str, index: int) -> _OpenTable:
+        self._require_open()
+        table = self._table(name)
+        count = table.entry.description.buckets
+        if not 0 <= index < count:
+            raise BucketNotFound(f"table {name!r} has the buckets 0 to {count - 1}, not {index}")
+        return table
+
+    def _require_still_there(self, name: str, table: _OpenTable) -> None:
+        self._require_open()
+        if self._tables.get(name) is not table:
+            raise self._not_found(name)
+
+    def _checkpoint_directory(self, table: _OpenTable, index: int) -> Path:
+        return self._path / _CHECKPOINTS_NAME / _table_name(table.entry.table_id) / _bucket_name(index)
 
     def _not_found(self, name: str) -> TableNotFound:
         known = ", ".join(sorted(self._tables)) or "there are none"
@@ -227,10 +290,11 @@ class RocksStore:
 
 
 class _OpenTable:
-    """A table of an open store: its catalog entry, its codecs, its buckets that are open."""
+    """A table of an open store: its catalog entry, its codecs, its buckets and checkpoints that are open."""
 
     def __init__(self, entry: TableEntry) -> None:
         self.buckets: dict[int, RocksBucket] = {}
+        self.snapshots: set[RocksSnapshot] = set()
         self.use(entry)
 
     def use(self, entry: TableEntry) -> None:
@@ -247,6 +311,8 @@ class _OpenTable:
         for bucket in self.buckets.values():
             bucket.close()
         self.buckets.clear()
+        for snapshot in list(self.snapshots):
+            snapshot.close()
 
 
 def _table_name(table_id: int) -> str:
@@ -262,7 +328,7 @@ def _require_fresh(path: Path) -> None:
     found = {entry.name for entry in path.iterdir()}
     if _TABLES_NAME in found and _LOCK_NAME in found:
         raise DataCorrupted(f"{path / CATALOG_NAME} is gone; restore it from a copy")
-    if found - {_LOCK_NAME, CATALOG_NAME, f"{CATALOG_NAME}.new"}:
+    if found - {_LOCK_NAME, CATALOG_NAME, f"{CATALOG_NAME}~"}:
         raise StoreFailed(f"{path} is not empty and is no data directory of weir; name an empty or a new one")
 
 
@@ -284,11 +350,13 @@ def _acquire_lock(path: Path) -> int:
     return descriptor
 
 
-def _remove_unnamed_tables(path: Path, catalog: Catalog) -> None:
+def _remove_leftovers(path: Path, catalog: Catalog) -> None:
     """Remove what an interrupted create or drop left behind."""
     named = {_table_name(entry.table_id) for entry in catalog.tables.values()}
     with disk_errors(path):
         (path / _TABLES_NAME).mkdir(exist_ok=True)
-        for directory in (path / _TABLES_NAME).iterdir():
+        for directory in (*(path / _TABLES_NAME).iterdir(), *(path / _CHECKPOINTS_NAME).glob("*")):
             if directory.name not in named:
                 shutil.rmtree(directory)
+    for directory in (path / _CHECKPOINTS_NAME).glob("*/*"):
+        remove_leftovers(directory)

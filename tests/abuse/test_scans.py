@@ -48,7 +48,7 @@ def test_scans_are_counted(tmp_path: Path) -> None:
             peer.send(b"".join(open_scan(sid, 0) for sid in peer.streams(7)))
             assert peer.wait(lambda peer: len(peer.status) == 2)
             assert set(peer.status.values()) == {StatusCode.RESOURCE_EXHAUSTED}
-            with scanner.sync.connect(server.endpoint) as client, pytest.raises(TooManyScans):
+            with scanner.sync.connect(server.endpoint, retries=0) as client, pytest.raises(TooManyScans):
                 client.table(TABLE).new_scan().to_arrow()
         holds_nothing(server)
         serves(server)

@@ -109,7 +109,7 @@ def reason(details: bytes) -> str:
 @pytest.mark.parametrize("mode", ["push", "session"])
 def test_weir_reads_on(data: Path, mode: str) -> None:
     """A push scan goes on to its end during a drain; of a session, the next page is refused, typed and retriable."""
-    with serving(data, LONG_S) as server, scanner.sync.connect(server.endpoint) as client:
+    with serving(data, LONG_S) as server, scanner.sync.connect(server.endpoint, retries=0) as client:
         plan = client.table(TABLE).new_scan().with_mode(mode).with_credit(CREDIT).with_page_bytes(CREDIT)
         with plan.execute() as batches:
             rows = next(iter(batches)).num_rows
@@ -130,7 +130,7 @@ def test_weir_reads_on(data: Path, mode: str) -> None:
 
 def test_weir_that_stands_still_is_told(data: Path) -> None:
     """A scan that is not read is ended with DRAINING at the drain timeout, after what had arrived."""
-    with serving(data, SHORT_S) as server, scanner.sync.connect(server.endpoint) as client:
+    with serving(data, SHORT_S) as server, scanner.sync.connect(server.endpoint, retries=0) as client:
         with client.table(TABLE).new_scan().with_credit(CREDIT).execute() as batches:
             unread = iter(batches)
             rows = next(unread).num_rows

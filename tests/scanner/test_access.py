@@ -26,6 +26,7 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
+from scanner.scan import ScanMode
 from scanner.server import Server, open_server
 from scanner.statuses import from_call_failed
 from scanner.storage.memory import MemoryStore
@@ -101,7 +102,7 @@ async def test_calls_without_a_known_token() -> None:
                     await client.table("orders")
 
 
-@pytest.mark.parametrize("mode", ["push", "session"])
+@pytest.mark.parametrize("mode", [mode.value for mode in ScanMode])
 async def test_readers_read(mode: str) -> None:
     """Who may read a table scans it by push and by pull, and does nothing else with it."""
     async with serving() as server, connected(server, "reader") as client:
@@ -116,7 +117,7 @@ async def test_readers_read(mode: str) -> None:
             await client.table("items")
 
 
-@pytest.mark.parametrize("mode", ["push", "session"])
+@pytest.mark.parametrize("mode", [mode.value for mode in ScanMode])
 async def test_writers_do_not_read(mode: str) -> None:
     """Who may write a table describes and writes it, and scans nothing."""
     async with serving() as server, connected(server, "writer") as client:

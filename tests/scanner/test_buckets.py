@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -11,15 +10,17 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from scanner.buckets import ServedBucket
+from scanner.buckets import OpenScan, ServedBucket
 from scanner.config import ScannerConfig
 from scanner.errors import InternalError, ScannerError, StoreFailed, TableNotFound
 from scanner.query import ScanQuery
-from scanner.sources.live_kv import LiveKvSource
+from scanner.sources.kv import KvSource
 from tests.support.scans import filled_store, mutations, sample
 
 if TYPE_CHECKING:
-    from scanner.storage.interface import Bucket, Mutation
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from scanner.storage.interface import Bucket, BucketScan, Mutation
 
 T = TypeVar("T")
 STORE = filled_store(0)
@@ -75,10 +76,17 @@ async def served(**limits: int) -> AsyncIterator[tuple[ServedBucket, Recorder, D
             )
 
 
-def make_source(bucket: Bucket) -> LiveKvSource:
+async def open_source(bucket: ServedBucket) -> OpenScan[KvSource]:
     """A scan of everything."""
-    return LiveKvSource(
-        bucket,
+    async with bucket.between_commits():
+        hold = bucket.snapshots.current()
+        return bucket.admit(make_source(hold.snapshot.scan()), hold)
+
+
+def make_source(scan: BucketScan) -> KvSource:
+    """A scan of everything, on a scan of the storage."""
+    return KvSource(
+        scan,
         STORE.table("items"),
         STORE.row_codec("items"),
         ScanQuery(table="items"),
@@ -175,7 +183,7 @@ async def test_a_scan_is_opened_between_commits() -> None:
         offsets = []
 
         async def open_scan() -> None:
-            scan = await bucket.open_scan(make_source)
+            scan = await open_source(bucket)
             offsets.append(scan.source.log_offset)
             scan.close()
 
@@ -192,7 +200,7 @@ async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:
     """Scans are told and waited for, the commit that runs is finished, queued writes fail with the reason."""
     reason = TableNotFound("table 'items' was dropped")
     async with served() as (bucket, _, disk):
-        scan = await bucket.open_scan(make_source)
+        scan = await open_source(bucket)
         told: list[ScannerError] = []
         scan.when_ended(told.append)
         running = bucket.submit(BATCHES[0])
@@ -211,7 +219,7 @@ async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:
             disk.release()
             await wait_all_tasks_blocked()
             assert not retired.is_set()
-            assert bucket.scans_open == 1
+            assert bucket.open_scans == (scan,)
             scan.close()
             scan.close()
         assert await running.wait_durable() == (0, 1)
@@ -227,7 +235,7 @@ async def test_a_retired_bucket_takes_nothing_new() -> None:
         with pytest.raises(TableNotFound, match="dropped"):
             bucket.submit(BATCHES[0])
         with pytest.raises(TableNotFound, match="dropped"):
-            await bucket.open_scan(make_source)
+            await open_source(bucket)
 
 
 async def test_a_server_that_goes_down_settles_every_write() -> None:

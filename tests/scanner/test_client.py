@@ -234,7 +234,7 @@ async def test_more_buckets_than_are_open_at_once(tmp_path: Path) -> None:
     async with open_table(tmp_path, 3_000, buckets=70) as (table, _):
         async with table.new_scan().with_credit(64_000).execute() as batches:
             assert sum([batch.num_rows async for batch in batches]) == 3_000
-        assert batches.statistics().held_bytes_max <= 64_000 + 64 * 300
+        assert batches.statistics().held_bytes_max <= 64_000 + 64 * 400
 
 
 async def test_session_is_refused_by_a_cap_after_retries(tmp_path: Path) -> None:
@@ -318,7 +318,7 @@ async def test_bad_rows_are_refused_before_anything_is_sent(tmp_path: Path) -> N
 
 
 async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
-    """A lost connection fails the scan typed."""
+    """Without retries a lost connection fails the scan and the next call, typed and at once."""
     async with trio.open_nursery() as nursery:
         stop = trio.Event()
 
@@ -328,7 +328,7 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
                 await stop.wait()
 
         server = await nursery.start(serve)
-        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+        async with scanner.connect(f"127.0.0.1:{server.port}", retries=0) as client:
             table = await client.create_table("t", SCHEMA, ["k"])
             await table.write(rows(20_000, width=500))
             async with table.new_scan().with_credit(100_000).execute() as batches:

@@ -86,7 +86,7 @@ async def test_scans_and_commits_are_counted() -> None:
     assert after["weir_commit_writes_total", ""] == 2
     assert after["weir_commit_rows_total", ""] == ROWS + 10
     assert after["weir_commit_seconds_count", ""] == after["weir_commit_seconds_bucket", "+Inf"] >= 1
-    assert after["weir_snapshots", ""] == 0
+    assert after["weir_snapshots", ""] == 1  # it lingers for a resume of the scan that was cut off
     for name, value in during.items():
         if name[0].endswith("_total"):
             assert after[name] >= value, name

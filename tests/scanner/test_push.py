@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scanner.errors import ArgumentInvalid, CreditInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.push import RequestSide
+from scanner.push_requests import RequestSide
 
 LIMIT_MAX = 2**63 - 1
 

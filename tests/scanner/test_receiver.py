@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scanner.digest import checksum
-from scanner.errors import DataCorrupted, InternalError, ScanIncomplete, SchemaMismatch
+from scanner.errors import (
+    DataCorrupted,
+    Draining,
+    InternalError,
+    ScanIncomplete,
+    SchemaMismatch,
+    StoreClosed,
+)
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.receiver import PushReceiver, ReceiverState
+from scanner.receiver import PushReceiver, ReceiverState, ScanCredit
 from scanner.statistics import BucketProgress
-from scanner.wire import encode_batch, encode_row_batch, encode_schema
-
-SCHEMA = pa.schema([("k", pa.int64())])
-
-
-def started(schema: pa.Schema = SCHEMA, log_offset: int = 17) -> bytes:
-    """The first response."""
-    message = pb.ScanStarted(arrow_schema=encode_schema(schema), log_offset=log_offset)
-    return pb.ScanResponse(started=message).SerializeToString()
-
-
-def rows(ordinal: int, values: list[int], *, crc32c: int | None = None, count: int | None = None) -> bytes:
-    """A batch."""
-    payload = encode_batch(pa.record_batch({"k": values}, schema=SCHEMA))
-    crc32c = checksum(payload) if crc32c is None else crc32c
-    return b"".join(encode_row_batch(ordinal, len(values) if count is None else count, crc32c, payload))
-
-
-def end(total: int) -> bytes:
-    """The last response."""
-    message = pb.ScanEnd(reason=pb.ScanEnd.REASON_EXHAUSTED, rows=total, digest=99)
-    return pb.ScanResponse(end=message).SerializeToString()
+from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, rows, started
 
 
 @pytest.fixture
@@ -160,3 +147,154 @@ def test_server_past_the_credit_is_cut_off(progress: BucketProgress) -> None:
     assert progress.overrun_bytes == receiver.credit.received - (size + 1)
     with pytest.raises(InternalError, match="past the credit"):
         receiver.receive(rows(2, [3]))
+
+
+OPEN = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, query=pb.ScanQuery(table="t"), stream_id=b"id")
+
+
+def test_next_stream_goes_on_with_the_newest_token(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """Tokens of batches and heartbeats are taken as they come; the next stream brings the last one, and no offset."""
+    assert receiver.begin_stream(OPEN) == OPEN
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.receive(heartbeat(b"b"))
+    receiver.receive(heartbeat())
+    request = receiver.begin_stream(pb.ScanOpen(as_of=LOG_OFFSET))
+    assert (request.resume_token, request.HasField("as_of")) == (b"b", False)
+    receiver.receive(started(row_ordinal=2))
+    receiver.receive(rows(2, [3], token=b"c"))
+    receiver.receive(end(3))
+    assert receiver.state is ReceiverState.ENDED
+    assert progress.resumes == 1
+
+
+def test_next_stream_keeps_the_offset_when_there_is_no_token(receiver: PushReceiver) -> None:
+    """A scan that had started, and no more, is opened as of the same offset; one that had not, anew."""
+    receiver.begin_stream(OPEN)
+    assert receiver.begin_stream(OPEN) == OPEN
+    receiver.receive(started(log_offset=8))
+    assert receiver.begin_stream(OPEN).as_of == 8
+    with pytest.raises(DataCorrupted, match="as of log offset 9, but the scan is as of 8"):
+        receiver.receive(started(log_offset=9))
+
+
+def test_offset_that_was_asked_for_is_the_one_that_is_read(receiver: PushReceiver) -> None:
+    """A server that reads another offset than it was asked for is found out at the start."""
+    assert receiver.begin_stream(pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, as_of=3)).as_of == 3
+    with pytest.raises(DataCorrupted, match="as of log offset 17, but the scan is as of 3"):
+        receiver.receive(started())
+
+
+def test_next_stream_of_another_source_begins_anew(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """A snapshot has no offset to ask for: before the first row the next stream may read a newer one, and says so."""
+    snapshot = pb.ScanOpen(source=pb.SCAN_SOURCE_SNAPSHOT)
+    receiver.begin_stream(snapshot)
+    receiver.receive(started(log_offset=8))
+    assert receiver.begin_stream(snapshot) == snapshot
+    receiver.receive(started(log_offset=9))
+    assert progress.log_offset == 9
+
+
+@pytest.mark.parametrize("ordinal", [0, 1, 3])
+def test_next_stream_must_go_on_where_the_last_one_was_cut(receiver: PushReceiver, ordinal: int) -> None:
+    """A server that would lose or repeat rows is found out before the first of them."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.begin_stream(OPEN)
+    with pytest.raises(DataCorrupted, match=f"goes on at row {ordinal}, but 2 rows arrived"):
+        receiver.receive(started(row_ordinal=ordinal))
+
+
+def test_without_tokens_nothing_can_go_on(receiver: PushReceiver) -> None:
+    """Rows that no token stands behind would come again: the scan is then at its end, whatever cut it."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    assert receiver.resumable
+    receiver.receive(rows(0, [1], token=b"a"))
+    assert receiver.resumable
+    receiver.receive(rows(1, [2]))
+    assert not receiver.resumable
+
+
+def test_early_end_is_no_end(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """A server that drains has not delivered everything: a failure that goes on with the token of the end."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    with pytest.raises(Draining, match="after 2 rows") as caught:
+        receiver.receive(end(2, pb.ScanEnd.REASON_DRAINED, token=b"b"))
+    assert caught.value.resume_token == b"b"
+    assert (progress.reason, progress.digest, receiver.state) == (None, None, ReceiverState.SCANNING)
+    assert receiver.begin_stream(OPEN).resume_token == b"b"
+
+
+def test_early_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:
+    """Also a server that drains must not have lost anything."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match="0 rows arrived, but the server sent 1"):
+        receiver.receive(end(1, pb.ScanEnd.REASON_DRAINED, token=b"b"))
+
+
+def test_what_counts_as_progress(progress: BucketProgress) -> None:
+    """Rows, a further position, and a server that waits for us; not a start, nor a heartbeat that says nothing new."""
+    advances: list[None] = []
+    receiver = PushReceiver("t bucket 0", SCHEMA, 1_000_000, progress, lambda: advances.append(None))
+    receiver.begin_stream(OPEN)
+    steps = [
+        (heartbeat(b"early"), 0),
+        (started(), 0),
+        (heartbeat(), 0),
+        (rows(0, [1], token=b"a"), 1),
+        (heartbeat(b"a"), 1),
+        (heartbeat(b"b"), 2),
+        (heartbeat(b"b", pb.Heartbeat.STATE_WAITING_CREDIT), 3),
+    ]
+    for message, count in steps:
+        receiver.receive(message)
+        assert len(advances) == count
+
+
+@pytest.mark.parametrize(
+    ("metadata", "newest"), [({"rows": "2"}, b"error"), ({"rows": "3"}, b"a"), ({}, b"a")]
+)
+def test_token_of_an_error_counts_where_it_stands_with_us(
+    receiver: PushReceiver, metadata: dict[str, str], newest: bytes
+) -> None:
+    """A server that fails may have dropped rows in front of its error, whose token would then skip them."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.take_failure(StoreClosed("closed", resume_token=b"error", metadata=metadata))
+    assert receiver.begin_stream(OPEN).resume_token == newest
+
+
+@given(
+    window=st.integers(1, 1000),
+    events=st.lists(st.tuples(st.sampled_from(["receive", "consume", "stream"]), st.integers(1, 300))),
+)
+def test_credit_over_streams_is_one_window(window: int, events: list[tuple[str, int]]) -> None:
+    """Whatever is cut and when: less than the window and one message is held, and the scan never stands still."""
+    credit = ScanCredit(window)
+    granted, sent, held = credit.stream_limit, 0, 0
+    for event, size in events:
+        if event == "receive" and sent < granted:
+            credit.receive(size)
+            sent, held = sent + size, held + size
+            assert held - size < window
+        elif event == "consume" and held:
+            size = min(size, held)
+            held -= size
+            if credit.consume(size) is not None:
+                granted = credit.stream_limit
+        elif event == "stream":
+            credit.begin_stream()
+            granted, sent = credit.stream_limit, 0
+            assert granted == max(0, window - held)
+    while held:
+        size = min(7, held)
+        held -= size
+        if credit.consume(size) is not None:
+            granted = credit.stream_limit
+    assert granted > sent

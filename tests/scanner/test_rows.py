@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import ColumnNotFound, DataCorrupted, SchemaMismatch
+from scanner.errors import ColumnNotFound, DataCorrupted, KeyInvalid, SchemaMismatch
 from scanner.keys import KeyCodec
 from scanner.row_block import RowBlock
 from scanner.rows import ROW_BYTES_MAX, RowCodec, keys_of_rows
@@ -213,6 +213,41 @@ def test_keys_are_worked_out_from_rows() -> None:
     keys = KeyCodec(description)
     rows = RowCodec(old).encode_batch(batch)
     assert keys_of_rows(rows, RowCodec(description.schema, 1, {0: old}), keys) == keys.encode_batch(batch)
+
+
+@given(batch=batches())
+def test_the_key_of_one_row_is_that_of_many(batch: pa.RecordBatch) -> None:
+    """The short way to the key of a single row gives what the long one gives, for every type; nulls are corruption."""
+    description = TableDescription("t", batch.schema, tuple(batch.schema.names), 1)
+    keys, codec = KeyCodec(description), RowCodec(batch.schema)
+    for index, row in enumerate(codec.encode_batch(batch)):
+        alone = batch.slice(index, 1)
+        if any(column.null_count for column in alone.columns):
+            with pytest.raises(DataCorrupted, match="null"):
+                keys_of_rows([row], codec, keys)
+        else:
+            assert keys_of_rows([row], codec, keys) == keys.encode_batch(alone)
+            assert keys.bytes_max(len(row)) >= len(keys.encode_batch(alone)[0])
+
+
+@given(
+    damage=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 255)), min_size=1), cut=st.integers(0, 60)
+)
+def test_the_key_of_a_damaged_row_is_corruption_or_a_key(damage: list[tuple[int, int]], cut: int) -> None:
+    """Whatever bytes are flipped or missing, there is a key or DataCorrupted, and the long way agrees on which."""
+    row = bytearray(_GOOD[:cut])
+    for at, mask in damage:
+        if row:
+            row[at % len(row)] ^= mask
+    keys = KeyCodec(TableDescription("t", _TWO.schema, tuple(_TWO.schema.names), 1))
+
+    def key_or_none(rows: list[bytes]) -> list[bytes] | None:
+        try:
+            return keys_of_rows(rows, _TWO, keys)[:1]
+        except (DataCorrupted, KeyInvalid):
+            return None
+
+    assert key_or_none([bytes(row)]) == key_or_none([bytes(row)] * 2)
 
 
 def test_many_rows_at_once() -> None:

@@ -131,8 +131,8 @@ def test_mode_by_name_or_member(scan: Builder, mode: str) -> None:
 
 def test_unknown_mode_lists_the_known_ones(scan: Builder) -> None:
     """A mode or source that does not exist is refused with those that do."""
-    with pytest.raises(ArgumentInvalid, match="push, session"):
-        scan.with_mode("token")
+    with pytest.raises(ArgumentInvalid, match="push, session, token, cursor, asof"):
+        scan.with_mode("pull")
     with pytest.raises(ArgumentInvalid, match="live_kv, snapshot, log, hybrid"):
         scan.with_source("disk")
 
@@ -155,6 +155,36 @@ def test_bounds_of_credit_pages_and_buckets(scan: Builder) -> None:
         scan.with_page_depth(-1)
     with pytest.raises(BucketNotFound, match=r"0\.\.3"):
         scan.bucket(4)
+
+
+def test_offset_of_all_or_of_each_bucket(scan: Builder) -> None:
+    """as_of takes one offset, or a dict that names every bucket that is scanned."""
+    assert [scan.plan.as_of_bucket(bucket) for bucket in range(4)] == [None] * 4
+    assert [scan.as_of(0).plan.as_of_bucket(bucket) for bucket in range(4)] == [0] * 4
+    offsets = {2: 7, 0: 5}
+    plan = scan.as_of(offsets).plan
+    offsets[0] = 6
+    assert (plan.as_of_bucket(0), plan.as_of_bucket(2)) == (5, 7)
+    with pytest.raises(ArgumentInvalid, match="nothing of bucket 1"):
+        plan.as_of_bucket(1)
+
+
+@pytest.mark.parametrize("offset", [-1, 2**64, "3", 1.5, {4: 1}, {-1: 1}, {0: -1}, {"0": 1}, {0: None}])
+def test_senseless_offset_is_refused(scan: Builder, offset: object) -> None:
+    """An offset is a whole number from 0, of a bucket that the table has."""
+    with pytest.raises(ArgumentInvalid, match="as_of"):
+        scan.as_of(offset)  # type: ignore[arg-type]
+
+
+def test_retries_and_forced_cuts(scan: Builder) -> None:
+    """Retries start at 0 and are the client's if nothing is said; a forced cut comes after a batch at the earliest."""
+    assert (scan.plan.retries, scan.plan.resume_every_batches) == (None, None)
+    plan = scan.with_retries(0).resume_every_batches(1).plan
+    assert (plan.retries, plan.resume_every_batches) == (0, 1)
+    with pytest.raises(ArgumentInvalid, match="retries"):
+        scan.with_retries(-1)
+    with pytest.raises(ArgumentInvalid, match="batches"):
+        scan.resume_every_batches(0)
 
 
 def test_key_range_by_tuple_and_by_name(scan: Builder) -> None:

@@ -8,8 +8,11 @@ import trio
 
 from scanner.config import ScannerConfig
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.push import PushScan
+from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.storage.memory import MemoryStore
+from scanner.table import TableDescription
 from tests.support.scans import (
     SCHEMA,
     RawScan,
@@ -110,6 +113,72 @@ async def test_demands_are_cumulative_and_idempotent() -> None:
             while not scan.heartbeats:
                 await scan.receive()
             assert 6000 <= scan.received_bytes < 6000 + ROW_MESSAGE_BYTES
+
+
+async def test_a_demand_that_changes_nothing_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated and lower demands leave the sending task alone; a higher one, a drain and the end wake it."""
+    woken: list[int | None] = []
+
+    def wake(push: PushScan) -> None:
+        woken.append(push._requests.limit)
+        real_wake(push)
+
+    real_wake = PushScan._wake
+    monkeypatch.setattr(PushScan, "_wake", wake)
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=700) as scan:
+            for limit in (700, 10, 0, 700, 900, 900):
+                await scan.demand(limit)
+            await scan.drain()
+            await scan.receive_all()
+    assert woken == [700, 900, 900, 900]
+
+
+async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step for a few hundred bytes is a small one; a consumer that goes on taking gets larger ones."""
+    asked: list[int | None] = []
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        asked.append(bytes_max)
+        real_step(source, 1000)
+
+    real_step = KvSource.step
+    monkeypatch.setattr(KvSource, "step", step)
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=300) as scan:
+            while not scan.heartbeats:
+                await scan.receive()
+            assert asked == [64 << 10]
+            while scan.end is None and len(asked) < 4:
+                await scan.demand(scan.received_bytes + 300)
+                await scan.receive()
+            await scan.demand(1 << 40)
+            await scan.receive_all()
+    assert asked[:4] == [64 << 10, 128 << 10, 256 << 10, 512 << 10]
+    assert asked[-1] is not None
+    assert asked[-1] > 1 << 30
+
+
+async def test_long_keys_do_not_overrun_the_credit() -> None:
+    """A token is as long as its row's key, which no batch knows before it is cut: there is room for the longest."""
+    table = TableDescription(
+        "words", pa.schema([pa.field("word", pa.string(), nullable=False), ("n", pa.int64())]), ("word",), 1
+    )
+    words = sorted({"a\0" * (7 * number % 90) + str(number) for number in range(300)})
+    batch = pa.record_batch([words, list(range(len(words)))], schema=table.schema)
+    store = filled_store(0, table)
+    store.bucket("words", 0).commit([mutations(store, "words", batch)])
+    async with serving(store) as (_, client):
+        async with open_scan(client, query=pb.ScanQuery(table="words"), credit=0) as scan:
+            await scan.receive()
+            limit = 0
+            while scan.end is None:
+                limit = max(limit, scan.received_bytes) + 1500
+                await scan.demand(limit)
+                await receive_up_to(scan, limit)
+            await scan.receive_all()
+    assert scan.rows == len(words)
+    assert any(each.num_rows > 1 for each in scan.batches)
 
 
 async def test_later_writes_are_invisible() -> None:
@@ -247,7 +316,11 @@ async def test_a_filter_that_drops_everything_makes_visible_progress() -> None:
 
     assert scan.end is not None
     assert (scan.end.reason, scan.rows) == (pb.ScanEnd.REASON_EXHAUSTED, 0)
-    assert {each.state for each in scan.heartbeats} == {pb.Heartbeat.STATE_SCANNING}
+    states = {each.state for each in scan.heartbeats}
+    states.discard(
+        pb.Heartbeat.STATE_WAITING_CREDIT
+    )  # before the half-close arrived, which tells of window-only
+    assert states == {pb.Heartbeat.STATE_SCANNING}
 
 
 async def test_two_scans_of_one_bucket_progress_independently() -> None:

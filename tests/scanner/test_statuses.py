@@ -55,6 +55,15 @@ def test_a_long_message_is_cut_to_fit_trailers() -> None:
     assert len(failure.details) < 4096
 
 
+def test_a_long_token_is_left_out_of_trailers() -> None:
+    """A token with a huge key would not fit; the client has the one of its last batch."""
+    fits = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4096))))
+    too_long = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4097))))
+
+    assert fits.resume_token == bytes(4096)
+    assert too_long.resume_token is None
+
+
 @pytest.mark.parametrize("details", [b"", b"\xff\xff garbage"])
 @pytest.mark.parametrize(
     ("status", "kind"),

@@ -14,13 +14,14 @@ from scanner.wire import (
     RowBatch,
     batch_size_bytes,
     decode_batch,
+    decode_scan_page,
     decode_scan_response,
     decode_schema,
     decode_session_page,
     encode_batch,
+    encode_page,
     encode_row_batch,
     encode_schema,
-    encode_session_page,
     row_batch_overhead,
     verify_payload,
 )
@@ -113,7 +114,7 @@ def test_other_responses_are_read() -> None:
 @given(st.binary(max_size=64))
 def test_random_bytes_parse_or_raise_one_error(data: bytes) -> None:
     """Bytes of a broken server raise DataCorrupted and nothing else."""
-    for decode in (decode_scan_response, decode_session_page):
+    for decode in (decode_scan_response, decode_session_page, decode_scan_page):
         try:
             decode(data)
         except DataCorrupted:
@@ -147,10 +148,39 @@ def test_a_cut_batch_raises(payload: bytes, cut: int) -> None:
 )
 def test_a_session_page_round_trips(fields: pb.ScanSessionResponse, payload: bytes) -> None:
     """A page is ordinary protobuf, aligned, and comes back the same."""
-    prefix, view = encode_session_page(fields, payload)
+    prefix, view = encode_page(fields, payload)
     message = bytes(prefix) + bytes(view)
     whole = pb.ScanSessionResponse.FromString(message)
     page = decode_session_page(message)
+
+    assert whole.arrow_batch == payload
+    whole.ClearField("arrow_batch")
+    assert whole == fields == page.fields
+    assert bytes(page.payload) == payload
+    assert len(prefix) % 8 == 0
+
+
+@given(
+    st.builds(
+        pb.ScanPageResponse,
+        has_more_results=st.booleans(),
+        resume_token=st.binary(max_size=200),
+        log_offset=uint64,
+        arrow_schema=st.binary(max_size=20),
+        row_ordinal=uint64,
+        row_count=st.integers(1, 2**21 - 1),
+        crc32c=uint32,
+        rows=st.none() | uint64,
+        digest=st.none() | uint32,
+    ),
+    st.binary(min_size=1, max_size=200),
+)
+def test_a_scan_page_round_trips(fields: pb.ScanPageResponse, payload: bytes) -> None:
+    """A page of the other models is numbered and encoded as a session's."""
+    prefix, view = encode_page(fields, payload)
+    message = bytes(prefix) + bytes(view)
+    whole = pb.ScanPageResponse.FromString(message)
+    page = decode_scan_page(message)
 
     assert whole.arrow_batch == payload
     whole.ClearField("arrow_batch")

@@ -27,6 +27,7 @@ def test_defaults() -> None:
         endpoint="127.0.0.1:9123",
         table="orders",
         mode="push",
+        as_of=None,
         columns=None,
         credit_bytes=None,
         page_bytes=None,
@@ -45,7 +46,8 @@ def test_every_option() -> None:
     given_options = {
         "endpoint": "[::1]:80",
         "table": " orders ",
-        "mode": "SESSION",
+        "mode": "ASOF",
+        "asOf": "1:20, 0 : 10",
         "columns": "b, a ,c",
         "creditBytes": "8m",
         "pageBytes": "512K",
@@ -61,7 +63,8 @@ def test_every_option() -> None:
     assert SourceOptions.parse(given_options) == SourceOptions(
         endpoint="[::1]:80",
         table="orders",
-        mode="session",
+        mode="asof",
+        as_of=((0, 10), (1, 20)),
         columns=("b", "a", "c"),
         credit_bytes=8 << 20,
         page_bytes=512 << 10,
@@ -166,8 +169,38 @@ def test_modes(mode: str) -> None:
 def test_unknown_mode() -> None:
     """An unknown mode is answered with those there are."""
     error = refused({"mode": "pull"})
-    assert str(error) == "option 'mode' cannot be 'pull': it is one of push, session"
+    assert str(error) == "option 'mode' cannot be 'pull': it is one of push, session, token, cursor, asof"
     assert (error.option, error.value) == ("mode", "pull")
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets"),
+    [("0", 0), (" 1200 ", 1200), ("0:0", ((0, 0),)), ("2:5,0:7,1:9", ((0, 7), (1, 9), (2, 5)))],
+)
+def test_as_of(text: str, offsets: object) -> None:
+    """One offset for all buckets, or one for each, in any order."""
+    assert SourceOptions.parse(REQUIRED | {"asOf": text}).as_of == offsets
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-1", "1.5", "now", "1,2", "0:", ":5", "0:1,", "0:1,1", "0:-1", "\u0663"]
+)
+def test_as_of_refused(text: str) -> None:
+    """What is neither an offset nor pairs of bucket and offset is refused with an example of both."""
+    assert "such as 0:1200,1:1187" in str(refused({"asOf": text}))
+
+
+def test_as_of_names_each_bucket_once() -> None:
+    """Two offsets for one bucket make no sense."""
+    assert "more than once" in str(refused({"asOf": "0:1,0:2"}))
+
+
+@pytest.mark.parametrize("mode", ["session", "token", "cursor"])
+def test_as_of_needs_a_mode_that_has_it(mode: str) -> None:
+    """A mode that would read another state refuses the offset, instead of leaving it without effect."""
+    assert f"mode {mode} reads what is there now; use push or asof" in str(
+        refused({"asOf": "5", "mode": mode})
+    )
 
 
 @pytest.mark.parametrize("columns", ["", " ", ",", "a,", ",a", "a,,b"])

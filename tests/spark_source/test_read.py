@@ -73,6 +73,19 @@ def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table
     assert frame.count() == ROWS
 
 
+@pytest.mark.parametrize("mode", ["push", "asof"])
+def test_as_of(spark: SparkSession, server: RunningServer, client: Client, mode: str) -> None:
+    """A DataFrame as of offsets of the log is one state, however often it is read and whatever is written."""
+    rows = numbers(1_000)
+    table = client.create_table(f"past_{mode}", rows.schema, primary_key=["k"], buckets=2)
+    table.write(rows)
+    offsets = ",".join(f"{each.bucket}:{each.end_offset}" for each in table.offsets())
+    table.delete([(key,) for key in range(500)])
+    frame = read(spark, server, table.name, mode=mode, asOf=offsets)
+    assert frame.join(frame.withColumnRenamed("s", "again"), "k").count() == 1_000
+    assert read(spark, server, table.name, mode=mode).count() == 500
+
+
 def test_columns(spark: SparkSession, server: RunningServer, table: str) -> None:
     """The columns that are named come, in the order in which they are named."""
     frame = read(spark, server, table, columns="s, k")

@@ -9,7 +9,7 @@ from pyspark.sql import types
 
 from scanner.errors import BucketNotFound, TableNotFound
 from scanner.sync import Client
-from spark_source import SourceSchemaError, WeirDataSource
+from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
 from spark_source.options import MODES
 from spark_source.reader import BucketReader, FilteringBucketReader
 from spark_source.schema import STATISTICS_COLUMN
@@ -59,7 +59,8 @@ def test_closing_half_way(server: RunningServer, table: str, mode: str) -> None:
     reader = open_reader(server, table, mode=mode, creditBytes="32k", pageBytes="32k")
     batches = reader.read(reader.partitions()[0])
     assert next(iter(batches)).num_rows > 0
-    assert server.ask(lambda running: running.statistics().iterators_open) == 1
+    kept = 0 if mode in ("cursor", "asof") else 1
+    server.wait_until(lambda running: running.statistics().iterators_open == kept)
     batches.close()  # type: ignore[attr-defined]
     server.wait_until(lambda running: running.statistics().iterators_open == 0)
 
@@ -75,7 +76,7 @@ def test_forgetting_half_way(server: RunningServer, table: str, mode: str) -> No
     server.wait_until(lambda running: running.statistics().iterators_open == 0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "cursor"])
 def test_writes_during_the_scan_are_not_seen(
     server: RunningServer, client: Client, table: str, mode: str
 ) -> None:
@@ -95,7 +96,45 @@ def test_writes_during_the_scan_are_not_seen(
 
     assert {row["k"]: row["s"] for row in rows} == before
     assert len(rows) == len(before)
-    assert BucketReport.from_json(report.column(STATISTICS_COLUMN)[0].as_py()).log_offset == end
+    told = BucketReport.from_json(report.column(STATISTICS_COLUMN)[0].as_py())
+    assert (told.log_offset, told.states) == (end, 1)
+
+
+def test_writes_during_a_cursor_are_seen(server: RunningServer, client: Client, table: str) -> None:
+    """Mode cursor reads each page as of when it is asked for, and the report tells that there were several states."""
+    reader = open_reader(server, table, mode="cursor", pageBytes="8k", pageDepth="0", statistics="true")
+    batches = reader.read(reader.partitions()[0])
+    first = next(iter(batches)).to_pylist()
+    client.table(table).write(pa.table({"k": range(ROWS), "s": ["changed"] * ROWS}))
+    *rest, report = batches
+    rows = [row for batch in rest for row in batch.to_pylist()]
+
+    # The next page was on its way when the first was in use.
+    assert sum(row["s"] == "changed" for row in rows) > len(rows) - 2 * len(first)
+    assert all(row["s"] != "changed" for row in first)
+    assert BucketReport.from_json(report.column(STATISTICS_COLUMN)[0].as_py()).states == 2
+
+
+@pytest.mark.parametrize("mode", ["push", "asof"])
+def test_as_of(server: RunningServer, client: Client, table: str, mode: str) -> None:
+    """What is read is what was there in front of the offset of each bucket, or of all."""
+    ends = {bucket: end for bucket, _, end in client.table(table).offsets()}
+    before = client.table(table).new_scan().to_arrow().sort_by("k")
+    client.table(table).write(pa.table({"k": range(ROWS + 50), "s": ["changed"] * (ROWS + 50)}))
+    each = ",".join(f"{bucket}:{end}" for bucket, end in ends.items())
+    for as_of, expected in [(each, before), ("0", before.slice(0, 0))]:
+        reader = open_reader(server, table, mode=mode, asOf=as_of, pageBytes="64k")
+        rows = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        assert sorted(row["k"] for batch in rows for row in batch.to_pylist()) == expected["k"].to_pylist()
+        assert not any(row["s"] == "changed" for batch in rows for row in batch.to_pylist())
+
+
+@pytest.mark.parametrize("as_of", ["0:5", "0:5,2:5", "0:5,1:5,2:5"], ids=["less", "other", "more"])
+def test_as_of_of_other_buckets(server: RunningServer, table: str, as_of: str) -> None:
+    """Offsets that do not fit the table's buckets are an error of the planning, which names the option."""
+    reader = open_reader(server, table, asOf=as_of)
+    with pytest.raises(SourceOptionError, match="has the buckets 0 to 1, and each of them needs an offset"):
+        reader.partitions()
 
 
 def test_credit_bounds_what_a_task_holds(server: RunningServer, table: str) -> None:

@@ -130,6 +130,10 @@ class RawScan:
     stream: transport.Stream
     schema: pa.Schema | None = None
     log_offset: int | None = None
+    row_ordinal: int = 0
+    """Of the first row: what a resumed scan begins with."""
+    tokens: list[bytes] = field(default_factory=list)
+    """Resume tokens of the batches."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
     heartbeats: list[pb.Heartbeat] = field(default_factory=list)
@@ -170,6 +174,7 @@ class RawScan:
             assert self.schema is None
             self.schema = decode_schema(response.started.arrow_schema)
             self.log_offset = response.started.log_offset
+            self.row_ordinal = response.started.row_ordinal
         elif response.HasField("heartbeat"):
             self.heartbeats.append(response.heartbeat)
         else:
@@ -184,13 +189,14 @@ class RawScan:
 
     def _take_batch(self, response: RowBatch) -> None:
         assert self.schema is not None
-        assert response.row_ordinal == self.rows
+        assert response.row_ordinal == self.row_ordinal + self.rows
         verify_payload(response.payload, response.crc32c)
         batch = decode_batch(response.payload, self.schema)
         batch.validate(full=True)
         assert batch.num_rows == response.row_count > 0
         self.batches.append(batch)
         self.batch_sizes.append(response.message_bytes)
+        self.tokens.append(response.resume_token)
 
 
 @asynccontextmanager
@@ -203,14 +209,18 @@ async def open_scan(
     batch_bytes_max: int = 0,
     batch_rows_max: int = 0,
     stream_id: bytes = b"",
+    resume_token: bytes = b"",
+    as_of: int | None = None,
 ) -> AsyncIterator[RawScan]:
-    """Open a push scan of the sample table."""
+    """Open a push scan of the sample table, or continue one."""
     opening = pb.ScanOpen(
         source=pb.SCAN_SOURCE_LIVE_KV,
         query=query or pb.ScanQuery(table="items"),
         batch_bytes_max=batch_bytes_max,
         batch_rows_max=batch_rows_max,
         stream_id=stream_id,
+        resume_token=resume_token,
+        as_of=as_of,
     )
     async with client.open_stream(SCAN) as stream:
         await stream.send(pb.ScanRequest(open=opening).SerializeToString())

@@ -66,15 +66,17 @@ def running_server(
     data_dir: Path,
     config: ScannerConfig | None = None,
     *,
+    port: int = 0,
     transport_config: TransportConfig | None = None,
     tls: ServerTls | None = None,
     credentials: Credentials | CredentialsFile | None = None,
 ) -> Iterator[RunningServer]:
-    """Serve `data_dir` on a free port of the loopback interface; leaving the block ends the server.
+    """Serve `data_dir` on the loopback interface; leaving the block ends the server.
 
     Args:
         data_dir: Made if it does not exist.
         config: Of the server; None for the defaults.
+        port: To listen on; 0: any free one.
         transport_config: Of its connections.
         tls: For TLS.
         credentials: Who may call, and do what.
@@ -91,7 +93,7 @@ def running_server(
         async with open_server(
             data_dir,
             host="127.0.0.1",
-            port=0,
+            port=port,
             config=config,
             transport_config=transport_config,
             ssl_context=tls,

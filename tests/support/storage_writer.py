@@ -1,8 +1,10 @@
 """A process that commits batches until it is killed, and says after each what was acknowledged.
 
-    python -m tests.support.storage_writer DIRECTORY SEED
+    python -m tests.support.storage_writer DIRECTORY SEED [LOG_KEPT]
 
 What batch number n holds depends on the seed and on n alone, so whoever killed it knows what was written.
+With LOG_KEPT it truncates the log after each batch to about that many changes, before it says anything, and
+makes and drops checkpoints.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ def batches_until(seed: int, log_end: int) -> tuple[int, dict[int, str]]:
 def main() -> None:
     """Open or make the store, then write on from the batch where the log ends."""
     directory, seed = Path(sys.argv[1]), int(sys.argv[2])
+    log_kept = int(sys.argv[3]) if len(sys.argv) > 3 else None
     store = RocksStore.open(directory, SMALL)
     if not store.tables():
         store.create_table(ITEMS)
@@ -76,7 +79,18 @@ def main() -> None:
     while True:
         ((_, end),) = bucket.commit([mutations(plan(seed, number))])
         number += 1
+        if log_kept is not None:
+            _tidy_up(store, end - log_kept, number)
         print("acknowledged", end, flush=True)
+
+
+def _tidy_up(store: RocksStore, start_offset: int, number: int) -> None:
+    """Truncate the log; every few batches make a checkpoint, and drop all but the newest two."""
+    store.bucket("items", 0).truncate_log(start_offset)
+    if number % 5 == 0:
+        store.create_checkpoint("items", 0)
+        for checkpoint in store.checkpoints("items", 0)[:-2]:
+            store.drop_checkpoint("items", 0, checkpoint.checkpoint_id)
 
 
 if __name__ == "__main__":

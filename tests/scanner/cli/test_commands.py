@@ -74,7 +74,7 @@ def test_tables_and_describe(command: Weir, items: str) -> None:
     assert "double" in described
 
 
-@pytest.mark.parametrize("mode", ["push", "session"])
+@pytest.mark.parametrize("mode", ["push", "session", "token", "cursor", "asof"])
 def test_scan_as_json(command: Weir, items: str, mode: str) -> None:
     """One object per line, all rows, columns as asked for."""
     code, out, err = command("scan", items, "--mode", mode, "--format", "json", "--columns", "price,id")
@@ -97,10 +97,11 @@ def test_scan_as_table_is_short(command: Weir, items: str) -> None:
 def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
     """A file gets its format from its name, and what it cost is told apart from it."""
     path = tmp_path / "out.parquet"
-    code, out, err = command("scan", items, "-o", path, "--stats")
+    code, out, err = command("scan", items, "-o", path, "--stats", "--retries", 0)
     assert (code, out) == (0, "")
     assert pq.read_table(path).num_rows == 201
     assert "requests" in err
+    assert "resumes         0" in err
     assert "log offset" in err
 
 
@@ -113,6 +114,19 @@ def test_scan_where(command: Weir, items: str) -> None:
         command("scan", items, "-w", "name is not null", "-w", "id != 3", "--format", "none")[1]
         == "199 rows\n"
     )
+
+
+@pytest.mark.parametrize("mode", ["push", "asof"])
+def test_scan_as_of(command: Weir, items: str, mode: str) -> None:
+    """A table is shown as it was in front of an offset of its log, one for all buckets or one for each."""
+    command("delete", items, "1", "2", "3")
+    assert command("scan", items, "--format", "none")[1] == "198 rows\n"
+    assert command("scan", items, "--as-of", "0", "--mode", mode, "--format", "none")[1] == "0 rows\n"
+    assert command("scan", items, "--as-of", "5", "--mode", mode, "--format", "none")[1] == "10 rows\n"
+    options = ["--as-of", "0:7", "--as-of", "1:20"]
+    err = command("scan", items, *options, "--mode", mode, "--format", "none", "--stats")[2]
+    assert "rows 7, log offset 7," in err
+    assert "rows 20, log offset 20," in err
 
 
 def test_delete_by_key(command: Weir, items: str) -> None:
@@ -174,6 +188,19 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "'table', 'json', 'parquet', 'none'" in one_line(command("scan", items, "--format", "xml"), code=2)
     assert "double" in one_line(command("scan", items, "-w", "price > much"))
     assert "cannot read the condition" in one_line(command("scan", items, "-w", "price"))
+    for mistake, words in [
+        ("BUCKET:OFFSET for each", ["yesterday"]),
+        ("BUCKET:OFFSET for each", ["1", "2"]),
+        ("bucket 0 is read as of", ["0:1", "0:2"]),
+        ("nothing of bucket 1", ["0:1"]),
+        ("bucket in as_of", ["0:1", "1:1", "2:1"]),
+        ("changelog of table", ["999999"]),
+    ]:
+        options = [word for text in words for word in ("--as-of", text)]
+        assert mistake in one_line(command("scan", items, *options))
+    assert "mode cursor reads what is there now" in one_line(
+        command("scan", items, "--as-of", "1", "--mode", "cursor")
+    )
     assert "colour" in one_line(command("scan", items, "-w", "colour = red"))
     assert "missing" in one_line(command("scan", items, "-o", tmp_path / "missing" / "x.json"))
     assert "--limit" in one_line(command("scan", items, "--limit", "-1"), code=2)

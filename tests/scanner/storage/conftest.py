@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,3 +23,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     opened.create_table(ITEMS)
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def restart(tmp_path: Path) -> Iterator[Callable[[Store], Store]]:
+    """Closes a store of this test and gives another one over what it left."""
+    later: list[Store] = []
+
+    def restarted(before: Store) -> Store:
+        before.close()
+        after: Store = (
+            MemoryStore(disk=before.disk)
+            if isinstance(before, MemoryStore)
+            else RocksStore.open(tmp_path / "data")
+        )
+        later.append(after)
+        return after
+
+    yield restarted
+    for each in later:
+        each.close()

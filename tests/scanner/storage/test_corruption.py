@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from scanner.errors import DataCorrupted, ScannerError
-from scanner.keys import KeyRange
+from scanner.errors import DataCorrupted, ScannerError, StoreFailed
+from scanner.keys import ALL_KEYS, KeyRange
 from scanner.storage.config import Compression, StorageConfig
 from scanner.storage.store import RocksStore
 from tests.support.storage_damage import delete_change, file_with, flip
 from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, items_of, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.bucket import RocksBucket
+    from scanner.storage.scan import RocksScan
 
 _ROWS = 5000
 _CONFIG = StorageConfig(compression=Compression.NONE, block_bytes=1024)
@@ -25,13 +30,27 @@ def _make(directory: Path) -> None:
         bucket.flush()
 
 
+def _open_scan(bucket: RocksBucket, way: str, key_range: KeyRange = ALL_KEYS) -> RocksScan:
+    """A scan of the bucket as it is: its own, a snapshot's that goes the fast way, or one that shares."""
+    if way == "own":
+        return bucket.open_scan(key_range)
+    snapshot = bucket.open_snapshot()
+    if way == "shared":
+        bucket.commit([[put(9000, "later")]])
+    return snapshot.scan(key_range)
+
+
+_WAYS = pytest.mark.parametrize("way", ["own", "fresh", "shared"])
+
+
+@_WAYS
 @pytest.mark.parametrize("damaged_row", [0, 1, _ROWS // 2, _ROWS - 1])
-def test_a_damaged_block_ends_a_scan_with_an_error(tmp_path: Path, damaged_row: int) -> None:
+def test_a_damaged_block_ends_a_scan_with_an_error(tmp_path: Path, damaged_row: int, way: str) -> None:
     """Rows before the damage are right; then the scan fails, again and again, and never says it is complete."""
     _make(tmp_path)
     flip(*file_with(tmp_path, f"row {damaged_row:06d}".encode()))
     with RocksStore.open(tmp_path, _CONFIG) as store:
-        scan = store.bucket("items", 0).open_scan()
+        scan = _open_scan(store.bucket("items", 0), way)
         rows: list[bytes] = []
         with pytest.raises(DataCorrupted, match="checksum mismatch"):
             while read := scan.read(100, 1 << 20):
@@ -42,19 +61,22 @@ def test_a_damaged_block_ends_a_scan_with_an_error(tmp_path: Path, damaged_row: 
             scan.read(100, 1 << 20)
 
 
-def test_a_range_beside_the_damage_can_be_scanned(tmp_path: Path) -> None:
+@_WAYS
+def test_a_range_beside_the_damage_can_be_scanned(tmp_path: Path, way: str) -> None:
     """Only scans that need the damaged block fail; the end of a range is proven without it."""
     _make(tmp_path)
     flip(*file_with(tmp_path, b"row 002500"))
     with RocksStore.open(tmp_path, _CONFIG) as store:
         bucket = store.bucket("items", 0)
-        assert len(drain(bucket.open_scan(KeyRange(b"", item_key(2000))))) == 2000
-        assert len(drain(bucket.open_scan(KeyRange(item_key(3000), b"")))) == 2000
+        assert len(drain(_open_scan(bucket, way, KeyRange(b"", item_key(2400))), rows_max=_ROWS)) == 2400
+        bucket.commit([[delete(9000)]])
+        assert len(drain(_open_scan(bucket, way, KeyRange(item_key(3000), b"")))) == 2000
         with pytest.raises(DataCorrupted):
-            drain(bucket.open_scan(KeyRange(item_key(2400), item_key(2600))))
+            drain(_open_scan(bucket, way, KeyRange(item_key(2400), item_key(2600))))
 
 
-def test_damage_under_a_run_of_deletes_is_found(tmp_path: Path) -> None:
+@_WAYS
+def test_damage_under_a_run_of_deletes_is_found(tmp_path: Path, way: str) -> None:
     """Where all that is left of a range is unreadable, the scan is not empty but failed."""
     _make(tmp_path)
     flip(*file_with(tmp_path, b"row 002500"))
@@ -62,7 +84,7 @@ def test_damage_under_a_run_of_deletes_is_found(tmp_path: Path) -> None:
         bucket = store.bucket("items", 0)
         bucket.commit([[put(9000, "kept")]])
         with pytest.raises(DataCorrupted):
-            drain(bucket.open_scan(KeyRange(item_key(2500), item_key(2501))))
+            drain(_open_scan(bucket, way, KeyRange(item_key(2500), item_key(2501))))
 
 
 def test_a_damaged_before_image_refuses_the_commit_and_changes_nothing(tmp_path: Path) -> None:
@@ -77,13 +99,14 @@ def test_a_damaged_before_image_refuses_the_commit_and_changes_nothing(tmp_path:
         assert bucket.commit([[put(1, "new")]]) == [(_ROWS, _ROWS + 2)]
 
 
-def test_a_read_that_fails_only_once_is_found_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["own", "fresh"])
+def test_a_read_that_fails_only_once_is_found_too(tmp_path: Path, way: str) -> None:
     """The bulk iterator stops silently; if the proof can read on, rows were missed, and that is an error."""
     _make(tmp_path)
     path, at = file_with(tmp_path, b"row 002500")
     flip(path, at)
     with RocksStore.open(tmp_path, _CONFIG) as store:
-        scan = store.bucket("items", 0).open_scan()
+        scan = _open_scan(store.bucket("items", 0), way)
         rows = scan.read(_ROWS, 1 << 30).rows
         assert 0 < len(rows) < 2501
         flip(path, at)
@@ -131,20 +154,58 @@ def test_a_log_with_a_hole_is_refused_at_open(tmp_path: Path, offset: int, messa
                 store.bucket("items", 0)
 
 
-def test_a_failed_scan_does_not_keep_the_directory_locked(tmp_path: Path) -> None:
+def test_a_scan_that_fails_does_not_fail_its_neighbours(tmp_path: Path) -> None:
+    """Scans that share an iterator fail each for itself, whoever moved it last and wherever it stuck."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        bucket.commit([[put(9000, "later")]])
+        before, across = snapshot.scan(KeyRange(b"", item_key(2000))), snapshot.scan(KeyRange(item_key(2000)))
+        behind = snapshot.scan(KeyRange(item_key(3000)))
+        rows = before.read(100, 1 << 20).rows + behind.read(100, 1 << 20).rows
+        for _ in range(2):
+            with pytest.raises(DataCorrupted):
+                drain(across)
+        rest = drain(before), drain(behind)
+        assert [number for number, _ in items_of(rows)] == [*range(100), *range(3000, 3100)]
+        assert [number for number, _ in rest[0] + rest[1]] == [*range(100, 2000), *range(3100, _ROWS)]
+
+
+def test_a_compaction_over_damage_is_an_error(tmp_path: Path) -> None:
+    """A compaction that cannot read a file says so, though rocksdict does not; then the bucket refuses writes."""
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, f"row {number:06d}") for number in range(_ROWS))])
+        bucket.flush()
+        bucket.commit([puts((number, "new") for number in range(0, _ROWS, 100))])
+        bucket.flush()
+    flip(*file_with(tmp_path, b"row 002510"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        bucket = store.bucket("items", 0)
+        with pytest.raises(DataCorrupted, match="checksum mismatch"):
+            bucket.compact()
+        with pytest.raises(StoreFailed):
+            bucket.commit([[put(1, "x")]])
+
+
+@_WAYS
+def test_a_failed_scan_does_not_keep_the_directory_locked(tmp_path: Path, way: str) -> None:
     """Who still holds the error of a scan can close the store and open it again."""
     _make(tmp_path)
     flip(*file_with(tmp_path, b"row 002500"))
     kept: list[ScannerError] = []
     with RocksStore.open(tmp_path, _CONFIG) as store:
-        scan = store.bucket("items", 0).open_scan()
+        scan = _open_scan(store.bucket("items", 0), way)
         try:
             drain(scan)
         except DataCorrupted as error:
             kept.append(error)
     assert kept
     with RocksStore.open(tmp_path, _CONFIG) as store:
-        assert store.bucket("items", 0).log_end == _ROWS
+        assert store.bucket("items", 0).log_end >= _ROWS
 
 
 @pytest.mark.parametrize("victim", ["CURRENT", "MANIFEST-*", "*.sst"])

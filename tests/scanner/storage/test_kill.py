@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 
 from scanner.errors import DataCorrupted
+from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
 from tests.support.storage_damage import delete_change
-from tests.support.storage_tables import contents, replayed
-from tests.support.storage_writer import SMALL, batches_until
+from tests.support.storage_tables import ITEMS, changes_of, contents, drain, replayed
+from tests.support.storage_writer import SMALL, batches_until, mutations, plan
 
 _ROOT = Path(__file__).parents[3]
 
 
-def _write_and_kill(directory: Path, seed: int, acknowledgements: int) -> int:
+def _write_and_kill(directory: Path, seed: int, acknowledgements: int, *more: str) -> int:
     """Run the writer, kill it after that many acknowledgements, return the last offset it acknowledged."""
-    command = [sys.executable, "-m", "tests.support.storage_writer", str(directory), str(seed)]
+    command = [sys.executable, "-m", "tests.support.storage_writer", str(directory), str(seed), *more]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT) as process:
         assert process.stdout is not None
         seen = 0
@@ -53,6 +54,32 @@ def test_every_acknowledged_row_survives_kill_9(tmp_path: Path) -> None:
     for _ in range(4):
         acknowledged = _write_and_kill(tmp_path / "data", seed, source.randrange(1, 60))
         _check(tmp_path / "data", seed, acknowledged)
+
+
+def test_truncations_and_checkpoints_survive_kill_9(tmp_path: Path) -> None:
+    """Killed amid truncations and checkpoints: the log is dense from where it starts, each checkpoint is whole."""
+    seed, kept = 17, 100
+    source = random.Random(seed)
+    for _ in range(2):
+        acknowledged = _write_and_kill(tmp_path / "data", seed, source.randrange(8, 30), str(kept))
+        with RocksStore.open(tmp_path / "data", SMALL) as store:
+            bucket = store.bucket("items", 0)
+            number, expected = batches_until(seed, bucket.log_end)
+            assert bucket.log_end >= acknowledged
+            assert acknowledged - kept <= bucket.log_start <= bucket.log_end - kept
+            assert contents(bucket) == expected
+            model = MemoryStore()
+            model.create_table(ITEMS)
+            for batch in range(number):
+                model.bucket("items", 0).commit([mutations(plan(seed, batch))])
+            assert changes_of(bucket) == changes_of(model.bucket("items", 0), bucket.log_start)
+            checkpoints = store.checkpoints("items", 0)
+            assert 1 <= len(checkpoints) <= 3
+            for checkpoint in checkpoints:
+                snapshot = store.open_checkpoint("items", 0, checkpoint.checkpoint_id)
+                assert dict(drain(snapshot.scan(), 1000)) == batches_until(seed, checkpoint.log_offset)[1]
+                snapshot.close()
+        assert len(list((tmp_path / "data").glob("checkpoints/*/*/*"))) == len(checkpoints)
 
 
 def _killed_store(tmp_path: Path, seed: int, acknowledgements: int) -> tuple[Path, list[Path]]:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +19,7 @@ from scanner.storage.rocks import RocksResources
 from scanner.storage.store import RocksStore
 from scanner.table import TableDescription
 from tests.support.arrow_values import STORED_TYPES
+from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
 
 
@@ -141,7 +139,7 @@ def test_what_an_interrupted_create_or_drop_left_is_removed(tmp_path: Path) -> N
     leftover = tmp_path / "tables" / "000007" / "0000"
     leftover.mkdir(parents=True)
     (leftover / "000004.log").write_bytes(b"half")
-    (tmp_path / "catalog.json.new").write_text("{")
+    (tmp_path / "catalog.json~").write_text("{")
     with RocksStore.open(tmp_path) as store:
         assert not leftover.parent.exists()
         assert contents(store.bucket("items", 0)) == {1: "a"}
@@ -208,17 +206,6 @@ def test_columns_that_cannot_be_added_are_refused(tmp_path: Path) -> None:
         assert store.table("items") == ITEMS
 
 
-@contextmanager
-def _file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """The kernel refuses to let any file of this process grow past a limit: a disk that says no."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path: Path) -> None:
     """After a failed write the bucket refuses commits and scans; running scans go on; a restart recovers."""
     with RocksStore.open(tmp_path) as store:
@@ -226,7 +213,7 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
         bucket = store.bucket("items", 0)
         bucket.commit([puts((number, "acknowledged") for number in range(100))])
         scan = bucket.open_scan()
-        with _file_size_limit(64 * 1024), pytest.raises(StoreFailed, match="nothing of this write") as caught:
+        with file_size_limit(64 * 1024), pytest.raises(StoreFailed, match="nothing of this write") as caught:
             bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
         assert "\n" not in str(caught.value)
         assert bucket.log_end == 100
@@ -246,7 +233,7 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
 def test_a_catalog_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
     """A table whose creation failed is not there, now and after a restart; later ones can be created."""
     with RocksStore.open(tmp_path) as store:
-        with _file_size_limit(16), pytest.raises(StoreFailed, match="File too large"):
+        with file_size_limit(16), pytest.raises(StoreFailed, match="File too large"):
             store.create_table(ITEMS)
         assert store.tables() == []
         assert list((tmp_path / "tables").iterdir()) == []

@@ -89,7 +89,7 @@ class StreamInfo(_message.Message):
     def __init__(self, connection_id: _Optional[int] = ..., stream_id: _Optional[int] = ..., peer: _Optional[str] = ..., principal: _Optional[str] = ..., path: _Optional[str] = ..., age_ms: _Optional[int] = ..., messages_sent: _Optional[int] = ..., messages_received: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., unsent_bytes: _Optional[int] = ..., buffered_bytes: _Optional[int] = ..., credit_limit: _Optional[int] = ..., credit_sent: _Optional[int] = ..., send_window: _Optional[int] = ..., connection_send_window: _Optional[int] = ..., receive_window: _Optional[int] = ..., stall: _Optional[_Union[StallReason, str]] = ..., stalls: _Optional[_Iterable[_Union[StallTime, _Mapping]]] = ..., scan: _Optional[_Union[ScanInfo, _Mapping]] = ...) -> None: ...
 
 class ScanInfo(_message.Message):
-    __slots__ = ("table", "bucket", "source", "rows", "log_offset", "log_behind", "iterator_open", "pinned_ms")
+    __slots__ = ("table", "bucket", "source", "rows", "log_offset", "log_behind", "iterator_open", "pinned_ms", "parked")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class ScanInfo(_message.Message):
     LOG_BEHIND_FIELD_NUMBER: _ClassVar[int]
     ITERATOR_OPEN_FIELD_NUMBER: _ClassVar[int]
     PINNED_MS_FIELD_NUMBER: _ClassVar[int]
+    PARKED_FIELD_NUMBER: _ClassVar[int]
     table: str
     bucket: int
     source: str
@@ -106,7 +107,8 @@ class ScanInfo(_message.Message):
     log_behind: int
     iterator_open: bool
     pinned_ms: int
-    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., source: _Optional[str] = ..., rows: _Optional[int] = ..., log_offset: _Optional[int] = ..., log_behind: _Optional[int] = ..., iterator_open: _Optional[bool] = ..., pinned_ms: _Optional[int] = ...) -> None: ...
+    parked: bool
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., source: _Optional[str] = ..., rows: _Optional[int] = ..., log_offset: _Optional[int] = ..., log_behind: _Optional[int] = ..., iterator_open: _Optional[bool] = ..., pinned_ms: _Optional[int] = ..., parked: _Optional[bool] = ...) -> None: ...
 
 class ListSnapshotsRequest(_message.Message):
     __slots__ = ("table",)
@@ -127,9 +129,13 @@ class SnapshotInfo(_message.Message):
         HOLDER_UNSPECIFIED: _ClassVar[SnapshotInfo.Holder]
         HOLDER_STREAM: _ClassVar[SnapshotInfo.Holder]
         HOLDER_SESSION: _ClassVar[SnapshotInfo.Holder]
+        HOLDER_PAGE: _ClassVar[SnapshotInfo.Holder]
+        HOLDER_LINGERING: _ClassVar[SnapshotInfo.Holder]
     HOLDER_UNSPECIFIED: SnapshotInfo.Holder
     HOLDER_STREAM: SnapshotInfo.Holder
     HOLDER_SESSION: SnapshotInfo.Holder
+    HOLDER_PAGE: SnapshotInfo.Holder
+    HOLDER_LINGERING: SnapshotInfo.Holder
     SCAN_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_ID_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +149,46 @@ class SnapshotInfo(_message.Message):
     peer: str
     principal: str
     def __init__(self, scan: _Optional[_Union[ScanInfo, _Mapping]] = ..., holder: _Optional[_Union[SnapshotInfo.Holder, str]] = ..., connection_id: _Optional[int] = ..., stream_id: _Optional[int] = ..., peer: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class CheckpointRequest(_message.Message):
+    __slots__ = ("table", "bucket")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
+
+class CheckpointResponse(_message.Message):
+    __slots__ = ("checkpoints",)
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+
+class ListCheckpointsRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListCheckpointsResponse(_message.Message):
+    __slots__ = ("checkpoints",)
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+
+class CheckpointInfo(_message.Message):
+    __slots__ = ("bucket", "checkpoint_id", "log_offset", "timestamp_us", "leases")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    checkpoint_id: int
+    log_offset: int
+    timestamp_us: int
+    leases: int
+    def __init__(self, bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., leases: _Optional[int] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -14,11 +14,22 @@ class ScanSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCAN_SOURCE_SNAPSHOT: _ClassVar[ScanSource]
     SCAN_SOURCE_LOG: _ClassVar[ScanSource]
     SCAN_SOURCE_HYBRID: _ClassVar[ScanSource]
+
+class PageModel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PAGE_MODEL_UNSPECIFIED: _ClassVar[PageModel]
+    PAGE_MODEL_TOKEN: _ClassVar[PageModel]
+    PAGE_MODEL_CURSOR: _ClassVar[PageModel]
+    PAGE_MODEL_ASOF: _ClassVar[PageModel]
 SCAN_SOURCE_UNSPECIFIED: ScanSource
 SCAN_SOURCE_LIVE_KV: ScanSource
 SCAN_SOURCE_SNAPSHOT: ScanSource
 SCAN_SOURCE_LOG: ScanSource
 SCAN_SOURCE_HYBRID: ScanSource
+PAGE_MODEL_UNSPECIFIED: PageModel
+PAGE_MODEL_TOKEN: PageModel
+PAGE_MODEL_CURSOR: PageModel
+PAGE_MODEL_ASOF: PageModel
 
 class ScanRequest(_message.Message):
     __slots__ = ("open", "demand", "drain")
@@ -115,20 +126,24 @@ class Literal(_message.Message):
     def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
 
 class ScanOpen(_message.Message):
-    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token")
+    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     BATCH_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     BATCH_ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     stream_id: bytes
     source: ScanSource
     query: ScanQuery
     batch_bytes_max: int
     batch_rows_max: int
     resume_token: bytes
-    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    as_of: int
+    lease_id: str
+    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., as_of: _Optional[int] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
 class Demand(_message.Message):
     __slots__ = ("bytes_limit",)
@@ -141,14 +156,16 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
+    ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ...) -> None: ...
+    row_ordinal: int
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ...) -> None: ...
 
 class RowBatch(_message.Message):
     __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "padding", "arrow_batch")
@@ -255,3 +272,43 @@ class ScanSessionResponse(_message.Message):
     digest: int
     arrow_batch: bytes
     def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+
+class ScanPageRequest(_message.Message):
+    __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "close")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
+    model: PageModel
+    query: ScanQuery
+    resume_token: bytes
+    batch_size_bytes: int
+    as_of: int
+    close: bool
+    def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
+
+class ScanPageResponse(_message.Message):
+    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "arrow_batch")
+    HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
+    has_more_results: bool
+    resume_token: bytes
+    log_offset: int
+    arrow_schema: bytes
+    row_ordinal: int
+    row_count: int
+    crc32c: int
+    rows: int
+    digest: int
+    arrow_batch: bytes
+    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...

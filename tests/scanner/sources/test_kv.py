@@ -1,4 +1,4 @@
-"""LIVE_KV: which rows come, in which pieces, with which digest, and when storage is read."""
+"""Scans of one state: which rows come, in which pieces, with which digest, from where, and when storage is read."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
 from scanner.filters import Operator, Predicate
 from scanner.keys import KeyRange
+from scanner.position import START, Position
 from scanner.query import ScanQuery
 from scanner.sources.interface import Batch, EndReason
-from scanner.sources.live_kv import LiveKvSource
+from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.wire import batch_size_bytes
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest
@@ -35,21 +36,23 @@ def open_source(
     predicates: tuple[Predicate, ...] = (),
     limit: int | None = None,
     key_range: KeyRange = EVERYTHING,
+    position: Position = START,
     block_rows_max: int = 64,
     block_bytes_max: int = ANY,
-) -> LiveKvSource:
+) -> KvSource:
     """A scan of the sample table."""
-    return LiveKvSource(
-        store.bucket("items", 0),
+    return KvSource(
+        store.bucket("items", 0).open_scan(position.remaining(key_range)),
         store.table("items"),
         store.row_codec("items"),
         ScanQuery(table="items", columns=columns, predicates=predicates, row_limit=limit, range=key_range),
+        position=position,
         block_rows_max=block_rows_max,
         block_bytes_max=block_bytes_max,
     )
 
 
-def drive(source: LiveKvSource, payload_bytes_max: int = ANY, rows_max: int = ANY) -> list[Batch]:
+def drive(source: KvSource, payload_bytes_max: int = ANY, rows_max: int = ANY) -> list[Batch]:
     """Step and take as a push scan does, to the end."""
     batches = []
     while source.end is None:
@@ -221,7 +224,7 @@ def test_pages_gather_several_blocks() -> None:
     assert ids([batch, *drive(source)]) == list(range(ROWS))
 
 
-def test_unknown_columns_are_refused_before_anything_is_opened() -> None:
+def test_unknown_columns_are_refused() -> None:
     """A column that is not there, in projection or filter, lists those that are."""
     with pytest.raises(ColumnNotFound, match="id, name, price, sold"):
         open_source(columns=("id", "colour"))
@@ -241,3 +244,91 @@ def test_a_closed_source_is_closed() -> None:
     assert source.take(ANY, ANY) is None
     with pytest.raises(StoreClosed):
         source.step()
+
+
+def test_a_refused_source_closes_its_scan() -> None:
+    """What the source was given is freed, though nobody gets the source."""
+    scan = STORE.bucket("items", 0).open_scan()
+    query = ScanQuery(table="items", columns=("colour",))
+    with pytest.raises(ColumnNotFound):
+        KvSource(
+            scan,
+            STORE.table("items"),
+            STORE.row_codec("items"),
+            query,
+            block_rows_max=1,
+            block_bytes_max=ANY,
+        )
+    with pytest.raises(StoreClosed):
+        scan.read(1, ANY)
+
+
+@given(
+    st.lists(st.integers(1, 30), max_size=8),
+    st.integers(1, 40),
+    st.sampled_from([None, 0, 1, 50, ROWS, ROWS + 1]),
+    st.booleans(),
+    st.tuples(st.integers(-5, ROWS), st.integers(0, ROWS + 5)),
+)
+def test_a_scan_goes_on_from_any_position(
+    takes: list[int], block_rows: int, limit: int | None, some: bool, bounds: tuple[int, int]
+) -> None:
+    """Cut after any batches and opened again by position: rows, ordinals, digest and end as without a cut."""
+    codec = STORE.key_codec("items")
+    predicates = (Predicate("sold", Operator.EQUAL, (True,)),) if some else ()
+    key_range = KeyRange(codec.encode([bounds[0]]), codec.encode([bounds[1]]))
+    reference = open_source(limit=limit, predicates=predicates, key_range=key_range)
+    expected = ids(drive(reference))
+
+    batches: list[Batch] = []
+    position = START
+    for rows_max in [*takes, ANY]:
+        source = open_source(
+            limit=limit,
+            predicates=predicates,
+            key_range=key_range,
+            position=position,
+            block_rows_max=block_rows,
+        )
+        while source.wants_step and not source.pending_bytes:
+            source.step()
+        batch = source.take(ANY, rows_max)
+        batches += [] if batch is None else [batch]
+        if rows_max == ANY:
+            batches += drive(source)
+        position = source.position
+        source.close()
+
+    assert ids(batches) == expected
+    assert [batch.row_ordinal for batch in batches] == [
+        sum(each.rows.num_rows for each in batches[:index]) for index in range(len(batches))
+    ]
+    assert position == reference.position
+    assert source.end is reference.end
+
+
+def test_the_position_names_the_last_row_that_the_digest_covers() -> None:
+    """Filtered rows in front of a delivered one count; a block of which nothing passes counts as a whole."""
+    codec = STORE.key_codec("items")
+    source = open_source(predicates=(Predicate("id", Operator.IN, (3, 7)),), block_rows_max=10)
+    assert source.position == START
+    source.step()
+    assert source.position == START
+    source.take(ANY, 1)
+    assert source.position == Position(codec.encode([3]), 1, stored_digest(STORE, range(4)))
+    source.take(ANY, 1)
+    assert source.position == Position(codec.encode([9]), 2, stored_digest(STORE, range(10)))
+    source.step()
+    assert source.position == Position(codec.encode([19]), 2, stored_digest(STORE, range(20)))
+
+
+def test_nothing_remains_behind_the_end_of_a_range() -> None:
+    """A position never widens a range, and one at its end leaves an empty range, not an open one."""
+    codec = STORE.key_codec("items")
+    key_range = KeyRange(codec.encode([5]), codec.encode([8]))
+
+    assert START.remaining(key_range) == key_range
+    assert Position(codec.encode([2])).remaining(key_range) == key_range
+    assert ids(drive(open_source(key_range=key_range, position=Position(codec.encode([6]))))) == [7]
+    assert ids(drive(open_source(key_range=key_range, position=Position(codec.encode([7]))))) == []
+    assert ids(drive(open_source(key_range=key_range, position=Position(codec.encode([90]))))) == []

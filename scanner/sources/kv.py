@@ -1,24 +1,26 @@
-"""LIVE_KV: the rows of one bucket as of the log offset at which the scan was opened, in key order.
+"""The rows of one bucket as of one log offset, in key order: what a scan of the live table or of a past state delivers.
 
 Invariants:
 
-1. The rows delivered are those of the snapshot that are in the key range and pass the filter, each once,
-   in key order, cut off after the row limit.
+1. The rows delivered are those of the state that are in the key range, behind the position that the source was
+   made with, and pass the filter, each once, in key order, cut off after the row limit.
 2. The position is just behind the last row delivered, or, where all that was read is delivered, behind the
-   last row read. `digest` is the CRC-32C of the stored rows (as stored: whole, before projection and filter)
+   last row read. Its digest is the CRC-32C of the stored rows (as stored: whole, before projection and filter)
    from the start of the range to the position, concatenated. So it does not depend on how the rows were cut
    into blocks and batches. At the end it covers the whole range if the reason is EXHAUSTED, and everything
    up to and including the last row delivered if it is LIMIT.
-3. Storage is read in `step` only. The iterator is freed as soon as nothing more will be read.
+3. A source made with the position of another one, over the same state and with the same query, goes on where
+   that one stood: rows, ordinals, digest and end are those of a source that was never interrupted.
+4. Storage is read in `step` only. The scan is closed as soon as nothing more will be read.
 
-This module knows no transport, no task and no clock.
+This module knows no transport, no task and no clock, and not how the state came about.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,13 +28,17 @@ import pyarrow as pa
 
 from scanner.digest import checksum
 from scanner.filters import Filter
+from scanner.keys import KeyCodec
+from scanner.position import START, Position
+from scanner.row_block import RowBlock
+from scanner.rows import keys_of_rows
 from scanner.sources.interface import Batch, EndReason
 from scanner.wire import batch_size_bytes
 
 if TYPE_CHECKING:
     from scanner.query import ScanQuery
     from scanner.rows import RowCodec
-    from scanner.storage.interface import Bucket
+    from scanner.storage.interface import BucketScan
     from scanner.table import TableDescription
 
 
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 class _Block:
     """Rows of one step: as stored, and those of them that pass, decoded."""
 
-    stored: list[bytes]
+    stored: RowBlock
     """Stored rows of the step, up to where the limit cuts them off."""
     passing: pa.RecordBatch
     """Rows not yet delivered."""
@@ -50,66 +56,101 @@ class _Block:
     """Rows delivered."""
     digested: int = 0
     """Stored rows of the step that are in the digest."""
+    row_bytes_max: int = field(init=False)
+    """Length of the longest stored row of the step."""
+
+    def __post_init__(self) -> None:
+        self.row_bytes_max = int(np.diff(self.stored.starts).max())
 
     def stored_up_to(self, taken: int) -> int:
         """How many of the step's stored rows come before the end of its first `taken` passing ones."""
         return taken if self.indices is None else int(self.indices[taken - 1]) + 1
 
 
-class LiveKvSource:
+class KvSource:
     """One scan of one bucket. See `scanner.sources.interface.Source` for what callers may rely on.
 
-    Must be made between two commits of the bucket. Free it with `close`.
+    Free it with `close`.
 
     Args:
-        bucket: What to read.
+        scan: What to read: the state, restricted to `position.remaining(query.range)`. The source owns it from
+            now on; it is closed at once if this raises.
         table: Of the bucket.
         codec: Of the table's rows.
         query: What to deliver; its table and bucket have been looked at by the caller.
+        position: Where to go on. The row limit and the ordinals count the rows in front of it.
         block_rows_max: Rows read and decoded in one step, above 0.
         block_bytes_max: Stored bytes read and decoded in one step, above 0; one row may be larger.
 
     Raises:
-        ColumnNotFound: The query names a column that the table has not; nothing was opened.
-        ArgumentInvalid: A literal of the filter does not fit its column; nothing was opened.
-        StoreClosed: The bucket was closed.
+        ColumnNotFound: The query names a column that the table has not.
+        ArgumentInvalid: A literal of the filter does not fit its column.
     """
 
     def __init__(
         self,
-        bucket: Bucket,
+        scan: BucketScan,
         table: TableDescription,
         codec: RowCodec,
         query: ScanQuery,
         *,
+        position: Position = START,
         block_rows_max: int,
         block_bytes_max: int,
     ) -> None:
-        self.schema: pa.Schema = table.project(query.columns)
-        self._filter = Filter(query.predicates, table.schema)
+        self._scan = scan
+        try:
+            self.schema: pa.Schema = table.project(query.columns)
+            self._filter = Filter(query.predicates, table.schema)
+        except BaseException:
+            scan.close()
+            raise
         wanted = tuple(self.schema.names)
         self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
         self._codec = codec
+        self._key_codec = KeyCodec(table)
         self._block_rows_max = block_rows_max
         self._block_bytes_max = block_bytes_max
-        self._rows_left = query.row_limit
+        self._rows_left = None if query.row_limit is None else max(0, query.row_limit - position.rows)
         """Passing rows still to be read, None: no limit."""
         self._blocks: deque[_Block] = deque()
         self._exhausted = False
-        self.rows = 0
-        self.digest = 0
+        self.log_offset = scan.log_offset
+        self.rows = position.rows
+        self.digest = position.digest
+        self._last_key = position.last_key
+        self._last_row: bytes | None = None
+        """The row in front of the position, as long as nobody asked for its key."""
         self._envelope_bytes = batch_size_bytes(pa.RecordBatch.from_pylist([], self.schema))
         """Of an Arrow IPC message, beside its rows."""
         self._pending_body_bytes = 0
-        self._scan = bucket.open_scan(query.range)
-        self.log_offset = self._scan.log_offset
         if self._limit_read:
-            self._scan.close()
+            scan.close()
+
+    @property
+    def position(self) -> Position:
+        """Where the scan stands; its key is worked out when asked for, in some tens of microseconds.
+
+        Raises:
+            DataCorrupted: The row in front of it is not one of the table.
+        """
+        if self._last_row is not None:
+            self._last_key = keys_of_rows([self._last_row], self._codec, self._key_codec)[0]
+            self._last_row = None
+        return Position(self._last_key, self.rows, self.digest)
 
     @property
     def pending_bytes(self) -> int:
         """Arrow bytes decoded and not yet taken, to within the padding of the blocks; 0: nothing to take."""
         return self._envelope_bytes + self._pending_body_bytes if self._blocks else 0
+
+    @property
+    def key_bytes_max(self) -> int:
+        """No key of a row that can be taken is longer: what its table's keys take, or what its blocks' rows allow."""
+        if self._key_codec.fixed_bytes is not None:
+            return self._key_codec.fixed_bytes
+        longest = max((block.row_bytes_max for block in self._blocks), default=0)
+        return self._key_codec.bytes_max(longest)
 
     @property
     def wants_step(self) -> bool:
@@ -123,22 +164,30 @@ class LiveKvSource:
             return None
         return EndReason.LIMIT if self._limit_read else EndReason.EXHAUSTED
 
-    def step(self) -> None:
+    def step(self, bytes_max: int | None = None) -> None:
         """Read one more block; a block of which nothing passes only moves the position.
+
+        A scan that has work to do before its next row does a piece of it, and nothing changes here.
+
+        Args:
+            bytes_max: Stored bytes that are enough, above 0; one row may be larger. None: a whole block.
 
         Raises:
             DataCorrupted: A read failed its checks, a row cannot be decoded, or the end cannot be proven.
+            SnapshotLost: The state can no longer be rebuilt.
+            StoreFailed: The disk refused.
             StoreClosed: The scan was closed.
         """
         rows_max = self._block_rows_max
         if self._rows_left is not None and not self._filter:
             rows_max = min(rows_max, self._rows_left)
-        stored = self._scan.read(rows_max, self._block_bytes_max).rows
-        if not stored:
-            self._exhausted = True
-            self._scan.close()
+        read = self._scan.read(rows_max, min(bytes_max or self._block_bytes_max, self._block_bytes_max))
+        if not read.rows:
+            if not read.unfinished:
+                self._exhausted = True
+                self._scan.close()
             return
-        block = self._decode(stored)
+        block = self._decode(RowBlock.join(read.rows))
         if self._rows_left is not None:
             self._cut_to_limit(block, self._rows_left)
             self._rows_left -= block.passing.num_rows
@@ -161,7 +210,7 @@ class LiveKvSource:
         return batch
 
     def close(self) -> None:
-        """Free the iterator, the snapshot and what is decoded. Idempotent; a further step raises StoreClosed."""
+        """Close the scan and free what is decoded. Idempotent; a further step raises StoreClosed."""
         self._scan.close()
         self._blocks.clear()
 
@@ -169,8 +218,8 @@ class LiveKvSource:
     def _limit_read(self) -> bool:
         return self._rows_left == 0
 
-    def _decode(self, stored: list[bytes]) -> _Block:
-        rows = self._codec.decode(stored, self._decoded)
+    def _decode(self, stored: RowBlock) -> _Block:
+        rows = self._codec.decode_block(stored, self._decoded)
         indices = None
         if self._filter:
             mask = self._filter.mask(rows)
@@ -187,7 +236,7 @@ class LiveKvSource:
         if block.passing.num_rows < rows_left:
             return
         block.passing = block.passing.slice(0, rows_left)
-        del block.stored[block.stored_up_to(rows_left) :]
+        block.stored = block.stored.slice(0, block.stored_up_to(rows_left))
 
     def _body_bytes(self, block: _Block) -> int:
         return batch_size_bytes(block.passing) - self._envelope_bytes
@@ -215,8 +264,11 @@ class LiveKvSource:
             self._digest_up_to(block, len(block.stored))
 
     def _digest_up_to(self, block: _Block, stored_rows: int) -> None:
-        self.digest = checksum(b"".join(block.stored[block.digested : stored_rows]), self.digest)
-        block.digested = stored_rows
+        if stored_rows > block.digested:
+            self.digest = checksum(block.stored.bytes(block.digested, stored_rows), self.digest)
+            # A copy: keeping the block for the sake of its last row would keep all of its rows.
+            self._last_row = block.stored.row(stored_rows - 1)
+            block.digested = stored_rows
 
 
 def _fit(rows: pa.RecordBatch, payload_bytes_max: int, rows_max: int) -> tuple[int, int]:

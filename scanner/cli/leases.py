@@ -1,0 +1,231 @@
+"""`weir leases` and `weir checkpoint`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scanner.cli.admin import json_option
+from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
+from scanner.cli.output import print_table
+from scanner.cli.units import short_seconds
+from scanner.lease_client import LeaseState, LeaseTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scanner.lease_client import LeaseInfo
+
+_TARGETS = "TABLE[:BUCKETS]"
+
+ttl_option = click.option(
+    "--ttl",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="How long it lives from now on. [default: the server's, or as before]",
+)
+principal_option = click.option(
+    "--principal", default="", metavar="NAME", help="Whose lease, if not yours; for administrators."
+)
+
+
+class _ListedByDefault(OneLineGroup):
+    """A group of which `list` is what it does without the name of a command."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `list` in front of arguments that name no command."""
+        if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group(
+    cls=_ListedByDefault,
+    epilog=example(
+        "weir leases                                        list them",
+        "weir leases acquire orders --id nightly --ttl 3600 keep the newest checkpoint of every bucket",
+        "weir scan orders --lease nightly -o orders.parquet read it, now and later",
+        "weir leases drop nightly                           let go of it",
+    ),
+)
+def leases() -> None:
+    """Keep states of tables readable for a while; without a command, list what is kept."""
+
+
+@leases.command("list", epilog=example("weir leases", "weir leases list --table orders --json"))
+@click.option("--table", "-t", metavar="NAME", help="Only leases that keep something of this table.")
+@json_option
+@endpoint_option
+def list_(table: str | None, as_json: bool, endpoint: str) -> None:
+    """List your leases and what they keep; everybody's, if you administer the server."""
+    with connected(endpoint) as client:
+        found = client.list_leases(table)
+    if as_json:
+        for each in found:
+            click.echo(json.dumps(dataclasses.asdict(each)))
+        return
+    if not found:
+        note("no leases; acquire one with: weir leases acquire TABLE")
+        return
+    _print(found)
+
+
+@leases.command(
+    epilog=example(
+        "weir leases acquire orders",
+        "weir leases acquire orders customers --id nightly --ttl 3600 --state new",
+        "weir leases acquire orders:0,2 --id nightly        add these buckets, or move them to the newest state",
+        "weir leases acquire orders:0 --offset 1200         the state as of an offset of the changelog",
+    )
+)
+@click.argument("targets", nargs=-1, required=True, metavar=f"{_TARGETS}...")
+@click.option(
+    "--id",
+    "lease_id",
+    metavar="ID",
+    help="Its id; one that is there gets these buckets, too. [default: a new one]",
+)
+@ttl_option
+@click.option(
+    "--state",
+    type=click.Choice([state.value for state in LeaseState]),
+    default=LeaseState.NEWEST.value,
+    show_default=True,
+    help="The newest checkpoint, made if there is none, or not; a new one; or now, by the changelog alone.",
+)
+@click.option(
+    "--checkpoint", "checkpoint_id", type=click.IntRange(0), metavar="N", help="This one, of one bucket."
+)
+@click.option("--offset", type=click.IntRange(0), metavar="N", help="As of this log offset of one bucket.")
+@click.option("--partial", is_flag=True, help="Lease what is there, if something is not.")
+@endpoint_option
+def acquire(
+    targets: tuple[str, ...],
+    lease_id: str | None,
+    ttl: float | None,
+    state: str,
+    checkpoint_id: int | None,
+    offset: int | None,
+    partial: bool,
+    endpoint: str,
+) -> None:
+    """Acquire a lease on tables or buckets, or add buckets to one. It lives until its time is over: renew it."""
+    wanted = [
+        LeaseTarget(table, buckets, state, checkpoint_id, offset)
+        for table, buckets in map(_parse_target, targets)
+    ]
+    with connected(endpoint) as client:
+        lease = client.acquire_lease(*wanted, lease_id=lease_id, ttl_s=ttl, partial=partial)
+    for missing in lease.not_leased:
+        where = missing.table if missing.bucket is None else f"{missing.table}[{missing.bucket}]"
+        note(f"not leased: {where}: {missing.error}")
+    _print([lease.info])
+
+
+@leases.command(epilog=example("weir leases renew nightly", "weir leases renew nightly --ttl 7200"))
+@click.argument("lease_id", metavar="ID")
+@ttl_option
+@principal_option
+@endpoint_option
+def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> None:
+    """Begin a lease's time anew."""
+    with connected(endpoint) as client:
+        renewed = client.leases.renew(lease_id, ttl, principal)
+    note(f"lease {lease_id} lives for {short_seconds(renewed.remaining_s)}")
+
+
+@leases.command(
+    epilog=example("weir leases release nightly orders:0,2", "weir leases release nightly orders")
+)
+@click.argument("lease_id", metavar="ID")
+@click.argument("targets", nargs=-1, required=True, metavar=f"{_TARGETS}...")
+@principal_option
+@endpoint_option
+def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: str) -> None:
+    """Let go of tables or buckets of a lease. Without any it is gone."""
+    left: LeaseInfo | None = None
+    with connected(endpoint) as client:
+        for table, buckets in map(_parse_target, targets):
+            left = client.leases.release(lease_id, table, buckets, principal)
+    note(f"lease {lease_id} " + ("is gone" if left is None else f"keeps {len(left.buckets)} buckets"))
+
+
+@leases.command(epilog=example("weir leases drop nightly"))
+@click.argument("lease_ids", nargs=-1, required=True, metavar="ID...")
+@principal_option
+@endpoint_option
+def drop(lease_ids: tuple[str, ...], principal: str, endpoint: str) -> None:
+    """Let go of everything that leases keep. One that is not there is no error."""
+    with connected(endpoint) as client:
+        for lease_id in lease_ids:
+            dropped = client.leases.drop(lease_id, principal)
+            note(f"dropped {lease_id}" if dropped else f"there was no lease {lease_id}")
+
+
+@click.command(
+    epilog=example(
+        "weir checkpoint orders", "weir checkpoint orders --bucket 3", "weir checkpoint orders --list"
+    )
+)
+@click.argument("table")
+@click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
+@click.option("--list", "only_list", is_flag=True, help="Make none; list those that are kept.")
+@endpoint_option
+def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -> None:
+    """Make a checkpoint of a table, for scans of source snapshot, and wait until it is on the server's disk.
+
+    The newest two of each bucket are kept, and those that a lease keeps. One after which nothing was written is not
+    made again.
+    """
+    with connected(endpoint) as client:
+        if only_list:
+            found = [each for each in client.list_checkpoints(table) if bucket in (None, each.bucket)]
+        else:
+            found = client.checkpoint(table, bucket)
+    if not found:
+        note(f"no checkpoints; make one with: weir checkpoint {table}")
+        return
+    now_s = time.time()
+    print_table(
+        {
+            "bucket": [each.bucket for each in found],
+            "checkpoint": [each.checkpoint_id for each in found],
+            "log offset": [each.log_offset for each in found],
+            "age": [short_seconds(max(0.0, now_s - each.timestamp_us / 1e6)) for each in found],
+            "leases": [each.leases for each in found],
+        }
+    )
+
+
+def _print(found: Sequence[LeaseInfo]) -> None:
+    rows: list[tuple[LeaseInfo, Any]] = [(lease, each) for lease in found for each in lease.buckets]
+    print_table(
+        {
+            "lease": [lease.lease_id for lease, _ in rows],
+            "principal": [lease.principal for lease, _ in rows],
+            "left": [short_seconds(lease.remaining_s) for lease, _ in rows],
+            "table": [each.table for _, each in rows],
+            "bucket": [each.bucket for _, each in rows],
+            "log offset": [each.log_offset for _, each in rows],
+            "checkpoint": [
+                "-" if each.checkpoint_id is None else str(each.checkpoint_id) for _, each in rows
+            ],
+        }
+    )
+
+
+def _parse_target(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read `orders` or `orders:0,2`.
+
+    Raises:
+        Failure: It is neither.
+    """
+    table, colon, listed = text.partition(":")
+    numbers = listed.split(",") if colon else []
+    if not table or not all(number.isascii() and number.isdigit() for number in numbers):
+        fail(f"cannot read {text!r}; write a table, orders, or buckets of it, orders:0,2")
+    return table, tuple(map(int, numbers))

@@ -1,0 +1,40 @@
+"""`weir rotate-token-keys`."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import click
+
+from scanner.cli.app import example
+from scanner.storage.store import RocksStore
+from scanner.token_keys import OVERLAP_S_DEFAULT, rotate_token_keys
+
+
+@click.command("rotate-token-keys", epilog=example("weir rotate-token-keys --data ./data"))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("weir-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Of a server that does not run now.",
+)
+@click.option(
+    "--overlap",
+    type=click.FloatRange(0),
+    default=OVERLAP_S_DEFAULT,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long the resume tokens made so far go on to be accepted.",
+)
+def rotate_keys(data: Path, overlap: float) -> None:
+    """Let a data directory sign its resume tokens with a new key."""
+    with RocksStore.open(data) as store:
+        keys = rotate_token_keys(store, overlap_s=overlap)
+    click.echo(f"key {keys.current.key_id} signs resume tokens from now on")
+    for key in keys.accepted[:-1]:
+        assert key.expires_at_s is not None  # It is retired.
+        until = datetime.datetime.fromtimestamp(key.expires_at_s, datetime.UTC)
+        click.echo(f"key {key.key_id} is accepted until {until:%Y-%m-%d %H:%M:%S} UTC")

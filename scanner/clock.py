@@ -1,0 +1,26 @@
+"""What time it is, for what outlives the process: ages of changes, ends of leases."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import trio
+
+
+class WallClock:
+    """Tells the time of the wall as it was when it was made, plus what has passed on trio's clock since.
+
+    So setting the system's clock ends no lease and ages no change while a server runs; the next start takes the clock
+    as it is then. Made inside a trio run.
+
+    Args:
+        wall_s: Seconds since 1970 UTC.
+    """
+
+    def __init__(self, wall_s: Callable[[], float] = time.time) -> None:
+        self._offset_s = wall_s() - trio.current_time()
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 UTC."""
+        return round((trio.current_time() + self._offset_s) * 1000)

@@ -1,0 +1,332 @@
+"""Leases: who keeps which states of buckets readable, and until when. Pure: it is told the time.
+
+A lease belongs to a principal and has an id of the principal's choice. Of each of its buckets it keeps one state: a
+checkpoint, unless the log alone is kept, and the log from the state's offset on.
+
+Invariants:
+
+1. A lease keeps at most one state of a bucket, and has at least one bucket.
+2. The references of a checkpoint are the buckets of leases that keep it: each lease counts once.
+3. A lease whose time is over is not there, whether it has been collected or not.
+4. What `to_document` writes, `from_document` reads back, but for leases whose time is over meanwhile.
+
+This module knows no storage, no wire, no clock and no trio. Times are milliseconds since 1970 UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from scanner.errors import DataCorrupted, LeaseNotFound
+
+_VERSION: Final = 1
+_ENDED_MAX: Final = 1000
+"""Leases that were ended for a reason, which is told to whoever renews them; the oldest go first."""
+
+
+class LeaseKey(NamedTuple):
+    """Names a lease."""
+
+    principal: str
+    lease_id: str
+
+
+class BucketKey(NamedTuple):
+    """Names a bucket, also apart from one of a table of the same name that was created later."""
+
+    table_id: int
+    bucket: int
+
+
+class CheckpointKey(NamedTuple):
+    """Names a checkpoint."""
+
+    table_id: int
+    bucket: int
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedState:
+    """What a lease keeps of one bucket."""
+
+    table: str
+    table_id: int
+    bucket: int
+    checkpoint_id: int | None
+    """None: only the log is kept, and the state is rebuilt from it."""
+    log_offset: int
+    """The state: the changes with a smaller offset. The log is kept from here on."""
+
+    @property
+    def bucket_key(self) -> BucketKey:
+        """The bucket."""
+        return BucketKey(self.table_id, self.bucket)
+
+    @property
+    def checkpoint_key(self) -> CheckpointKey | None:
+        """The checkpoint, if one is kept."""
+        if self.checkpoint_id is None:
+            return None
+        return CheckpointKey(self.table_id, self.bucket, self.checkpoint_id)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """One lease as it is at one moment."""
+
+    key: LeaseKey
+    ttl_ms: int
+    """How long it lives from each acquisition and renewal on, above 0."""
+    expires_at_ms: int
+    """It is there before this time, and not from it on."""
+    states: Mapping[BucketKey, LeasedState]
+    """What it keeps, at least one."""
+
+    def remaining_ms(self, now_ms: int) -> int:
+        """How long it lives from now on, 0 or more."""
+        return max(0, self.expires_at_ms - now_ms)
+
+    def sorted_states(self) -> list[LeasedState]:
+        """What it keeps, by table and bucket."""
+        return sorted(self.states.values(), key=lambda state: (state.table, state.table_id, state.bucket))
+
+
+class LeaseRegistry:
+    """All leases of a server."""
+
+    def __init__(self) -> None:
+        self._leases: dict[LeaseKey, Lease] = {}
+        self._references: Counter[CheckpointKey] = Counter()
+        self._ended: dict[LeaseKey, str] = {}
+
+    def __len__(self) -> int:
+        """Leases that have not been collected."""
+        return len(self._leases)
+
+    def acquire(
+        self, key: LeaseKey, states: Iterable[LeasedState], *, ttl_ms: int, now_ms: int
+    ) -> Lease | None:
+        """Add buckets to a lease, or move them to another state, and begin its time anew.
+
+        Args:
+            key: The lease; made if there is none.
+            states: What it is to keep; the last one of a bucket counts. What it kept of these buckets is let go of.
+            ttl_ms: Above 0.
+            now_ms: The time.
+
+        Returns:
+            The lease; None if it would have no bucket.
+        """
+        before = self.get(key, now_ms)
+        after = dict(before.states) if before is not None else {}
+        after.update((state.bucket_key, state) for state in states)
+        self._put(key, after, ttl_ms, now_ms + ttl_ms)
+        return self._leases.get(key)
+
+    def renew(self, key: LeaseKey, *, now_ms: int, ttl_ms: int | None = None) -> Lease:
+        """Begin a lease's time anew.
+
+        Args:
+            key: The lease.
+            now_ms: The time.
+            ttl_ms: Above 0; None: as before.
+
+        Raises:
+            LeaseNotFound: There is none, or not any more; the message says why, where that is known.
+        """
+        lease = self.get(key, now_ms)
+        if lease is None:
+            why = self._ended.get(key, "it was never acquired, was dropped, or expired; acquire it again")
+            raise LeaseNotFound(f"there is no lease {key.lease_id!r}: {why}")
+        ttl_ms = lease.ttl_ms if ttl_ms is None else ttl_ms
+        renewed = replace(lease, ttl_ms=ttl_ms, expires_at_ms=now_ms + ttl_ms)
+        self._leases[key] = renewed
+        return renewed
+
+    def release(self, key: LeaseKey, buckets: Iterable[BucketKey], *, now_ms: int) -> Lease | None:
+        """Let go of buckets. Those that the lease does not keep, and a lease that is not there, are no error.
+
+        Returns:
+            The lease; None if it is gone, now or before.
+        """
+        lease = self.get(key, now_ms)
+        if lease is not None:
+            gone = set(buckets)
+            left = {at: state for at, state in lease.states.items() if at not in gone}
+            self._put(key, left, lease.ttl_ms, lease.expires_at_ms)
+        return self._leases.get(key)
+
+    def drop(self, key: LeaseKey, *, now_ms: int, why: str | None = None) -> bool:
+        """Let go of everything that a lease keeps. One that is not there is no error.
+
+        Args:
+            key: The lease.
+            now_ms: The time.
+            why: Told to whoever renews it; None: nothing special.
+
+        Returns:
+            Whether it was there.
+        """
+        if self.get(key, now_ms) is None:
+            return False
+        self._remove(key)
+        if why is not None:
+            self._ended[key] = why
+            if len(self._ended) > _ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
+        return True
+
+    def expire(self, now_ms: int) -> list[Lease]:
+        """Collect the leases whose time is over, and return them."""
+        over = [lease for lease in self._leases.values() if lease.expires_at_ms <= now_ms]
+        for lease in over:
+            self._remove(lease.key)
+        return over
+
+    def forget_tables(self, gone: Iterable[int]) -> None:
+        """Let go of every bucket of dropped tables, named by their ids."""
+        tables = set(gone)
+        for lease in list(self._leases.values()):
+            left = {at: state for at, state in lease.states.items() if at.table_id not in tables}
+            if len(left) < len(lease.states):
+                self._put(lease.key, left, lease.ttl_ms, lease.expires_at_ms)
+
+    def get(self, key: LeaseKey, now_ms: int) -> Lease | None:
+        """A lease, if it is there now; one whose time is over is collected."""
+        lease = self._leases.get(key)
+        if lease is not None and lease.expires_at_ms <= now_ms:
+            self._remove(key)
+            return None
+        return lease
+
+    def leases(self, now_ms: int) -> list[Lease]:
+        """Those that are there now, by principal and id."""
+        return sorted(
+            (lease for lease in self._leases.values() if lease.expires_at_ms > now_ms),
+            key=lambda lease: lease.key,
+        )
+
+    def states(self) -> Iterator[tuple[LeaseKey, LeasedState]]:
+        """Everything that is kept, by leases that have not been collected."""
+        for key, lease in self._leases.items():
+            for state in lease.states.values():
+                yield key, state
+
+    def tables(self) -> set[int]:
+        """Ids of the tables of which something is kept."""
+        return {state.table_id for _, state in self.states()}
+
+    def references(self, checkpoint: CheckpointKey) -> int:
+        """How many leases keep a checkpoint."""
+        return self._references[checkpoint]
+
+    def count_of(self, principal: str) -> int:
+        """Leases of one principal that have not been collected."""
+        return sum(key.principal == principal for key in self._leases)
+
+    def frozen(self) -> tuple[Lease, ...]:
+        """All that have not been collected, by principal and id, as they are now."""
+        return tuple(sorted(self._leases.values(), key=lambda lease: lease.key))
+
+    @staticmethod
+    def to_document(leases: Iterable[Lease]) -> bytes:
+        """Leases as text for a file; needs no registry, so that another thread can do it."""
+        written = [
+            {
+                "principal": lease.key.principal,
+                "id": lease.key.lease_id,
+                "ttl_ms": lease.ttl_ms,
+                "expires_at_ms": lease.expires_at_ms,
+                "buckets": [_state_to_json(state) for state in lease.sorted_states()],
+            }
+            for lease in leases
+        ]
+        return json.dumps({"version": _VERSION, "leases": written}, indent=1).encode()
+
+    @classmethod
+    def from_document(cls, content: bytes | None, now_ms: int) -> LeaseRegistry:
+        """Read what `to_document` wrote.
+
+        A lease has at most its time to live left, however the clock was set back meanwhile.
+
+        Args:
+            content: The text; None: nothing was ever written.
+            now_ms: The time.
+
+        Raises:
+            DataCorrupted: It cannot be read.
+        """
+        registry = cls()
+        if content is None:
+            return registry
+        try:
+            document = json.loads(content)
+            if document["version"] != _VERSION:
+                raise DataCorrupted(
+                    f"the leases are of version {document['version']}, and this program knows {_VERSION}"
+                )
+            for each in document["leases"]:
+                registry._read(each, now_ms)
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataCorrupted(f"the document of the leases cannot be read: {error!r}") from error
+        return registry
+
+    def _read(self, lease: Any, now_ms: int) -> None:
+        expires_at_ms, ttl_ms = int(lease["expires_at_ms"]), int(lease["ttl_ms"])
+        states = [_state_from_json(each) for each in lease["buckets"]]
+        if ttl_ms <= 0 or not states:
+            raise ValueError("a lease without time or without buckets")
+        if expires_at_ms > now_ms:
+            key = LeaseKey(str(lease["principal"]), str(lease["id"]))
+            by_bucket = {state.bucket_key: state for state in states}
+            self._put(key, by_bucket, ttl_ms, min(expires_at_ms, now_ms + ttl_ms))
+
+    def _put(
+        self, key: LeaseKey, states: Mapping[BucketKey, LeasedState], ttl_ms: int, expires_at_ms: int
+    ) -> None:
+        """Let a lease be this, and count its references instead of those that it had."""
+        if key in self._leases:
+            self._remove(key)
+        if not states:
+            return
+        self._ended.pop(key, None)
+        self._leases[key] = Lease(key=key, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, states=states)
+        self._references.update(_checkpoints(states))
+
+    def _remove(self, key: LeaseKey) -> None:
+        for checkpoint in _checkpoints(self._leases.pop(key).states):
+            self._references[checkpoint] -= 1
+            if not self._references[checkpoint]:
+                del self._references[checkpoint]
+
+
+def _checkpoints(states: Mapping[BucketKey, LeasedState]) -> Iterator[CheckpointKey]:
+    for state in states.values():
+        if state.checkpoint_key is not None:
+            yield state.checkpoint_key
+
+
+def _state_to_json(state: LeasedState) -> dict[str, object]:
+    return {
+        "table": state.table,
+        "table_id": state.table_id,
+        "bucket": state.bucket,
+        "checkpoint_id": state.checkpoint_id,
+        "log_offset": state.log_offset,
+    }
+
+
+def _state_from_json(state: Any) -> LeasedState:
+    checkpoint_id = state["checkpoint_id"]
+    return LeasedState(
+        table=str(state["table"]),
+        table_id=int(state["table_id"]),
+        bucket=int(state["bucket"]),
+        checkpoint_id=None if checkpoint_id is None else int(checkpoint_id),
+        log_offset=int(state["log_offset"]),
+    )

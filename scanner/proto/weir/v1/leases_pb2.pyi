@@ -1,0 +1,158 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class LeaseTarget(_message.Message):
+    __slots__ = ("table", "buckets", "state", "checkpoint_id", "log_offset")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[LeaseTarget.State]
+        STATE_NEWEST: _ClassVar[LeaseTarget.State]
+        STATE_NEWEST_EXISTING: _ClassVar[LeaseTarget.State]
+        STATE_NEW: _ClassVar[LeaseTarget.State]
+        STATE_LOG: _ClassVar[LeaseTarget.State]
+    STATE_UNSPECIFIED: LeaseTarget.State
+    STATE_NEWEST: LeaseTarget.State
+    STATE_NEWEST_EXISTING: LeaseTarget.State
+    STATE_NEW: LeaseTarget.State
+    STATE_LOG: LeaseTarget.State
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    state: LeaseTarget.State
+    checkpoint_id: int
+    log_offset: int
+    def __init__(self, table: _Optional[str] = ..., buckets: _Optional[_Iterable[int]] = ..., state: _Optional[_Union[LeaseTarget.State, str]] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class LeaseBuckets(_message.Message):
+    __slots__ = ("table", "buckets")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    buckets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table: _Optional[str] = ..., buckets: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LeaseInfo(_message.Message):
+    __slots__ = ("lease_id", "principal", "ttl_ms", "remaining_ms", "buckets")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_MS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    principal: str
+    ttl_ms: int
+    remaining_ms: int
+    buckets: _containers.RepeatedCompositeFieldContainer[LeasedBucket]
+    def __init__(self, lease_id: _Optional[str] = ..., principal: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[LeasedBucket, _Mapping]]] = ...) -> None: ...
+
+class LeasedBucket(_message.Message):
+    __slots__ = ("table", "bucket", "checkpoint_id", "log_offset")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    checkpoint_id: int
+    log_offset: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+
+class NotLeased(_message.Message):
+    __slots__ = ("table", "bucket", "reason", "message")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    reason: str
+    message: str
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class AcquireLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "ttl_ms", "targets", "partial")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    ttl_ms: int
+    targets: _containers.RepeatedCompositeFieldContainer[LeaseTarget]
+    partial: bool
+    def __init__(self, lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[LeaseTarget, _Mapping]]] = ..., partial: _Optional[bool] = ...) -> None: ...
+
+class AcquireLeaseResponse(_message.Message):
+    __slots__ = ("lease", "not_leased")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    NOT_LEASED_FIELD_NUMBER: _ClassVar[int]
+    lease: LeaseInfo
+    not_leased: _containers.RepeatedCompositeFieldContainer[NotLeased]
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ..., not_leased: _Optional[_Iterable[_Union[NotLeased, _Mapping]]] = ...) -> None: ...
+
+class RenewLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "ttl_ms", "principal")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    ttl_ms: int
+    principal: str
+    def __init__(self, lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class RenewLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: LeaseInfo
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ...) -> None: ...
+
+class ReleaseLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "buckets", "principal")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    buckets: _containers.RepeatedCompositeFieldContainer[LeaseBuckets]
+    principal: str
+    def __init__(self, lease_id: _Optional[str] = ..., buckets: _Optional[_Iterable[_Union[LeaseBuckets, _Mapping]]] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class ReleaseLeaseResponse(_message.Message):
+    __slots__ = ("lease",)
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    lease: LeaseInfo
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ...) -> None: ...
+
+class DropLeaseRequest(_message.Message):
+    __slots__ = ("lease_id", "principal")
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    lease_id: str
+    principal: str
+    def __init__(self, lease_id: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
+
+class DropLeaseResponse(_message.Message):
+    __slots__ = ("dropped",)
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    dropped: bool
+    def __init__(self, dropped: _Optional[bool] = ...) -> None: ...
+
+class ListLeasesRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListLeasesResponse(_message.Message):
+    __slots__ = ("leases",)
+    LEASES_FIELD_NUMBER: _ClassVar[int]
+    leases: _containers.RepeatedCompositeFieldContainer[LeaseInfo]
+    def __init__(self, leases: _Optional[_Iterable[_Union[LeaseInfo, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,189 @@
+"""The client of the push model: streams of one bucket's scan, one after another until it is complete.
+
+`scanner.receiver` knows what the responses mean, and how to go on.
+
+Invariants:
+
+1. A stream that fails is followed by another, as long as the failure may pass and attempts bring progress; what the
+   consumer has or has waiting stays there, and credit for it goes to the newest stream.
+2. All streams of a scan bear one id, so that the server ends one that it takes for living when it sees the next.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.errors import ScannerError
+from scanner.hand_off import Delivery, HandOff
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.receiver import PushReceiver, ReceiverState
+from scanner.tasks import run_with_companion
+from scanner.transport_errors import translated
+from transport import TransportError
+
+if TYPE_CHECKING:
+    from scanner.connection import Connection
+    from scanner.retries import Attempts
+    from scanner.statistics import BucketProgress
+    from transport import Stream
+
+SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
+_STREAM_ID_BYTES: Final = 16
+_TRAILERS_TIMEOUT_S: Final = 1.0
+"""How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
+
+
+class _Grants:
+    """Credit to announce on one stream: the consumer raises it, a task of the stream sends the latest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._announced = 0
+        self._raised = trio.Event()
+
+    def raise_limit(self, limit: int) -> None:
+        self._limit = limit
+        self._raised.set()
+
+    async def send_all(self, stream: Stream, progress: BucketProgress) -> None:
+        """Announce every rise; a rise that comes while one is being sent goes out with the next.
+
+        Waits:
+            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
+        """
+        try:
+            while True:
+                if self._limit > self._announced:
+                    limit = self._limit
+                    await stream.send(demand_message(limit))
+                    self._announced = limit
+                    progress.credit_messages += 1
+                    continue
+                self._raised = trio.Event()
+                await self._raised.wait()
+        except (TransportError, trio.ClosedResourceError):
+            return
+
+
+def demand_message(bytes_limit: int) -> bytes:
+    """The request that grants credit up to `bytes_limit`, cumulative message bytes."""
+    return pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString()
+
+
+class BucketReceiver:
+    """Scans one bucket by push, into the hand-off. For one task.
+
+    Args:
+        connection: To the server.
+        scan_open: What to ask for.
+        receiver: Fresh; its credit is the window, and it tells `attempts` of progress.
+        progress: Counters to keep.
+        hand_off: Takes the batches.
+        attempts: Fresh; a sibling of those of the other buckets.
+        what: Names the scan in errors.
+        batches_per_stream: For tests: cut each stream after so many batches, and go on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        scan_open: pb.ScanOpen,
+        receiver: PushReceiver,
+        progress: BucketProgress,
+        hand_off: HandOff,
+        attempts: Attempts,
+        what: str,
+        *,
+        batches_per_stream: int | None = None,
+    ) -> None:
+        self._connection = connection
+        self._scan_open = pb.ScanOpen()
+        self._scan_open.CopyFrom(scan_open)
+        self._scan_open.stream_id = secrets.token_bytes(_STREAM_ID_BYTES)
+        self._receiver = receiver
+        self._progress = progress
+        self._hand_off = hand_off
+        self._attempts = attempts
+        self._what = what
+        self._batches_per_stream = batches_per_stream
+        self._grants: _Grants | None = None
+        """Of the stream that runs."""
+
+    async def run(self) -> None:
+        """Receive the whole scan.
+
+        Raises:
+            ScannerError: The scan failed in a way that does not pass, or did not in as many attempts as there are.
+            trio.ClosedResourceError: The client was left.
+
+        Waits:
+            For the scan's end, through reconnections and the delays before them. Never for the consumer: what it has
+            to hold is bounded by the credit.
+
+        Cancellation:
+            Resets the stream.
+        """
+        while self._receiver.state is not ReceiverState.ENDED:
+            try:
+                await self._receive_stream()
+            except ScannerError as error:
+                failure = error
+            else:
+                continue
+            self._receiver.take_failure(failure)
+            if not self._receiver.resumable:
+                raise failure
+            await self._attempts.wait_retry(failure)
+
+    async def _receive_stream(self) -> None:
+        """Receive one stream, to the scan's end or to where we cut it ourselves."""
+        with translated(f"the scan of {self._what}"):
+            async with self._connection.client() as client, client.open_stream(SCAN_PATH) as stream:
+                self._progress.requests += 1
+                request = self._receiver.begin_stream(self._scan_open)
+                grants = self._grants = _Grants(self._receiver.credit.stream_limit)
+                try:
+                    await stream.send(pb.ScanRequest(open=request).SerializeToString())
+                    await run_with_companion(
+                        functools.partial(self._receive_all, stream),
+                        functools.partial(grants.send_all, stream, self._progress),
+                    )
+                finally:
+                    self._grants = None
+                    if stream.peer_stalls is not None:
+                        self._progress.add_server_stalls(stream.peer_stalls)
+
+    async def _receive_all(self, stream: Stream) -> None:
+        receiver, batches = self._receiver, 0
+        while (message := await stream.receive()) is not None:
+            taken = receiver.receive(message)
+            if taken is not None:
+                batch, size = taken
+                consumed = functools.partial(self._consume, size)
+                self._hand_off.put(Delivery(self._progress.bucket, batch, size, consumed))
+                batches += 1
+            if receiver.state is ReceiverState.ENDED:
+                return await self._receive_status(stream)
+            if self._is_to_be_cut(batches):
+                return
+        receiver.end_of_stream()
+
+    def _is_to_be_cut(self, batches: int) -> bool:
+        limit = self._batches_per_stream
+        return limit is not None and batches >= limit and self._receiver.resumable
+
+    def _consume(self, size: int) -> None:
+        if self._receiver.credit.consume(size) is not None and self._grants is not None:
+            self._grants.raise_limit(self._receiver.credit.stream_limit)
+
+    async def _receive_status(self, stream: Stream) -> None:
+        """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""
+        with trio.move_on_after(_TRAILERS_TIMEOUT_S), suppress(TransportError):
+            await stream.send_end()
+            while (message := await stream.receive()) is not None:
+                self._receiver.receive(message)

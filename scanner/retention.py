@@ -1,0 +1,110 @@
+"""Retention: changelogs are cut off by age and by size, never past what is still needed, up to a limit for that, too.
+
+Invariants:
+
+1. A changelog is cut between two commits, and never past the oldest pin of that moment: scans, parked scans and
+   leases pin, and a pin is made between two commits as well.
+2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
+   or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
+
+Only buckets in use are looked at: one that nobody has asked for since the start has not grown.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from scanner.errors import ScannerError, SlowConsumer
+
+if TYPE_CHECKING:
+    from scanner.buckets import ServedBucket
+    from scanner.catalog import Catalog
+    from scanner.clock import WallClock
+    from scanner.config import ScannerConfig
+    from scanner.storage.interface import Bucket
+    from scanner.tasks import RunBlocking
+
+_logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """Cuts the changelogs of a server.
+
+    Args:
+        catalog: Of the server.
+        config: How much is kept.
+        run_blocking: Runs what storage does.
+        clock: Tells the time, for the age of changes.
+    """
+
+    def __init__(
+        self, catalog: Catalog, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._run_blocking = run_blocking
+        self._clock = clock
+
+    async def sweep(self) -> None:
+        """Look at every bucket in use. One that fails is told to the log, and tried again at the next sweep."""
+        for name, index, bucket in list(self._catalog.open_buckets()):
+            try:
+                dropped = await self._sweep_bucket(name, index, bucket)
+            except ScannerError as error:
+                _logger.warning("the changelog of %s[%d] is not cut: %s", name, index, error)
+                continue
+            self._catalog.activity.log_changes_dropped += dropped
+            if dropped:
+                _logger.info("the changelog of %s[%d] lost its %d oldest changes", name, index, dropped)
+
+    async def _sweep_bucket(self, name: str, index: int, bucket: ServedBucket) -> int:
+        """Cut one changelog; returns how many changes went."""
+        storage = bucket.storage
+        oldest_us = self._clock.now_ms() * 1000 - round(self._config.log_retention_s * 1_000_000)
+        wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, oldest_us))
+        if wanted <= storage.log_start:
+            return 0
+        self._end_longest(f"{name}[{index}]", bucket, wanted)
+        async with bucket.between_commits():
+            before = storage.log_start
+            oldest = bucket.pins.oldest()
+            start = wanted if oldest is None else min(wanted, oldest)
+            if start > before:
+                await self._run_blocking(functools.partial(storage.truncate_log, start))
+            return storage.log_start - before
+
+    def _wanted_start(self, storage: Bucket, oldest_us: int) -> int:
+        """Where the log would begin if nobody needed anything."""
+        by_age = storage.offset_at(oldest_us)
+        excess = storage.log_bytes - self._config.log_retention_bytes
+        if excess <= 0:
+            return by_age
+        by_size = storage.log_start + int(excess / max(1.0, _bytes_per_change(storage)))
+        return min(storage.log_end, max(by_age, by_size))
+
+    def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
+        """End the pins that keep more than their principal may keep from retention."""
+        storage, limit = bucket.storage, self._config.log_pinned_bytes_max
+        per_change = _bytes_per_change(storage)
+        for principal in bucket.pins.oldest_by_principal():
+            while (pin := bucket.pins.longest_of(principal)) is not None:
+                kept = round((wanted - max(pin.offset, storage.log_start)) * per_change)
+                if kept <= limit:
+                    break
+                error = SlowConsumer(
+                    f"the {pin.what} kept {kept} bytes of the changelog of {where} from retention, "
+                    f"and one principal may keep {limit}",
+                    oldest_offset=storage.log_start,
+                )
+                _logger.warning("of %s: %s", principal, error.message)
+                if not pin.end(error):
+                    break
+
+
+def _bytes_per_change(storage: Bucket) -> float:
+    """How much of the log's size one change has, on average."""
+    return storage.log_bytes / max(1, storage.log_end - storage.log_start)

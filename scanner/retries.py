@@ -1,0 +1,153 @@
+"""What is tried again after a failure, when, and how often.
+
+Whether an error is worth another try stands in `scanner.errors.ERRORS`. How long to wait grows with every attempt that
+brought nothing, and is drawn at random below that ("full jitter"), so that clients which failed together do not come
+back together. What counts is attempts without progress: a scan over a bad line goes on for as long as each attempt
+brings something.
+
+The policy is pure; `Attempts` waits, and draws from the random that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import trio
+
+from scanner.errors import ScannerError
+
+if TYPE_CHECKING:
+    from random import Random
+
+RETRIES_DEFAULT: Final = 8
+"""With the delays below: some 8 seconds, 16 at most, for a server to come back."""
+RETRIES_MAX: Final = 2**32 - 1
+
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=ScannerError)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RetryPolicy:
+    """How often and how patiently.
+
+    Raises:
+        ValueError: A field is out of its range.
+    """
+
+    retries: int = RETRIES_DEFAULT
+    """Attempts without progress after the first one, 0 to 2^32 - 1; 0: errors come at once."""
+    delay_s_min: float = 0.1
+    """The first delay at most, seconds, above 0; each later one may be twice as long."""
+    delay_s_max: float = 5.0
+    """No delay is longer, seconds."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.retries <= RETRIES_MAX:
+            raise ValueError(f"retries must be 0 to {RETRIES_MAX}, not {self.retries}")
+        if not 0 < self.delay_s_min <= self.delay_s_max:
+            raise ValueError(
+                f"delays must be 0 < delay_s_min <= delay_s_max, not {self.delay_s_min} and {self.delay_s_max}"
+            )
+
+    def delay_bound_s(self, failed: int) -> float:
+        """The longest delay after so many failed attempts in a row, seconds.
+
+        Args:
+            failed: >= 1.
+        """
+        doublings = min(failed - 1, 64)  # Far past any bound, and no overflow.
+        return min(self.delay_s_max, self.delay_s_min * 2.0**doublings)
+
+
+class _Progress:
+    """What several attempts bring together."""
+
+    __slots__ = ("made",)
+
+    def __init__(self) -> None:
+        self.made = 0
+
+
+class Attempts:
+    """The attempts at one thing, in a row. For one task.
+
+    Args:
+        policy: How often and how patiently.
+        dice: Draws the delays.
+    """
+
+    def __init__(self, policy: RetryPolicy, dice: Random) -> None:
+        self._policy = policy
+        self._dice = dice
+        self._progress = _Progress()
+        self._made_before = 0
+        self.failed = 0
+        """Attempts in a row that failed and brought nothing."""
+
+    def sibling(self) -> Attempts:
+        """Fresh attempts at another part of the same whole: what one brings counts for all.
+
+        Parts share a line, and one may have the bad luck to be cut every time while the others advance.
+        """
+        attempts = Attempts(self._policy, self._dice)
+        attempts._progress = self._progress
+        attempts._made_before = self._progress.made
+        return attempts
+
+    def progress(self) -> None:
+        """Say that the attempt that runs has brought something."""
+        self._progress.made += 1
+
+    async def wait_retry(self, error: ScannerError) -> None:
+        """Take the failure of an attempt; return when it is time for the next.
+
+        Raises:
+            ScannerError: There will be none: the failure as it is, if trying again cannot help or was not wanted; or
+                one of its kind that says how many attempts there were.
+
+        Waits:
+            For the delay, drawn at random from 0 to `RetryPolicy.delay_bound_s`.
+
+        Cancellation:
+            Ends the wait at once.
+        """
+        if not error.retriable or self._policy.retries == 0:
+            raise error
+        if self._progress.made != self._made_before:
+            self._made_before = self._progress.made
+            self.failed = 0
+        self.failed += 1
+        if self.failed > self._policy.retries:
+            raise exhausted(error, self.failed) from error
+        await trio.sleep(self._dice.uniform(0.0, self._policy.delay_bound_s(self.failed)))
+
+
+def exhausted(error: _E, attempts: int) -> _E:
+    """The error of the last attempt, saying how many there were."""
+    return type(error)(
+        f"{error.message} (after {attempts} attempts without progress)",
+        resume_token=error.resume_token,
+        oldest_offset=error.oldest_offset,
+        metadata={**error.metadata, "attempts": str(attempts)},
+    )
+
+
+async def retried(attempts: Attempts, act: Callable[[], Awaitable[_T]]) -> _T:
+    """Do something that may be done again, until it succeeds or no attempt is left.
+
+    Args:
+        attempts: Counts; `progress` is up to the caller.
+        act: Raises ScannerError where it fails.
+
+    Raises:
+        ScannerError: See `Attempts.wait_retry`.
+    """
+    while True:
+        try:
+            return await act()
+        except ScannerError as error:
+            failure = error
+        await attempts.wait_retry(failure)

@@ -1,0 +1,190 @@
+"""Checkpoints: copies of a bucket's database that stay on disk, made of hard links to its files.
+
+    checkpoints/<table>/<bucket>/<id>-<log offset>-<microseconds>/    a database of its own, read-only
+
+A checkpoint is made under another name, synced, and renamed; the rename is the moment at which it exists. It is
+dropped the other way round. So a crash leaves directories of other names at worst; they are removed when
+the data directory is opened.
+
+Its name says what it is, so that a listing opens nothing; its `meta` says so too, and whoever opens it
+compares. An open one keeps all its files open: it can be dropped meanwhile, and goes on.
+
+This module knows no live bucket but the database that it is given.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rocksdict import Checkpoint as HardLinks
+from rocksdict import WriteBatch
+
+from scanner.errors import DataCorrupted, SnapshotLost
+from scanner.storage.changelog import decode_log_range
+from scanner.storage.files import disk_errors, sync_directory, sync_tree
+from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
+from scanner.storage.readers import CheckedIterator, stored_values
+from scanner.storage.rocks import Database, RocksResources, open_database, translated
+from scanner.storage.rocks_log import LOG_RANGE_KEY
+from scanner.storage.snapshot import RocksSnapshot
+
+_NEWEST_KEY = b"checkpoint"
+"""In `meta`: the newest checkpoint that was begun. In a checkpoint's own `meta` that is itself."""
+_NEWEST = struct.Struct(">Qq")
+_NAME = re.compile(r"(\d{6,})-(\d+)-(\d+)")
+_UNFINISHED_NAME = "unfinished"
+
+
+def next_checkpoint_id(database: Database) -> int:
+    """The id of a bucket's next checkpoint.
+
+    Raises:
+        DataCorrupted: what `meta` holds is damaged.
+        StoreFailed: the disk refused.
+    """
+    newest = _newest(database)
+    return 0 if newest is None else newest[0] + 1
+
+
+def note_checkpoint(database: Database, batch: WriteBatch, checkpoint: Checkpoint) -> None:
+    """Add to a batch what the checkpoint that is made next says of itself, and that its id is used."""
+    value = _NEWEST.pack(checkpoint.checkpoint_id, checkpoint.timestamp_us)
+    batch.put(_NEWEST_KEY, value, database.meta_family)
+
+
+def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint) -> None:
+    """Make the checkpoint that was noted last; durable when this returns. Nobody writes meanwhile.
+
+    Args:
+        database: The live one.
+        directory: Of the bucket's checkpoints, on the same file system.
+        checkpoint: What it is.
+
+    Raises:
+        StoreFailed: the disk refused; there is no such checkpoint.
+        DataCorrupted: files of the database are gone.
+    """
+    unfinished = directory / _UNFINISHED_NAME
+    with disk_errors(directory):
+        shutil.rmtree(unfinished, ignore_errors=True)
+        with translated(database.path):
+            # Flushes first: what was committed is in files then.
+            HardLinks(database.rocks).create_checkpoint(str(unfinished))
+        sync_tree(unfinished)
+        unfinished.rename(directory / _name_of(checkpoint))
+        sync_directory(directory)
+
+
+def list_checkpoints(directory: Path) -> list[Checkpoint]:
+    """The checkpoints in a directory, oldest first; none if there is no such directory.
+
+    Raises:
+        StoreFailed: the disk refused.
+    """
+    with disk_errors(directory):
+        try:
+            names = [path.name for path in directory.iterdir()]
+        except FileNotFoundError:
+            return []
+    return sorted(Checkpoint(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
+
+
+def open_checkpoint(
+    directory: Path,
+    checkpoint_id: int,
+    resources: RocksResources,
+    keys_of: KeysOf,
+    on_close: Callable[[RocksSnapshot], None],
+) -> RocksSnapshot:
+    """Open a checkpoint. Not while another thread drops it.
+
+    Raises:
+        SnapshotLost: there is no such checkpoint.
+        DataCorrupted: it is damaged.
+        StoreFailed: the disk refused.
+    """
+    checkpoint = _find(directory, checkpoint_id)
+    if checkpoint is None:
+        raise SnapshotLost(f"there is no checkpoint {checkpoint_id} in {directory}, or not any more")
+    path = directory / _name_of(checkpoint)
+    readahead_bytes = resources.config.scan_readahead_bytes
+    database = open_database(path, resources, read_only=True)
+
+    def values(key_range: KeyRange) -> Iterator[bytes]:
+        # Nobody writes to it, so every scan may go the fast way.
+        return stored_values(database.kv, path, readahead_bytes, key_range)
+
+    def close(snapshot: RocksSnapshot) -> None:
+        database.close()
+        on_close(snapshot)
+
+    try:
+        _require_itself(database, checkpoint)
+        checked = CheckedIterator(database.kv, path, readahead_bytes)
+    except BaseException:
+        database.close()
+        raise
+    return RocksSnapshot(checked, checkpoint.log_offset, keys_of, values, close)
+
+
+def drop_checkpoint(directory: Path, checkpoint_id: int) -> None:
+    """Drop a checkpoint; durable when this returns. Idempotent.
+
+    Raises:
+        StoreFailed: the disk refused.
+    """
+    checkpoint = _find(directory, checkpoint_id)
+    if checkpoint is None:
+        return
+    with disk_errors(directory):
+        dropped = (directory / _name_of(checkpoint)).rename(directory / f"dropped-{checkpoint_id}")
+        sync_directory(directory)
+        shutil.rmtree(dropped)
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Remove what interrupted calls left in a directory of checkpoints.
+
+    Raises:
+        StoreFailed: the disk refused.
+    """
+    with disk_errors(directory):
+        for path in directory.iterdir():
+            if not _NAME.fullmatch(path.name):
+                shutil.rmtree(path)
+
+
+def _name_of(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.checkpoint_id:06d}-{checkpoint.log_offset}-{checkpoint.timestamp_us}"
+
+
+def _find(directory: Path, checkpoint_id: int) -> Checkpoint | None:
+    found = (each for each in list_checkpoints(directory) if each.checkpoint_id == checkpoint_id)
+    return next(found, None)
+
+
+def _newest(database: Database) -> tuple[int, int] | None:
+    with translated(database.path):
+        value = database.meta.get(_NEWEST_KEY)
+    if value is None:
+        return None
+    try:
+        checkpoint_id, timestamp_us = _NEWEST.unpack(value)
+    except struct.error as error:
+        raise DataCorrupted(f"{database.path}: the number of checkpoints is damaged: {error}") from error
+    return checkpoint_id, timestamp_us
+
+
+def _require_itself(database: Database, checkpoint: Checkpoint) -> None:
+    with translated(database.path):
+        stored = database.meta.get(LOG_RANGE_KEY)
+    newest = _newest(database)
+    if stored is None or newest is None:
+        raise DataCorrupted(f"{database.path} does not say which checkpoint it is")
+    found = Checkpoint(newest[0], decode_log_range(stored).end, newest[1])
+    if found != checkpoint:
+        raise DataCorrupted(f"{database.path} is not {checkpoint}, but {found}")

@@ -1,0 +1,296 @@
+"""One bucket of the store in memory: its contents, and the scans and snapshots of them.
+
+Part of the verified fake (`scanner.storage.memory`). A scan and a snapshot copy what they show, so nothing
+that is committed later can be in them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scanner.errors import OffsetOutOfRange, StoreClosed
+from scanner.keys import ALL_KEYS
+from scanner.storage.interface import (
+    Change,
+    ChangeBlock,
+    ChangeKind,
+    Checkpoint,
+    KeyRange,
+    KeysOf,
+    Mutation,
+    Rows,
+)
+
+
+@dataclass(slots=True)
+class BucketContents:
+    """What a bucket keeps."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    log: list[Change] = field(default_factory=list)
+    log_start: int = 0
+    timestamp_us: int = 0
+    checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
+    next_checkpoint_id: int = 0
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest change."""
+        return self.log_start + len(self.log)
+
+
+class MemoryBucket:
+    """See `scanner.storage.interface.Bucket`.
+
+    Args:
+        keys_of: Keys of stored rows.
+        clock: Microseconds since 1970 UTC.
+        contents: What the bucket keeps.
+    """
+
+    def __init__(self, keys_of: KeysOf, clock: Callable[[], int], contents: BucketContents) -> None:
+        self.contents = contents
+        self._keys_of = keys_of
+        self._clock = clock
+        self._open: set[MemorySnapshot | MemoryScan] = set()
+        self._closed = False
+
+    @property
+    def log_start(self) -> int:
+        """The oldest offset that is still readable."""
+        return self.contents.log_start
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest change."""
+        return self.contents.log_end
+
+    @property
+    def log_bytes(self) -> int:
+        """See `Bucket.log_bytes`."""
+        self._require_open()
+        return sum(len(change.row) + 17 for change in self.contents.log)
+
+    @property
+    def open_iterators(self) -> int:
+        """See `Bucket.open_iterators`."""
+        return len(self._open)
+
+    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
+        """See `Bucket.commit`."""
+        self._require_open()
+        timestamp_us = max(self._clock(), self.contents.timestamp_us)
+        offsets = []
+        for group in groups:
+            start = self.log_end
+            for mutation in group:
+                self._apply(mutation, timestamp_us)
+            offsets.append((start, self.log_end))
+        return offsets
+
+    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
+        """See `Bucket.open_scan`."""
+        self._require_open()
+        scan = MemoryScan(self.contents.rows, key_range, self.log_end, self._keys_of, self._open)
+        self._open.add(scan)
+        return scan
+
+    def open_snapshot(self) -> MemorySnapshot:
+        """See `Bucket.open_snapshot`."""
+        self._require_open()
+        snapshot = MemorySnapshot(self.contents.rows, self.log_end, self._keys_of, self._open)
+        self._open.add(snapshot)
+        return snapshot
+
+    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        """See `Bucket.read_changes`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= end_offset <= self.log_end:
+            raise self._out_of_range(start_offset, end_offset)
+        return self._changes(start_offset, end_offset)
+
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
+        changes: list[Change] = []
+        for change in self.read_changes(start_offset, end_offset):
+            changes.append(change)
+            bytes_max -= len(change.row)
+            if bytes_max <= 0:
+                break
+        return ChangeBlock(
+            start_offset,
+            np.array([change.kind for change in changes], np.uint8),
+            np.array([change.timestamp_us for change in changes], np.int64),
+            [change.row for change in changes],
+            self._keys_of,
+        )
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """See `Bucket.offset_at`."""
+        self._require_open()
+        for change in self.contents.log:
+            if change.timestamp_us >= timestamp_us:
+                return change.offset
+        return self.log_end
+
+    def truncate_log(self, start_offset: int) -> None:
+        """See `Bucket.truncate_log`."""
+        self._require_open()
+        contents = self.contents
+        dropped = max(0, min(start_offset, self.log_end) - contents.log_start)
+        del contents.log[:dropped]
+        contents.log_start += dropped
+
+    def compact(self) -> None:
+        """See `Bucket.compact`; there is nothing to rewrite."""
+        self._require_open()
+
+    def close(self) -> None:
+        """Close every scan and snapshot and refuse everything from now on. Idempotent."""
+        self._closed = True
+        for reader in list(self._open):
+            reader.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the bucket in memory was closed")
+
+    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        for offset in range(start_offset, end_offset):
+            self._require_open()
+            if offset < self.log_start:
+                raise self._out_of_range(offset, end_offset)
+            yield self.contents.log[offset - self.log_start]
+
+    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
+            oldest_offset=self.log_start,
+        )
+
+    def _apply(self, mutation: Mutation, timestamp_us: int) -> None:
+        key, row = mutation
+        rows = self.contents.rows
+        was = rows.get(key)
+        if row is None:
+            if was is not None:
+                self._append(ChangeKind.DELETE, timestamp_us, key, was)
+                del rows[key]
+            return
+        if was is None:
+            self._append(ChangeKind.INSERT, timestamp_us, key, row)
+        else:
+            self._append(ChangeKind.UPDATE_BEFORE, timestamp_us, key, was)
+            self._append(ChangeKind.UPDATE_AFTER, timestamp_us, key, row)
+        rows[key] = row
+
+    def _append(self, kind: ChangeKind, timestamp_us: int, key: bytes, row: bytes) -> None:
+        self.contents.log.append(Change(self.log_end, kind, timestamp_us, key, row))
+        self.contents.timestamp_us = timestamp_us
+
+
+class MemorySnapshot:
+    """See `scanner.storage.interface.BucketSnapshot`.
+
+    Args:
+        rows: What the bucket holds; copied.
+        log_offset: What it is as of.
+        keys_of: Keys of stored rows.
+        among: The open ones, which it leaves when it is closed.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        log_offset: int,
+        keys_of: KeysOf,
+        among: set[MemorySnapshot | MemoryScan],
+    ) -> None:
+        self._rows = dict(rows)
+        self._log_offset = log_offset
+        self._keys_of = keys_of
+        self._among = among
+        self._scans: set[MemorySnapshot | MemoryScan] = set()
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The snapshot shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
+        """See `BucketSnapshot.scan`."""
+        if self._closed:
+            raise StoreClosed("this snapshot in memory was closed")
+        scan = MemoryScan(self._rows, key_range, self._log_offset, self._keys_of, self._scans)
+        self._scans.add(scan)
+        return scan
+
+    def close(self) -> None:
+        """See `BucketSnapshot.close`."""
+        self._closed = True
+        self._among.discard(self)
+        for scan in list(self._scans):
+            scan.close()
+        self._rows = {}
+
+
+class MemoryScan:
+    """See `scanner.storage.interface.BucketScan`.
+
+    Args:
+        rows: All rows of the bucket, as of now.
+        key_range: Those to scan; they are copied.
+        log_offset: What they are as of.
+        keys_of: Keys of stored rows.
+        among: The open ones, which it leaves when it is closed or at its end.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        key_range: KeyRange,
+        log_offset: int,
+        keys_of: KeysOf,
+        among: set[MemorySnapshot | MemoryScan],
+    ) -> None:
+        keys = sorted(rows)
+        start = bisect_left(keys, key_range.start)
+        end = bisect_left(keys, key_range.end) if key_range.end else len(keys)
+        self._rows = [rows[key] for key in keys[start:end]]
+        self._position = 0
+        self._log_offset = log_offset
+        self._keys_of = keys_of
+        self._among = among
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The scan shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def read(self, rows_max: int, bytes_max: int) -> Rows:
+        """See `BucketScan.read`."""
+        if self._closed:
+            raise StoreClosed("this scan in memory was closed")
+        rows: list[bytes] = []
+        size = 0
+        for row in self._rows[self._position : self._position + rows_max]:
+            size += len(row)
+            if rows and size > bytes_max:
+                break
+            rows.append(row)
+        self._position += len(rows)
+        if not rows:
+            self._among.discard(self)
+        return Rows(rows, self._keys_of)
+
+    def close(self) -> None:
+        """See `BucketScan.close`."""
+        self._closed = True
+        self._among.discard(self)
+        self._rows = []

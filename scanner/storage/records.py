@@ -1,0 +1,127 @@
+"""The records that pass between storage and the rest of scanner: mutations in, changes, rows and checkpoints out.
+
+Pure data. This module knows no RocksDB, no trio and no Arrow.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+KeysOf = Callable[[Sequence[bytes]], list[bytes]]
+"""Stored rows to their encoded keys. Raises DataCorrupted if a row cannot be read."""
+
+
+class ChangeKind(enum.IntEnum):
+    """What one change did to its key. An update is two changes, before and after, at adjacent offsets."""
+
+    INSERT = 1
+    """`+I`: the key was absent; the row is its first."""
+    UPDATE_BEFORE = 2
+    """`-U`: the row that the update at the next offset replaces."""
+    UPDATE_AFTER = 3
+    """`+U`: the row that replaces the one at the offset before."""
+    DELETE = 4
+    """`-D`: the key is gone; the row is its last."""
+
+    @property
+    def symbol(self) -> str:
+        """The two characters that people write: `+I`, `-U`, `+U`, `-D`."""
+        return _SYMBOLS[self]
+
+
+_SYMBOLS = {
+    ChangeKind.INSERT: "+I",
+    ChangeKind.UPDATE_BEFORE: "-U",
+    ChangeKind.UPDATE_AFTER: "+U",
+    ChangeKind.DELETE: "-D",
+}
+
+
+class Mutation(NamedTuple):
+    """One upsert or one delete."""
+
+    key: bytes
+    """Encoded primary key."""
+    row: bytes | None
+    """Encoded row, which holds the same primary key; None deletes."""
+
+
+class Change(NamedTuple):
+    """One record of the changelog."""
+
+    offset: int
+    """Position in the bucket's changelog."""
+    kind: ChangeKind
+    """What happened."""
+    timestamp_us: int
+    """Commit time in microseconds since 1970 UTC; never decreases along the log."""
+    key: bytes
+    """Encoded primary key."""
+    row: bytes
+    """Encoded row: the new one of `+I` and `+U`, the old one of `-U` and `-D`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeBlock:
+    """Adjacent records of the changelog, column by column, for readers to whom an object a record is too slow."""
+
+    offset: int
+    """Of the first one."""
+    kinds: NDArray[np.uint8]
+    """`ChangeKind` of each."""
+    timestamps_us: NDArray[np.int64]
+    """Commit time of each, in microseconds since 1970 UTC."""
+    rows: list[bytes]
+    """Encoded rows, as in `Change`."""
+    keys_of: KeysOf
+    """Works out the keys of those rows that the reader wants them of."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Rows:
+    """What one `BucketScan.read` yields: stored rows in key order. None of them: the proven end, unless unfinished.
+
+    Args:
+        rows: The stored rows.
+        keys_of: Works out the keys of stored rows.
+        unfinished: There are no rows yet, but this is not the end: the scan had work to do before its first
+            row and did a piece of it. Read again.
+    """
+
+    __slots__ = ("_last_key", "keys_of", "rows", "unfinished")
+
+    def __init__(self, rows: list[bytes], keys_of: KeysOf, *, unfinished: bool = False) -> None:
+        self.rows = rows
+        self.unfinished = unfinished
+        self.keys_of = keys_of
+        self._last_key: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def last_key(self) -> bytes | None:
+        """Key of the last row, worked out when first asked for (tens of microseconds); None without rows."""
+        if self._last_key is None and self.rows:
+            self._last_key = self.keys_of(self.rows[-1:])[0]
+        return self._last_key
+
+
+class Checkpoint(NamedTuple):
+    """A copy of a bucket's state that stays on disk until it is dropped, across restarts."""
+
+    checkpoint_id: int
+    """Never used again in its bucket, not even after the checkpoint was dropped; ascending."""
+    log_offset: int
+    """It shows the changes with a smaller offset, and no other."""
+    timestamp_us: int
+    """When it was made, in microseconds since 1970 UTC."""

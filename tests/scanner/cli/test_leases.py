@@ -1,0 +1,151 @@
+"""`weir leases`, `weir checkpoint` and scans of what they keep, against a server in another thread."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from scanner.config import ScannerConfig
+from tests.support.server import running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Weir]:
+    """Runs one command against a server with table `items` of two buckets; returns exit code, output and errors."""
+    with running_server(tmp_path / "data", ScannerConfig(checkpoint_interval_s=0)) as server:
+        with scanner.sync.connect(server.endpoint) as client:
+            rows = pa.table({"id": range(10)})
+            client.create_table("items", rows.schema, ["id"], 2).write(rows)
+
+        def execute(*words: object) -> tuple[int, str, str]:
+            code = run([*map(str, words), "-e", server.endpoint])
+            captured = capfdbinary.readouterr()
+            return code, captured.out.decode(), captured.err.decode()
+
+        yield execute
+
+
+def columns(output: str) -> list[list[str]]:
+    """The words of each row of a table."""
+    return [line.split() for line in output.splitlines()[2:]]
+
+
+def test_the_life_of_a_lease(command: Weir) -> None:
+    """Acquired, listed, scanned, renewed, released and dropped."""
+    assert command("leases") == (0, "", "no leases; acquire one with: weir leases acquire TABLE\n")
+    code, out, err = command("leases", "acquire", "items", "--id", "nightly", "--ttl", 3600)
+    assert (code, err) == (0, "")
+    rows = columns(out)
+    assert [(row[0], row[1], row[2], row[3], row[4]) for row in rows] == [
+        ("nightly", "anonymous", "60m", "items", "0"),
+        ("nightly", "anonymous", "60m", "items", "1"),
+    ]
+    assert sum(int(row[5]) for row in rows) == 10
+    assert columns(command("leases", "--table", "items")[1])[0][0] == "nightly"
+    listed = json.loads(command("leases", "list", "--json")[1])
+    assert (listed["lease_id"], listed["ttl_s"], len(listed["buckets"])) == ("nightly", 3600, 2)
+    assert command("scan", "items", "--lease", "nightly", "--format", "none") == (0, "10 rows\n", "")
+    assert command("leases", "renew", "nightly", "--ttl", 120) == (0, "", "lease nightly lives for 2m\n")
+    assert command("leases", "release", "nightly", "items:0") == (0, "", "lease nightly keeps 1 buckets\n")
+    assert command("leases", "release", "nightly", "items") == (0, "", "lease nightly is gone\n")
+    assert command("leases", "drop", "nightly", "b") == (
+        0,
+        "",
+        "there was no lease nightly\nthere was no lease b\n",
+    )
+    code, out, err = command("leases", "renew", "nightly")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "acquire it again" in err
+
+
+def test_choosing_states(command: Weir) -> None:
+    """Buckets, an offset, the log alone, what is there only, and a part of what was asked for."""
+    code, _, err = command("leases", "acquire", "items", "--state", "newest_existing")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "items[0] cannot be leased (and 1 more): there is no checkpoint" in err
+    code, out, _ = command("leases", "acquire", "items:1", "--id", "x", "--state", "log")
+    assert (code, columns(out)[0][4], columns(out)[0][6]) == (0, "1", "-")
+    code, out, _ = command("leases", "acquire", "items:0", "--id", "x", "--offset", 2)
+    assert columns(out)[0][4:6] == ["0", "2"]
+    code, out, err = command("leases", "acquire", "items:0,7", "none", "--id", "x", "--partial")
+    assert code == 0
+    assert err == (
+        "not leased: items[7]: table 'items' has no bucket 7; it has 0 to 1\n"
+        "not leased: none: there is no table 'none'\n"
+    )
+    code, out, _ = command("leases", "acquire", "items:0", "--id", "x", "--checkpoint", 0)
+    assert (code, columns(out)[0][6]) == (0, "0")
+    for wrong in (("items:",), ("items:a",), (":1",), ("items", "--offset", "3")):
+        code, out, err = command("leases", "acquire", *wrong)
+        assert (code, out, err.count("\n")) == (1, "", 1), wrong
+    assert command("leases", "acquire", "items", "--ttl", "0")[0] == 2
+    assert command("leases", "acquire")[0] == 2
+    assert command("leases", "drop", "x") == (0, "", "dropped x\n")
+
+
+def test_checkpoints(command: Weir) -> None:
+    """Made of a bucket or of all, listed with who keeps them, and scanned."""
+    code, _, err = command("scan", "items", "--snapshot", "--format", "none")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "make one with weir checkpoint items" in err
+    none = "no checkpoints; make one with: weir checkpoint items\n"
+    assert command("checkpoint", "items", "--list") == (0, "", none)
+    code, out, err = command("checkpoint", "items", "--bucket", 1)
+    assert (code, err, len(columns(out)), columns(out)[0][0]) == (0, "", 1, "1")
+    code, out, err = command("checkpoint", "items")
+    assert (code, err, [row[0] for row in columns(out)]) == (0, "", ["0", "1"])
+    command("leases", "acquire", "items:0")
+    code, out, _ = command("checkpoint", "items", "--list")
+    assert [(row[0], row[4]) for row in columns(out)] == [("0", "1"), ("1", "0")]
+    assert command("scan", "items", "--snapshot", "--format", "none") == (0, "10 rows\n", "")
+    code, out, err = command("checkpoint", "other")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+
+
+def test_help_shows_how(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Every command has an example, and the group's help is not taken for a listing."""
+    for words in (
+        ("leases",),
+        ("leases", "list"),
+        ("leases", "acquire"),
+        ("leases", "renew"),
+        ("leases", "release"),
+        ("leases", "drop"),
+        ("checkpoint",),
+    ):
+        assert run([*words, "--help"]) == 0
+        assert b"Example:\n  weir " in capfdbinary.readouterr().out.replace(b"  Example", b"Example").replace(
+            b"    weir", b"  weir"
+        )
+
+
+def test_a_server_is_told_what_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The options of `weir serve` are its limits; times and sizes that cannot be are refused."""
+    told: list[ScannerConfig] = []
+
+    async def serve(*arguments: object) -> None:
+        told.extend(each for each in arguments if isinstance(each, ScannerConfig))
+
+    # The module; by attribute access it is hidden behind the command of its name.
+    monkeypatch.setattr(importlib.import_module("scanner.cli.serve"), "_serve", serve)
+    words = ("--log-retention", "3600", "--log-retention-bytes", "1000000", "--checkpoint-interval", "0")
+    assert run(["serve", "--data", str(tmp_path), *words]) == 0
+    (config,) = told
+    assert (config.log_retention_s, config.log_retention_bytes, config.checkpoint_interval_s) == (
+        3600,
+        1_000_000,
+        0,
+    )
+    for name in words[::2]:
+        assert run(["serve", "--data", str(tmp_path), name, "-1"]) == 2

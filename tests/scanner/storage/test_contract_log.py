@@ -1,0 +1,162 @@
+"""What every store does with the old end of a changelog: truncation, times, sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scanner.errors import OffsetOutOfRange, StoreClosed
+from tests.support.storage_tables import changes_of, contents, delete, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Store
+
+
+def test_a_truncation_drops_the_front_of_the_log_and_nothing_else(store: Store) -> None:
+    """log_start moves; the later changes, the rows and the numbering go on as they were."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(10)), [put(3, "b"), delete(4)]])
+    later = changes_of(bucket, 7)
+    bucket.truncate_log(7)
+    assert (bucket.log_start, bucket.log_end) == (7, 13)
+    assert changes_of(bucket, 7) == later
+    assert len(contents(bucket)) == 9
+    assert bucket.commit([[put(4, "c")]]) == [(13, 14)]
+    assert changes_of(bucket, 13) == [("+I", 4, "c")]
+
+
+def test_a_truncation_never_goes_back_and_never_past_the_end(store: Store) -> None:
+    """At or below log_start nothing happens; past log_end the log is empty and goes on from there."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(10))])
+    for start, expected in ((-5, 0), (0, 0), (4, 4), (2, 4), (99, 10), (99, 10)):
+        bucket.truncate_log(start)
+        assert bucket.log_start == expected
+    assert (bucket.log_start, bucket.log_end) == (10, 10)
+    assert list(bucket.read_changes(10, 10)) == []
+    assert bucket.commit([[put(1, "b")]]) == [(10, 12)]
+    assert changes_of(bucket) == [("-U", 1, "a"), ("+U", 1, "b")]
+
+
+def test_offsets_before_the_log_are_refused_with_the_oldest(store: Store) -> None:
+    """What was truncated is OFFSET_OUT_OF_RANGE, and the error names what there still is."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(10))])
+    bucket.truncate_log(7)
+    with pytest.raises(OffsetOutOfRange, match=r"\[7, 10\)") as caught:
+        bucket.read_changes(6, 10)
+    assert caught.value.oldest_offset == 7
+
+
+@pytest.mark.parametrize("taken", [0, 1, 1024, 1500])
+def test_a_reader_that_a_truncation_overtakes_is_told(store: Store, taken: int) -> None:
+    """Reading changes that go away meanwhile is OFFSET_OUT_OF_RANGE, not damage and not a short read."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(4000))])
+    changes = bucket.read_changes(0, 4000)
+    seen = [next(changes).offset for _ in range(taken)]
+    bucket.truncate_log(3999)
+    with pytest.raises(OffsetOutOfRange) as caught:
+        seen += [change.offset for change in changes]
+    assert caught.value.oldest_offset == 3999
+    assert seen == list(range(len(seen)))
+
+
+def test_a_truncated_log_survives_a_restart(store: Store, restart: Callable[[Store], Store]) -> None:
+    """Range, changes, rows and the clock are the same after close and open, even of an empty log."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(100))])
+    bucket.truncate_log(40)
+    before = changes_of(bucket)
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    assert (bucket.log_start, bucket.log_end) == (40, 100)
+    assert changes_of(bucket) == before
+    bucket.truncate_log(100)
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    assert (bucket.log_start, bucket.log_end) == (100, 100)
+    assert len(contents(bucket)) == 100
+    assert bucket.commit([[delete(1)]]) == [(100, 101)]
+
+
+def test_a_time_has_its_offset(store: Store) -> None:
+    """The first change committed at or after a time, whatever is asked; log_end past the newest."""
+    bucket = store.bucket("items", 0)
+    assert bucket.offset_at(0) == 0
+    for number in range(6):
+        bucket.commit([puts((number * 10 + each, "a") for each in range(number + 1))])
+    stamps = [change.timestamp_us for change in bucket.read_changes(0, bucket.log_end)]
+    for start in (0, 5, bucket.log_end):
+        bucket.truncate_log(start)
+        for time in {0, *stamps, *(stamp + 1 for stamp in stamps), *(stamp - 1 for stamp in stamps)}:
+            expected = next((at for at in range(start, len(stamps)) if stamps[at] >= time), len(stamps))
+            assert bucket.offset_at(time) == expected
+
+
+def test_the_size_of_the_log_follows_what_it_holds(store: Store) -> None:
+    """Rough, but it grows with the log, falls with a truncation, and is nothing for nothing."""
+    bucket = store.bucket("items", 0)
+    assert bucket.log_bytes == 0
+    bucket.commit([puts((number, "x" * 100) for number in range(10_000))])
+    full = bucket.log_bytes
+    assert full > 1_000_000
+    bucket.truncate_log(9_000)
+    assert full * 0.05 < bucket.log_bytes < full * 0.2
+    bucket.truncate_log(10_000)
+    assert bucket.log_bytes == 0
+
+
+def test_a_closed_bucket_has_no_log(store: Store) -> None:
+    """Everything about the log raises StoreClosed once the store is closed, a running reader too."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a") for number in range(3000))])
+    changes = bucket.read_changes(0, 3000)
+    next(changes)
+    store.close()
+    for ask in (
+        lambda: list(changes),
+        lambda: bucket.truncate_log(1),
+        lambda: bucket.offset_at(0),
+        lambda: bucket.log_bytes,
+        bucket.compact,
+    ):
+        with pytest.raises(StoreClosed):
+            ask()
+
+
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(["put", "delete", "truncate", "compact"]), st.integers(0, 20)), max_size=25
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(steps=_STEPS)
+def test_whatever_is_truncated_the_rest_of_the_log_is_what_it_was(
+    store: Store, steps: list[tuple[str, int]]
+) -> None:
+    """At every step the log holds the changes of [log_start, log_end), and the rows are untouched."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([[delete(number) for number in range(21)]])
+    base = bucket.log_end
+    all_changes: list[tuple[str, int, str | None]] = []
+    state: dict[int, str | None] = {}
+    for count, (what, number) in enumerate(steps):
+        if what == "truncate":
+            bucket.truncate_log(base + number)
+        elif what == "compact":
+            bucket.compact()
+        else:
+            end = bucket.log_end
+            bucket.commit([[put(number, str(count)) if what == "put" else delete(number)]])
+            all_changes += changes_of(bucket, end)
+            state.pop(number, None)
+            if what == "put":
+                state[number] = str(count)
+        start = max(base, bucket.log_start)
+        assert changes_of(bucket, start) == all_changes[start - base :]
+        assert contents(bucket) == state

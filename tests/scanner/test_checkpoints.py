@@ -1,0 +1,164 @@
+"""Checkpoints: made once per state, the newest kept, whole or not there, whatever the disk says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scanner.config import ScannerConfig
+from scanner.errors import SnapshotLost, StoreClosed, StoreFailed, TableNotFound, TooManyScans
+from scanner.query import ScanQuery
+from scanner.storage.memory import MemoryStore
+from scanner.storage.store import RocksStore
+from tests.support.keeping import open_keeping
+from tests.support.scans import description
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Checkpoint, Store
+
+pytestmark = pytest.mark.rocks
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with table `items` of two buckets."""
+    store: MemoryStore | RocksStore
+    store = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "data")
+    store.create_table(description(buckets=2))
+    yield store
+    store.close()
+
+
+async def test_the_newest_are_kept(store: Store) -> None:
+    """Of four states the last two; the state of the newest is made once only."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=2)) as kept:
+        checkpoints = await kept.checkpoints()
+        made = []
+        for number in range(4):
+            await kept.write(range(number, number + 1))
+            made.append(await checkpoints.create())
+            assert await checkpoints.create() == made[-1]
+        assert [each.log_offset for each in made] == [1, 2, 3, 4]
+        assert list(checkpoints) == store.checkpoints("items", 0) == made[2:]
+        assert checkpoints.as_of(3) == made[2]
+        assert checkpoints.as_of(1) is None
+
+
+async def test_a_restart_finds_them(store: Store) -> None:
+    """What is on the disk is on the list again, and more than are kept go with the next sweep."""
+    async with open_keeping(store) as kept:
+        for number in range(2):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept:
+        checkpoints = await kept.checkpoints()
+        assert [each.log_offset for each in checkpoints] == [1, 2]
+        await kept.keeping.checkpoints.prune_all()
+        assert [each.log_offset for each in checkpoints] == [2]
+        assert await kept.snapshot_ids() == [0, 1]
+
+
+async def test_of_buckets_that_were_written_only(store: Store) -> None:
+    """From time to time each bucket in use gets one, if something was written to it since."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(5))
+        await kept.bucket(1)
+        for _ in range(2):
+            await kept.keeping.checkpoints.make_all()
+        assert [len(await kept.ids(index)) for index in range(2)] == [1, 1]
+        await kept.write(range(9), 1)
+        await kept.keeping.checkpoints.make_all()
+        assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
+
+
+async def test_a_disk_that_refuses(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure is typed, nothing is on the list, writes go on, and the next attempt succeeds."""
+
+    def refuse(*_: object) -> Checkpoint:
+        raise StoreFailed("no space left on the test")
+
+    async with open_keeping(store) as kept:
+        await kept.write(range(5))
+        checkpoints = await kept.checkpoints()
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "create_checkpoint", refuse)
+            with pytest.raises(StoreFailed):
+                await checkpoints.create()
+            await kept.keeping.checkpoints.make_all()
+        assert "no checkpoint of items[0]: no space left on the test" in caplog.text
+        assert (list(checkpoints), await kept.ids()) == ([], [])
+        await kept.write(range(5, 10))
+        await checkpoints.create()
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "drop_checkpoint", refuse)
+            for number in range(3):
+                await kept.write([100 + number])
+                await checkpoints.create()
+        assert "stays on the disk" in caplog.text
+        assert (len(list(checkpoints)), len(await kept.ids())) == (2, 4)
+    async with open_keeping(store) as kept:
+        await kept.checkpoints()
+        await kept.keeping.checkpoints.prune_all()
+        assert len(await kept.ids()) == 2
+
+
+async def test_a_scan_outlives_its_checkpoint(store: Store) -> None:
+    """A scan that reads a checkpoint goes on when it is dropped; scans of one state share one snapshot."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(30))
+        await (await kept.checkpoints()).create()
+        query = ScanQuery(table="items")
+        first, second = [await kept.snapshots.open(query, "anna") for _ in range(2)]
+        bucket = await kept.bucket()
+        assert len(bucket.snapshots) == 1
+        for number in range(3):
+            await kept.write([100 + number])
+            await (await kept.checkpoints()).create()
+        assert (await kept.checkpoints()).as_of(30) is None
+        assert await kept.scan(first) == await kept.scan(second) == list(range(30))
+
+
+async def test_one_snapshot_for_all_who_open_a_state(store: Store) -> None:
+    """Opened twice at once, one stays; one more than the server allows is refused. Nothing is left open."""
+    async with open_keeping(store, ScannerConfig(snapshots_max=1)) as kept:
+        await kept.write(range(3))
+        checkpoints, pool = await kept.checkpoints(), kept.catalog.snapshots
+        first = await checkpoints.create()
+        snapshots = [store.open_checkpoint("items", 0, first.checkpoint_id) for _ in range(2)]
+        registry = (await kept.bucket()).snapshots
+        holds = [registry.adopt(each) for each in snapshots]
+        assert pool.snapshots_open == 1
+        with pytest.raises(StoreClosed):
+            snapshots[1].scan()
+        await kept.write(range(5))
+        second = store.open_checkpoint("items", 0, (await checkpoints.create()).checkpoint_id)
+        with pytest.raises(TooManyScans):
+            registry.adopt(second)
+        with pytest.raises(StoreClosed):
+            second.scan()
+        for hold in holds:
+            hold.snapshot.scan().close()
+            hold.release(linger=False)
+        assert pool.snapshots_open == 0
+
+
+async def test_a_dropped_table_takes_them_along(store: Store) -> None:
+    """A table of the same name begins without; the old list is forgotten."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(3))
+        old = await kept.checkpoints()
+        made = await old.create()
+        await kept.catalog.drop("items")
+        with pytest.raises(TableNotFound):
+            await old.create()
+        store.create_table(description())
+        await kept.keeping.checkpoints.prune_all()
+        assert list(await kept.checkpoints()) == []
+        with pytest.raises(SnapshotLost, match="weir checkpoint items"):
+            await kept.snapshot_ids()
+        assert (await kept.checkpoints()).get(made.checkpoint_id) is None

@@ -1,0 +1,132 @@
+"""What a server keeps of the past, without the server: catalog, checkpoints, leases and retention over one store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from scanner.catalog import Catalog
+from scanner.clock import WallClock
+from scanner.config import ScannerConfig
+from scanner.keeping import Keeping
+from scanner.lease_states import Choice, NotLeased, Target
+from scanner.leases import BucketKey, Lease, LeaseKey
+from scanner.opener import Opened, ScanOpener
+from scanner.query import ScanQuery
+from scanner.storage.memory import MemoryStore
+from scanner.tasks import in_thread, inline
+from scanner.token_keys import load_token_keys
+from scanner.tokens import Tokens
+from tests.support.scans import mutations, sample
+
+if TYPE_CHECKING:
+    from scanner.buckets import ServedBucket
+    from scanner.checkpoints import BucketCheckpoints
+    from scanner.snapshot_scans import SnapshotScans
+    from scanner.storage.interface import Store
+
+WALL_S = 4_000_000_000.0
+"""What the wall's clock says: later than any commit of a test."""
+TTL_MS = 60_000
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The parts, and short ways to use them on table `items`."""
+
+    store: Store
+    catalog: Catalog
+    keeping: Keeping
+    opener: ScanOpener
+    snapshots: SnapshotScans
+
+    async def bucket(self, index: int = 0, table: str = "items") -> ServedBucket:
+        """A bucket."""
+        return await self.catalog.bucket(await self.catalog.table(table), index)
+
+    async def key(self, index: int = 0, table: str = "items") -> BucketKey:
+        """Its name in leases."""
+        return BucketKey((await self.catalog.table(table)).table_id, index)
+
+    async def checkpoints(self, index: int = 0, table: str = "items") -> BucketCheckpoints:
+        """The checkpoints of a bucket."""
+        return await self.keeping.checkpoints.of(await self.catalog.table(table), index)
+
+    async def write(self, ids: Iterable[int], index: int = 0, table: str = "items") -> None:
+        """Upsert rows into a bucket, whatever their keys hash to."""
+        bucket = await self.bucket(index, table)
+        await bucket.submit(mutations(self.store, table, sample(ids))).wait_durable()
+
+    async def ids(self, index: int = 0) -> list[int]:
+        """The ids of the checkpoints that are on the disk."""
+        return [each.checkpoint_id for each in self.store.checkpoints("items", index)]
+
+    async def acquire(
+        self, lease_id: str, *targets: Target, principal: str = "anna", partial: bool = False
+    ) -> tuple[Lease | None, list[NotLeased]]:
+        """Acquire for anna."""
+        key = LeaseKey(principal, lease_id)
+        return await self.keeping.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)
+
+    async def scan(self, opened: Opened, *, close: bool = True) -> list[int]:
+        """The ids that a scan delivers."""
+        source = opened.scan.source
+        found: list[int] = []
+        while source.end is None:
+            batch = source.take(1 << 20, 1 << 20)
+            if batch is not None:
+                found += batch.rows["id"].to_pylist()
+            elif source.end is None:
+                source.step()
+        if close:
+            opened.scan.close()
+        return sorted(found)
+
+    async def snapshot_ids(self, lease_id: str = "", index: int = 0, principal: str = "anna") -> list[int]:
+        """The ids that a scan of source SNAPSHOT delivers."""
+        query = ScanQuery(table="items", bucket=index)
+        return await self.scan(await self.snapshots.open(query, principal, lease_id))
+
+
+def lease_of(principal: str, lease_id: str) -> LeaseKey:
+    """Names a lease."""
+    return LeaseKey(principal, lease_id)
+
+
+def target(choice: Choice = Choice.NEWEST, *buckets: int, number: int = 0, table: str = "items") -> Target:
+    """A state of table `items`."""
+    return Target(table=table, buckets=buckets, choice=choice, number=number)
+
+
+@asynccontextmanager
+async def open_keeping(
+    store: Store, config: ScannerConfig | None = None, *, wall_s: float = WALL_S
+) -> AsyncIterator[Kept]:
+    """Make the parts, as a server does at its start; nothing happens from time to time.
+
+    Args:
+        store: Stays open.
+        config: Of the server.
+        wall_s: What the wall's clock says now.
+    """
+    config = config or ScannerConfig()
+    run_blocking = inline if isinstance(store, MemoryStore) else in_thread
+    clock = WallClock(lambda: wall_s)
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, run_blocking)
+        keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
+        opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
+        yield Kept(store, catalog, keeping, opener, keeping.snapshot_scans(opener))
+        catalog.close_snapshots()
+        nursery.cancel_scope.cancel()
+
+
+async def churn(kept: Kept, index: int = 0, checkpoints: int = 3) -> None:
+    """Let writes and checkpoints pass over a bucket until nothing unleased is left of what it had."""
+    for number in range(checkpoints):
+        await kept.write([10_000 + number], index)
+        await (await kept.checkpoints(index)).create()

@@ -1,0 +1,334 @@
+"""The five models of a scan as one: through the client, and response by response on the wire.
+
+What binds every model is tested through `Model.scan` and `Wire`; what a model cannot have is a property of `Model`, and
+tests ask for it.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import (
+    ReceivedPage,
+    RowBatch,
+    decode_batch,
+    decode_scan_page,
+    decode_scan_response,
+    decode_schema,
+    decode_session_page,
+    verify_payload,
+)
+from tests.support.scans import SCAN, SCHEMA, SESSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    import scanner
+    import transport
+
+PAGE_PATH: Final = "/weir.v1.Scanner/ScanPage"
+PAGE_BYTES: Final = 5_000
+"""Of a page, and of the credit: a few thousand small rows are many of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One way for rows to travel."""
+
+    name: str
+    mode: str
+    isolated: bool = True
+    """Every row is as of the offset at which the scan was opened."""
+    page_model: pb.PageModel = pb.PAGE_MODEL_UNSPECIFIED
+    resume_every_batches: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def by_pages(self) -> bool:
+        """Whether it goes by `ScanPage`, from tokens that the client keeps."""
+        return self.page_model != pb.PAGE_MODEL_UNSPECIFIED
+
+    @property
+    def pulls(self) -> bool:
+        """Whether each page is asked for."""
+        return self.mode != "push"
+
+    def scan(self, table: scanner.Table, page_bytes: int = PAGE_BYTES) -> scanner.Scan:
+        """A scan of a table by this model, in small pieces."""
+        scan = table.new_scan().with_mode(self.mode).with_page_bytes(page_bytes).with_credit(page_bytes)
+        if self.resume_every_batches is not None:
+            scan = scan.resume_every_batches(self.resume_every_batches)
+        return scan
+
+
+PUSH = Model("push", "push")
+PUSH_RESUMED = Model("push-resumed", "push", resume_every_batches=1)
+"""Cut and resumed by its own client after every single batch."""
+SESSION_MODEL = Model("session", "session")
+TOKEN = Model("token", "token", page_model=pb.PAGE_MODEL_TOKEN)
+CURSOR = Model("cursor", "cursor", isolated=False, page_model=pb.PAGE_MODEL_CURSOR)
+ASOF = Model("asof", "asof", page_model=pb.PAGE_MODEL_ASOF)
+
+FIVE: Final = (PUSH, SESSION_MODEL, TOKEN, CURSOR, ASOF)
+PAGED: Final = (TOKEN, CURSOR, ASOF)
+
+every_model = pytest.mark.parametrize("model", FIVE, ids=str)
+every_scan = pytest.mark.parametrize("model", [*FIVE, PUSH_RESUMED], ids=str)
+pull_models = pytest.mark.parametrize("model", [SESSION_MODEL, *PAGED], ids=str)
+paged_models = pytest.mark.parametrize("model", PAGED, ids=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One response of a scan, whatever the model calls it."""
+
+    ordinal: int
+    ids: tuple[int, ...]
+    message_bytes: int
+    payload_bytes: int
+    log_offset: int | None = None
+    """None: it does not say."""
+    token: bytes = b""
+    """Continues behind it."""
+    more: bool = True
+    rows: int | None = None
+    """Of the whole scan; said at its end."""
+    digest: int | None = None
+
+
+class Wire(abc.ABC):
+    """One scan of one bucket of a table whose key is `id`, asked for piece by piece; checks every checksum.
+
+    Args:
+        client: The connection.
+        query: What to scan.
+        page_bytes: Of each piece.
+    """
+
+    def __init__(self, client: transport.Client, query: pb.ScanQuery, page_bytes: int) -> None:
+        self.client = client
+        self.query = query
+        self.page_bytes = page_bytes
+        self.pages: list[Page] = []
+        self.schema: pa.Schema = SCHEMA
+        """Of the sample table, until the server says one: a later page does not."""
+
+    @property
+    def ids(self) -> list[int]:
+        """Keys received, in order."""
+        return [key for page in self.pages for key in page.ids]
+
+    async def open(self, token: bytes = b"") -> Page:
+        """Begin, or go on from a token."""
+        return self._take(await self._open(token))
+
+    async def next(self) -> Page:
+        """Ask for the next piece."""
+        return self._take(await self._next())
+
+    async def read_all(self) -> None:
+        """Ask for everything that is left."""
+        while self.pages[-1].more:
+            await self.next()
+
+    @abc.abstractmethod
+    async def release(self) -> None:
+        """Let the server free what it keeps, as the model's client does; again is fine."""
+
+    @abc.abstractmethod
+    async def _open(self, token: bytes) -> Page:
+        pass
+
+    @abc.abstractmethod
+    async def _next(self) -> Page:
+        pass
+
+    def _take(self, page: Page) -> Page:
+        self.pages.append(page)
+        return page
+
+    def _ids(self, payload: Any, crc32c: int, count: int) -> tuple[int, ...]:
+        if not count:
+            return ()
+        verify_payload(payload, crc32c)
+        batch = decode_batch(payload, self.schema)
+        assert batch.num_rows == count
+        return tuple(batch.column(batch.schema.get_field_index("id")).to_pylist())
+
+    def _page(self, received: ReceivedPage[Any], token: bytes, log_offset: int | None) -> Page:
+        fields = received.fields
+        if fields.arrow_schema:
+            self.schema = decode_schema(fields.arrow_schema)
+        last = not fields.has_more_results
+        assert fields.HasField("rows") == fields.HasField("digest") == last
+        return Page(
+            ordinal=fields.row_ordinal,
+            ids=self._ids(received.payload, fields.crc32c, fields.row_count),
+            message_bytes=received.message_bytes,
+            payload_bytes=len(received.payload),
+            log_offset=log_offset,
+            token=token,
+            more=not last,
+            rows=fields.rows if last else None,
+            digest=fields.digest if last else None,
+        )
+
+
+class PushWire(Wire):
+    """By push; a piece is asked for with credit."""
+
+    def __init__(
+        self, client: transport.Client, query: pb.ScanQuery, page_bytes: int, stack: AsyncExitStack
+    ) -> None:
+        super().__init__(client, query, page_bytes)
+        self._stack = stack
+        self._limit = 0
+        self.stream: transport.Stream | None = None
+
+    async def _open(self, token: bytes) -> Page:
+        opening = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, query=self.query, resume_token=token)
+        self.stream = await self._stack.enter_async_context(self.client.open_stream(SCAN))
+        await self.stream.send(pb.ScanRequest(open=opening).SerializeToString())
+        started = decode_scan_response(await self.stream.receive())
+        assert isinstance(started, pb.ScanResponse)
+        assert started.WhichOneof("response") == "started"
+        self.schema = decode_schema(started.started.arrow_schema)
+        page = await self._next()
+        assert started.started.row_ordinal == page.ordinal
+        return Page(**{**_fields(page), "log_offset": started.started.log_offset})
+
+    async def _next(self) -> Page:
+        assert self.stream is not None
+        self._limit = sum(page.message_bytes for page in self.pages) + self.page_bytes
+        demand = pb.ScanRequest(demand=pb.Demand(bytes_limit=self._limit))
+        await self.stream.send(demand.SerializeToString())
+        while True:
+            response = decode_scan_response(await self.stream.receive())
+            if isinstance(response, RowBatch):
+                return Page(
+                    ordinal=response.row_ordinal,
+                    ids=self._ids(response.payload, response.crc32c, response.row_count),
+                    message_bytes=response.message_bytes,
+                    payload_bytes=len(response.payload),
+                    token=response.resume_token,
+                )
+            assert not response.HasField("started"), "the scan started twice"
+            if response.HasField("end"):
+                end = response.end
+                await self.stream.send_end()
+                return Page(
+                    end.rows, (), 0, 0, more=False, rows=end.rows, digest=end.digest, token=end.resume_token
+                )
+
+    async def release(self) -> None:
+        """Reset the stream."""
+        if self.stream is not None:
+            self.stream.reset()
+
+
+class SessionWire(Wire):
+    """By session."""
+
+    def __init__(self, client: transport.Client, query: pb.ScanQuery, page_bytes: int) -> None:
+        super().__init__(client, query, page_bytes)
+        self.scanner_id = b""
+        self.sequence = 0
+
+    async def call(self, **fields: object) -> Page:
+        """Any call, not counted."""
+        request = pb.ScanSessionRequest(**{"batch_size_bytes": self.page_bytes, **fields})  # type: ignore[arg-type]
+        received = decode_session_page(await self.client.call(SESSION, request.SerializeToString()))
+        self.scanner_id = received.fields.scanner_id
+        if not request.close:
+            offset = received.fields.log_offset if received.fields.HasField("log_offset") else None
+            return self._page(received, b"", offset)
+        return Page(0, (), 0, 0)
+
+    async def _open(self, token: bytes) -> Page:
+        assert not token, "a session has no tokens"
+        return await self.call(query=self.query)
+
+    async def _next(self) -> Page:
+        page = await self.call(scanner_id=self.scanner_id, call_seq_id=self.sequence + 1)
+        self.sequence += 1
+        return page
+
+    async def release(self) -> None:
+        """Close the session."""
+        await self.call(scanner_id=self.scanner_id, close=True, batch_size_bytes=0)
+
+
+class PagesWire(Wire):
+    """By pages from tokens."""
+
+    def __init__(
+        self, client: transport.Client, query: pb.ScanQuery, page_bytes: int, page_model: pb.PageModel
+    ) -> None:
+        super().__init__(client, query, page_bytes)
+        self._model = page_model
+
+    async def call(self, token: bytes = b"", **fields: object) -> Page:
+        """Any call, not counted."""
+        request = pb.ScanPageRequest(
+            **{
+                "model": self._model,
+                "query": self.query,
+                "resume_token": token,
+                "batch_size_bytes": self.page_bytes,
+                **fields,
+            }  # type: ignore[arg-type]
+        )
+        received = decode_scan_page(await self.client.call(PAGE_PATH, request.SerializeToString()))
+        if request.close:
+            return Page(0, (), 0, 0)
+        return self._page(received, received.fields.resume_token, received.fields.log_offset)
+
+    async def _open(self, token: bytes) -> Page:
+        return await self.call(token)
+
+    async def _next(self) -> Page:
+        return await self.call(self.pages[-1].token)
+
+    async def release(self) -> None:
+        """Let go of what the newest token names."""
+        for token in [page.token for page in self.pages if page.token][-1:]:
+            await self.call(token, close=True, batch_size_bytes=0)
+
+
+def _fields(page: Page) -> dict[str, Any]:
+    return {name: getattr(page, name) for name in Page.__slots__}
+
+
+@asynccontextmanager
+async def open_wire(
+    model: Model,
+    client: transport.Client,
+    query: pb.ScanQuery | None = None,
+    *,
+    page_bytes: int = PAGE_BYTES,
+) -> AsyncIterator[Any]:
+    """A scan by hand; leaving the block resets its stream, if it has one.
+
+    Args:
+        model: How.
+        client: The connection.
+        query: What; None: bucket 0 of the sample table.
+        page_bytes: Of each piece.
+    """
+    query = query or pb.ScanQuery(table="items")
+    async with AsyncExitStack() as stack:
+        if model.by_pages:
+            yield PagesWire(client, query, page_bytes, model.page_model)
+        elif model.pulls:
+            yield SessionWire(client, query, page_bytes)
+        else:
+            yield PushWire(client, query, page_bytes, stack)

@@ -1,0 +1,94 @@
+"""A `ScanOpener` over a store in memory, and its scans read row by row, for tests of the ladder and of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from scanner.catalog import Catalog
+from scanner.config import ScannerConfig
+from scanner.opener import Opened, ScanOpener
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.query import ScanQuery
+from scanner.storage.interface import Mutation
+from scanner.tasks import inline
+from scanner.token_keys import load_token_keys
+from scanner.tokens import MODEL_PUSH, Tokens
+from tests.support.scans import filled_store, mutations, sample
+
+if TYPE_CHECKING:
+    from scanner.buckets import ServedBucket
+    from scanner.sources.kv import KvSource
+    from scanner.storage.memory import MemoryStore
+    from scanner.storage.memory_bucket import MemoryBucket
+
+ROWS = 300
+QUERY = ScanQuery(table="items")
+LIVE = pb.SCAN_SOURCE_LIVE_KV
+CONFIG = ScannerConfig(block_rows_max=50)
+
+
+@dataclass
+class Opening:
+    """An opener over a store in memory with `ROWS` rows."""
+
+    store: MemoryStore
+    catalog: Catalog
+    opener: ScanOpener
+
+    @property
+    def storage(self) -> MemoryBucket:
+        return self.store.bucket("items", 0)
+
+    def write(self, ids: Iterable[int]) -> None:
+        """Change rows, or add them."""
+        self.storage.commit([mutations(self.store, "items", sample(ids))])
+
+    def delete(self, number: int) -> None:
+        """Delete a row."""
+        key = self.store.key_codec("items").encode_batch(sample([number]))[0]
+        self.storage.commit([[Mutation(key, None)]])
+
+    async def served(self) -> ServedBucket:
+        return await self.catalog.bucket(await self.catalog.table("items"), 0)
+
+
+@asynccontextmanager
+async def opening(config: ScannerConfig = CONFIG) -> AsyncIterator[Opening]:
+    """Leaving it checks that no scan and no pin is left."""
+    store = filled_store(ROWS)
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        yield Opening(store, catalog, ScanOpener(catalog, config, Tokens(load_token_keys(store))))
+        assert list(catalog.open_scans()) == []
+        assert all(bucket.pins.oldest() is None for _, _, bucket in catalog.open_buckets())
+        catalog.close_snapshots()
+        assert store.bucket("items", 0).open_iterators == 0
+        nursery.cancel_scope.cancel()
+
+
+def read(source: KvSource, rows: int = 10**9) -> list[int]:
+    """Ids of the next rows, at least `rows` of them if there are so many."""
+    ids: list[int] = []
+    while len(ids) < rows and source.end is None:
+        batch = source.take(1 << 30, min(rows - len(ids), 1 << 20))
+        if batch is None:
+            source.step()
+        else:
+            ids += batch.rows.column("id").to_pylist()
+    return ids
+
+
+def token(opened: Opened) -> bytes:
+    """Where the scan stands."""
+    return opened.token(LIVE, MODEL_PUSH)
+
+
+async def resume(at: Opening, resume_token: bytes, query: ScanQuery = QUERY) -> Opened:
+    """Continue with a token."""
+    state = await at.opener.read_token(resume_token, query, "ann", source=LIVE, model=MODEL_PUSH)
+    return await at.opener.open(query, "ann", log_offset=state.log_offset, position=state.position)

@@ -1,0 +1,49 @@
+"""The responses of a push scan, made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from scanner.digest import checksum
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import encode_batch, encode_row_batch, encode_schema
+
+SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
+DIGEST = 99
+LOG_OFFSET = 17
+
+
+def started(schema: pa.Schema = SCHEMA, log_offset: int = LOG_OFFSET, row_ordinal: int = 0) -> bytes:
+    """The first response of a stream."""
+    message = pb.ScanStarted(
+        arrow_schema=encode_schema(schema), log_offset=log_offset, row_ordinal=row_ordinal
+    )
+    return pb.ScanResponse(started=message).SerializeToString()
+
+
+def rows(
+    ordinal: int,
+    values: Sequence[int],
+    *,
+    token: bytes = b"",
+    crc32c: int | None = None,
+    count: int | None = None,
+) -> bytes:
+    """A batch."""
+    payload = encode_batch(pa.record_batch({"k": list(values)}, schema=SCHEMA))
+    crc32c = checksum(payload) if crc32c is None else crc32c
+    count = len(values) if count is None else count
+    return b"".join(encode_row_batch(ordinal, count, crc32c, payload, token))
+
+
+def heartbeat(token: bytes = b"", state: pb.Heartbeat.State = pb.Heartbeat.STATE_SCANNING) -> bytes:
+    """A heartbeat."""
+    return pb.ScanResponse(heartbeat=pb.Heartbeat(state=state, resume_token=token)).SerializeToString()
+
+
+def end(total: int, reason: pb.ScanEnd.Reason = pb.ScanEnd.REASON_EXHAUSTED, *, token: bytes = b"") -> bytes:
+    """The last response."""
+    message = pb.ScanEnd(reason=reason, rows=total, digest=DIGEST, resume_token=token)
+    return pb.ScanResponse(end=message).SerializeToString()
