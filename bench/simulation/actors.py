@@ -1,0 +1,140 @@
+"""Who acts in a run: writers, scanners, and what strikes the server. Each has dice of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+import scanner
+from bench.simulation.connections import Connections
+from bench.simulation.history import History, WriteRecord
+from bench.simulation.scanners import Scanner
+from bench.simulation.tables import TABLE, Key, Row
+from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
+from scanner.writes import encode_mutations, route
+
+if TYPE_CHECKING:
+    from bench.simulation.model import Model
+    from bench.simulation.network import Network
+    from bench.simulation.serving import Serving
+    from bench.simulation.workload import Workload
+    from scanner.storage.interface import Mutation
+
+SWIZZLE_S_MAX = 3.0
+
+
+class Actors:
+    """Everybody but the server.
+
+    Args:
+        workload: What they do.
+        network: Between them and the server.
+        serving: What strikes strike.
+        history: Told of everything.
+        model: Of the table.
+    """
+
+    def __init__(
+        self, workload: Workload, network: Network, serving: Serving, history: History, model: Model
+    ) -> None:
+        self._workload = workload
+        self._network = network
+        self._serving = serving
+        self._history = history
+        self._model = model
+        self.running: list[str] = []
+        """Who has not come to an end."""
+
+    def load(self) -> None:
+        """Fill the table, before anybody is there."""
+        rows, store = self._workload.rows, self._serving.store
+        for keys in self._workload.initial:
+            routed: dict[int, list[Mutation]] = {}
+            batch = rows.to_arrow(list(rows.make(keys).values()))
+            for mutations in encode_mutations(
+                batch,
+                delete=False,
+                key_codec=store.key_codec(TABLE),
+                row_codec=store.row_codec(TABLE),
+                slice_rows=1_000,
+            ):
+                route(mutations, rows.description.buckets, routed)
+            for bucket, part in sorted(routed.items()):
+                store.bucket(TABLE, bucket).commit([part])
+
+    async def run(self, servers: trio.Nursery) -> None:
+        """Act, until everybody is done.
+
+        Args:
+            servers: Runs the servers that are started again.
+        """
+        async with trio.open_nursery() as nursery:
+            for number, writer in enumerate(self._workload.writers):
+                nursery.start_soon(self._write, f"writer {number}", writer)
+            for number, scans in enumerate(self._workload.scanners):
+                nursery.start_soon(self._scan, f"scanner {number}", scans)
+            nursery.start_soon(self._strike_all, servers)
+
+    @contextmanager
+    def _acting(self, who: str) -> Iterator[tuple[Connections, random.Random]]:
+        dice = self._workload.dice(who)
+        self.running.append(who)
+        yield Connections(who, self._workload, self._network, dice), dice
+        self.running.remove(who)
+
+    async def _scan(self, who: str, task: ScannerTask) -> None:
+        with self._acting(who) as (connections, dice):
+            await Scanner(
+                who, self._workload, connections, self._serving, self._history, self._model, dice
+            ).run(task)
+
+    async def _write(self, who: str, task: WriterTask) -> None:
+        keys = self._workload.rows.keys
+        with self._acting(who) as (connections, dice):
+            async with connections.client() as client:
+                table = await connections.again(lambda: client.table(TABLE))
+                for _ in range(task.writes):
+                    await trio.sleep(dice.uniform(0, task.pause_s))
+                    some = dice.sample(keys, min(len(keys), dice.randint(1, task.keys_max)))
+                    await self._write_once(who, table, some, delete=dice.random() < 0.3)
+
+    async def _write_once(self, who: str, table: scanner.Table, keys: list[Key], *, delete: bool) -> None:
+        source = self._workload.rows
+        rows: dict[Key, Row | None] = dict.fromkeys(keys)
+        try:
+            if delete:
+                result = await table.delete(source.keys_to_arrow(keys))
+            else:
+                rows |= source.make(keys)
+                result = await table.write(source.to_arrow([row for row in rows.values() if row is not None]))
+        except scanner.ScannerError as error:
+            # It may have been applied: the model knows.
+            self._history.add(who, "write_failed", error=type(error).__name__)
+            return
+        ranges = tuple((each.bucket, each.start_offset, each.end_offset) for each in result.ranges)
+        self._history.add(who, "wrote", keys=len(keys), ranges=ranges)
+        self._history.writes.append(WriteRecord(who, rows, ranges))
+
+    async def _strike_all(self, servers: trio.Nursery) -> None:
+        dice = self._workload.dice("strikes")
+        for strike in self._workload.strikes:
+            await trio.sleep_until(strike.at_s)
+            await self._strike(strike, dice, servers)
+
+    async def _strike(self, strike: Strike, dice: random.Random, servers: trio.Nursery) -> None:
+        match strike.kind:
+            case StrikeKind.KILL | StrikeKind.DRAIN:
+                await (self._serving.kill() if strike.kind is StrikeKind.KILL else self._serving.drain())
+                await trio.sleep(strike.down_s)
+                await self._serving.start(servers)
+            case StrikeKind.TRUNCATE:
+                self._serving.truncate(strike.bucket, strike.keep)
+            case StrikeKind.EMPTY_REGISTRY:
+                self._serving.empty_registry()
+            case StrikeKind.SWIZZLE:
+                self._history.add("network", "swizzled")
+                self._network.swizzle(dice, SWIZZLE_S_MAX)

@@ -1,0 +1,130 @@
+"""What happened in a run, in order: one list of events, and its fingerprint.
+
+An event says when (virtual seconds), who, what, and the facts of it, as plain values: two runs of one seed have equal
+lists, and so equal fingerprints, in whatever process. Rows are told by their number and a checksum; the rows themselves
+are kept beside, with the scans (`ScanRecord`), for those who judge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from bench.simulation.network import Fault
+
+if TYPE_CHECKING:
+    from bench.simulation.tables import Row, Rows
+    from bench.simulation.workload import ScanTask
+    from scanner import ScannerError
+
+
+DISTURBING: Final = frozenset({*(fault.value for fault in Fault), "killed", "draining", "swizzled"})
+"""Events after which a connection, or what the server kept for it, may be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened."""
+
+    at_s: float
+    """Virtual seconds since the start of the run."""
+    who: str
+    what: str
+    facts: tuple[tuple[str, object], ...]
+
+    def __str__(self) -> str:
+        facts = " ".join(f"{name}={value}" for name, value in self.facts)
+        return f"{self.at_s:11.6f}  {self.who:<12} {self.what:<16} {facts}".rstrip()
+
+
+class History:
+    """The events of a run, and the scans and writes in it that can be judged."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.counts: Counter[str] = Counter()
+        """Events by what they are; what the reports call coverage."""
+        self._struck: Counter[str] = Counter()
+        self.scans: list[ScanRecord] = []
+        self.writes: list[WriteRecord] = []
+        self.left: dict[str, int] = {}
+        """What was still held at the end, by kind; should be zeros."""
+        self.logged: list[str] = []
+        """What the server or a client logged as an error."""
+        self.stuck: list[str] = []
+        """Who did not come to an end in time."""
+
+    def add(self, who: str, what: str, **facts: object) -> None:
+        """Record an event, now."""
+        self.events.append(Event(round(trio.current_time(), 9), who, what, tuple(facts.items())))
+        self.counts[what] += 1
+        self._struck[who] += what in DISTURBING
+
+    def disturbances(self, who: str) -> int:
+        """How often something has struck that can cut off what somebody is doing."""
+        return sum(self._struck[each] for each in (who, "server", "network"))
+
+    def fingerprint(self) -> str:
+        """Of everything that happened; equal for equal histories."""
+        digest = hashlib.sha256()
+        for event in self.events:
+            digest.update(repr((event.at_s, event.who, event.what, event.facts)).encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """An acknowledged write."""
+
+    who: str
+    rows: Mapping[tuple[object, ...], tuple[object, ...] | None]
+    """What each key holds afterwards, as the writer meant it; None: nothing."""
+    ranges: tuple[tuple[int, int, int], ...]
+    """(bucket, start, end) of its changes."""
+
+
+@dataclass(slots=True)
+class BucketRecord:
+    """What a consumer was told of one bucket's scan."""
+
+    log_offset: int | None = None
+    digest: int | None = None
+    """None unless the scan came to its end."""
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class ScanRecord:
+    """One scan, as its consumer saw it."""
+
+    who: str
+    task: ScanTask
+    opened_at_s: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+    """What was delivered, in the order of arrival; a row that came again when an old token was used counts once."""
+    buckets: dict[int, BucketRecord] = field(default_factory=dict)
+    promised: Mapping[int, int] = field(default_factory=dict)
+    """The log offsets, by bucket, that it was told it would show."""
+    resumes: int = 0
+    """How often it went on after a cut."""
+    overrun_bytes: int = 0
+    """The furthest that the product's client saw the server go past the credit."""
+    found: list[tuple[str, str]] = field(default_factory=list)
+    """What its consumer saw to be wrong at once: the name of the validator, and a sentence."""
+    ended: bool = False
+    """It came to its explicit end."""
+    left: bool = False
+    """Its consumer left it."""
+    error: ScannerError | None = None
+    excused: bool = False
+    """Something happened that may cause this error."""
+    closed_at_s: float = 0.0
+
+    def columns(self, rows: Rows) -> tuple[str, ...]:
+        """The columns of what was delivered."""
+        return self.task.columns or tuple(rows.schema.names)

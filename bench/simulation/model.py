@@ -1,0 +1,177 @@
+"""What a table is at every log offset, from the commits that storage was given: the measure of every scan.
+
+The model knows nothing of scans, snapshots, overlays and tokens: it is told of each commit as it is made, and folds
+them, one after another, into dicts. `RecordingStore` is the in-memory store with somebody who listens in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
+from scanner.storage.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Mutation
+    from scanner.storage.memory import MemoryDisk
+    from scanner.storage.memory_bucket import MemoryBucket
+
+OnCommit = Callable[[int, int, int, "Sequence[Mutation]"], None]
+"""Told bucket, start, end and mutations of every group that was committed."""
+
+
+class RecordingStore(MemoryStore):
+    """A store that tells of every commit.
+
+    Args:
+        on_commit: Told at once.
+        clock: See `MemoryStore`.
+        disk: What outlives the store.
+    """
+
+    def __init__(self, on_commit: OnCommit, clock: Callable[[], int], disk: MemoryDisk) -> None:
+        super().__init__(clock, disk)
+        self._on_commit = on_commit
+
+    def bucket(self, name: str, index: int) -> MemoryBucket:
+        """The bucket, with somebody who listens in; what is opened of it is the real thing."""
+        return cast("MemoryBucket", _RecordingBucket(super().bucket(name, index), index, self._on_commit))
+
+
+class _RecordingBucket:
+    def __init__(self, bucket: MemoryBucket, index: int, on_commit: OnCommit) -> None:
+        self._bucket = bucket
+        self._index = index
+        self._on_commit = on_commit
+
+    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
+        ranges = self._bucket.commit(groups)
+        for group, (start, end) in zip(groups, ranges, strict=True):
+            self._on_commit(self._index, start, end, group)
+        return ranges
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bucket, name)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One row of one state."""
+
+    key: Key
+    cells: Row
+    """All columns."""
+    stored: bytes
+
+
+@dataclass(slots=True)
+class _Commit:
+    start: int
+    end: int
+    at_s: float
+    mutations: list[Mutation]
+
+
+@dataclass
+class Model:
+    """Every state of every bucket.
+
+    Args:
+        rows: Of the table.
+        decode: Stored rows to a batch of all columns.
+    """
+
+    rows: Rows
+    decode: Callable[[Sequence[bytes]], Any]
+    _commits: dict[int, list[_Commit]] = field(default_factory=dict)
+    _decoded: dict[bytes, Row] = field(default_factory=dict)
+    _states: dict[tuple[int, int], list[ModelRow]] = field(default_factory=dict)
+    _ever: dict[int, list[ModelRow]] = field(default_factory=dict)
+    _by_tag: dict[object, ModelRow] = field(default_factory=dict)
+    _buckets: dict[Key, int] = field(default_factory=dict)
+
+    def commit(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], at_s: float) -> None:
+        """Be told of a commit, at a time."""
+        self._commits.setdefault(bucket, []).append(_Commit(start, end, at_s, list(mutations)))
+
+    def offsets(self, bucket: int) -> list[int]:
+        """The log offsets that are states: not in the middle of a commit."""
+        return [0, *(commit.end for commit in self._commits.get(bucket, []))]
+
+    def state(self, bucket: int, offset: int) -> list[ModelRow]:
+        """A bucket as of an offset, in primary key order."""
+        known = self._states.get((bucket, offset))
+        if known is None:
+            latest: dict[bytes, bytes | None] = {}
+            for commit in self._commits.get(bucket, []):
+                if commit.end > offset:
+                    break
+                latest.update(commit.mutations)
+            known = self._states[bucket, offset] = sorted(
+                self._model_rows([row for row in latest.values() if row is not None]), key=lambda row: row.key
+            )
+        return known
+
+    def matching(
+        self, bucket: int, offset: int, filter_: Sequence[Comparison], start: Key | None, end: Key | None
+    ) -> list[ModelRow]:
+        """The rows of a state that are in a key range and fulfil a filter."""
+        positions = [self.rows.schema.get_field_index(each.column) for each in filter_]
+        return [
+            row
+            for row in self.in_range(bucket, offset, start, end)
+            if all(each.holds(row.cells[at]) for each, at in zip(filter_, positions, strict=True))
+        ]
+
+    def in_range(self, bucket: int, offset: int, start: Key | None, end: Key | None) -> list[ModelRow]:
+        """The rows of a state that are in a key range."""
+        return [
+            row
+            for row in self.state(bucket, offset)
+            if (start is None or row.key[: len(start)] >= start)
+            and (end is None or row.key[: len(end)] < end)
+        ]
+
+    def ever(self, bucket: int) -> list[ModelRow]:
+        """Every row that a bucket ever held, once for each time it was written. Once the run is over."""
+        self._index()
+        return self._ever.get(bucket, [])
+
+    def bucket_of(self, key: Key) -> int | None:
+        """The bucket of a key, if it was ever written. Once the run is over."""
+        self._index()
+        return self._buckets.get(key)
+
+    def key_of_tag(self, tag: object) -> Key | None:
+        """The key of the row with this tag, if there ever was one. Once the run is over."""
+        self._index()
+        row = self._by_tag.get(tag)
+        return None if row is None else row.key
+
+    def offsets_between(self, bucket: int, start_s: float, end_s: float) -> tuple[int, int]:
+        """The log's end at two times."""
+        commits = self._commits.get(bucket, [])
+        return (
+            max((each.end for each in commits if each.at_s < start_s), default=0),
+            max((each.end for each in commits if each.at_s <= end_s), default=0),
+        )
+
+    def _index(self) -> None:
+        if self._ever:
+            return
+        tag = self.rows.schema.get_field_index("tag")
+        for bucket, commits in self._commits.items():
+            stored = [each.row for commit in commits for each in commit.mutations if each.row is not None]
+            self._ever[bucket] = self._model_rows(stored)
+            for row in self._ever[bucket]:
+                self._by_tag[row.cells[tag]] = row
+                self._buckets[row.key] = bucket
+
+    def _model_rows(self, stored: Sequence[bytes]) -> list[ModelRow]:
+        missing = [row for row in stored if row not in self._decoded]
+        if missing:
+            self._decoded.update(zip(missing, rows_of(self.decode(missing)), strict=True))
+        width = len(self.rows.key_columns)
+        return [ModelRow(cells[:width], cells, row) for row in stored for cells in (self._decoded[row],)]

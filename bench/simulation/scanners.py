@@ -1,0 +1,142 @@
+"""Scanners: each makes its scans, one after the other or all at once over one client, and tells how they ended."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+import scanner
+from bench.simulation.excuses import excuse
+from bench.simulation.history import History, ScanRecord
+from bench.simulation.product_scan import ProductScan
+from bench.simulation.raw_scan import RawScan
+from bench.simulation.scan_queries import query_of
+from bench.simulation.tables import TABLE
+from bench.simulation.workload import Client, ScannerTask, ScanTask, State
+
+if TYPE_CHECKING:
+    from bench.simulation.connections import Connections
+    from bench.simulation.model import Model
+    from bench.simulation.serving import Serving
+    from bench.simulation.workload import Workload
+
+CHECKPOINT_CHANCE = 0.8
+"""That who scans a checkpoint makes one before."""
+LEASE_S = 120.0
+"""Longer than anything here keeps a client from renewing."""
+
+
+class Scanner:
+    """One of those who scan.
+
+    Args:
+        who: For the history.
+        workload: Of the run.
+        connections: Its way to the server.
+        serving: Knows how far back the logs reach.
+        history: Told of everything.
+        model: Knows which offsets there are to scan as of.
+        dice: Of this scanner.
+    """
+
+    def __init__(
+        self,
+        who: str,
+        workload: Workload,
+        connections: Connections,
+        serving: Serving,
+        history: History,
+        model: Model,
+        dice: random.Random,
+    ) -> None:
+        self._who = who
+        self._workload = workload
+        self._connections = connections
+        self._serving = serving
+        self._history = history
+        self._model = model
+        self._dice = dice
+
+    async def run(self, task: ScannerTask) -> None:
+        """Make all scans."""
+        if not task.at_once:
+            for each in task.scans:
+                await trio.sleep(each.after_s)
+                await self._scan(each, None)
+            return
+        async with self._connections.client() as client, trio.open_nursery() as nursery:
+            for each in task.scans:
+                nursery.start_soon(self._scan, each, client)
+
+    async def _scan(self, task: ScanTask, client: scanner.Client | None) -> None:
+        record, history = ScanRecord(self._who, task, trio.current_time()), self._history
+        if task.state is State.PAST:
+            record.promised = self._earlier()
+        history.scans.append(record)
+        history.add(
+            record.who, "scans", mode=task.mode.value, client=task.client.value, state=task.state.value
+        )
+        disturbances = history.disturbances(self._who)
+        try:
+            await self._scan_by(record, client)
+        except scanner.ScannerError as error:
+            record.error = error
+        record.closed_at_s = trio.current_time()
+        if record.error is not None:
+            disturbed = history.disturbances(self._who) > disturbances
+            record.excused = excuse(record, self._workload, self._serving, disturbed=disturbed)
+        self._tell_end(record)
+
+    async def _scan_by(self, record: ScanRecord, client: scanner.Client | None) -> None:
+        if record.task.state is State.CHECKPOINT and self._dice.random() < CHECKPOINT_CHANCE:
+            async with self._connections.client() as admin:
+                await self._connections.again(lambda: admin.checkpoint(TABLE))
+        if record.task.client is Client.RAW:
+            query = query_of(self._workload.rows.description, record.task)
+            config = self._workload.transport_config
+            await RawScan(record, self._history, self._dice, self._connections.dial, query, config).run()
+        elif client is not None:
+            await self._scan_product(record, client)
+        else:
+            async with self._connections.client() as own:
+                await self._scan_product(record, own)
+
+    async def _scan_product(self, record: ScanRecord, client: scanner.Client) -> None:
+        table = await self._connections.again(lambda: client.table(TABLE))
+        if record.task.state is not State.LEASE:
+            await ProductScan(record, self._history).run(table)
+            return
+        target = scanner.LeaseTarget(TABLE, state=self._dice.choice(tuple(scanner.LeaseState)))
+        lease = await self._connections.again(lambda: client.acquire_lease(target, ttl_s=LEASE_S))
+        async with lease:
+            record.promised = {each.bucket: each.log_offset for each in lease.buckets}
+            self._history.add(record.who, "leased", offsets=tuple(record.promised.items()))
+            await trio.sleep(self._dice.choice((0.0, 1.0)))
+            await ProductScan(record, self._history, lease).run(table)
+
+    def _earlier(self) -> Mapping[int, int]:
+        """A state of each bucket's past that the log still reaches back to."""
+        as_of = {}
+        for bucket in range(self._workload.rows.description.buckets):
+            start = self._serving.log_start(bucket)
+            known = [offset for offset in self._model.offsets(bucket) if offset >= start]
+            as_of[bucket] = self._dice.choice(known or [start])
+        return as_of
+
+    def _tell_end(self, record: ScanRecord) -> None:
+        what = "ended" if record.ended else "left" if record.left else "failed"
+        error = None if record.error is None else type(record.error).__name__
+        offsets = {bucket: told.log_offset for bucket, told in record.buckets.items()}
+        rows, history = len(record.rows), self._history
+        history.add(record.who, what, rows=rows, offsets=offsets, resumes=record.resumes, error=error)
+        if record.ended:
+            who = "raw" if record.task.client is Client.RAW else record.task.mode.value
+            history.counts[f"ended {who}"] += 1
+            history.counts[f"ended as of {record.task.state.value}"] += 1
+            history.counts["ended after resumes"] += bool(record.resumes)
+        if error is not None:
+            history.counts[f"error {error}"] += 1
+        history.counts["resumes by clients"] += record.resumes

@@ -1,0 +1,177 @@
+"""The server of a run: started on a disk in memory, killed, drained and started again, over one network.
+
+A kill is the end of a process as others see it: every connection is reset at once, nothing is said. What the server's
+tasks still do while they are cancelled reaches nobody, and what they leave open is found out: it counts as held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from bench.simulation.model import RecordingStore
+from bench.simulation.tables import TABLE
+from scanner.clock import WallClock
+from scanner.server import Server, open_server
+from scanner.storage.memory import MemoryDisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bench.simulation.history import History
+    from bench.simulation.model import OnCommit
+    from bench.simulation.network import Network
+    from bench.simulation.workload import Workload
+    from scanner.buckets import ServedBucket
+
+_Result = TypeVar("_Result")
+EPOCH_US = 1_700_000_000_000_000
+"""Time of the virtual clock's zero, for commit timestamps."""
+
+
+def clock_us() -> int:
+    """Microseconds since 1970, by the virtual clock."""
+    return EPOCH_US + round(trio.current_time() * 1e6)
+
+
+class Serving:
+    """The server's life.
+
+    Args:
+        workload: Its configuration.
+        network: Where it listens.
+        history: Told of starts and ends.
+        on_commit: Told of every commit.
+    """
+
+    def __init__(self, workload: Workload, network: Network, history: History, on_commit: OnCommit) -> None:
+        self._workload = workload
+        self._network = network
+        self._history = history
+        self._on_commit = on_commit
+        self._storage = workload.dice("storage")
+        self.cut_by_force: Counter[int] = Counter()
+        """Where each bucket's log was cut off whoever needed it."""
+        self._disk = MemoryDisk()
+        self._ended = trio.Event()
+        self._scope = trio.CancelScope()
+        self.server: Server | None = None
+        """None while nobody answers."""
+        self.store = self._open_store()
+        """Over the same disk for the whole run; opened anew for each server."""
+
+    def _open_store(self) -> RecordingStore:
+        return RecordingStore(self._on_commit, clock_us, self._disk)
+
+    async def start(self, nursery: trio.Nursery) -> None:
+        """Serve; returns when connections are taken."""
+        self._scope, self._ended = trio.CancelScope(), trio.Event()
+        await nursery.start(self._serve)
+
+    async def _serve(self, task_status: trio.TaskStatus[None]) -> None:
+        listener = self._network.listen()
+        try:
+            with self._scope:
+                async with open_server(
+                    self.store,
+                    config=self._workload.server_config,
+                    transport_config=self._workload.transport_config,
+                    listener=listener,
+                    run_blocking=self._run_as_in_thread,
+                    clock=WallClock(lambda: EPOCH_US / 1e6 + trio.current_time()),
+                ) as self.server:
+                    self._history.add("server", "started")
+                    task_status.started()
+                    await trio.sleep_forever()
+        finally:
+            self.server = None
+            self._ended.set()
+
+    async def _run_as_in_thread(self, function: Callable[[], _Result]) -> _Result:
+        """Take time for what storage does, as a thread would: others run before it, and before it is known."""
+        longest = self._workload.storage_s_max
+        # What a thread has begun it finishes.
+        with trio.CancelScope(shield=True):
+            await trio.sleep(self._storage.uniform(0, longest))
+            result = function()
+            await trio.sleep(self._storage.uniform(0, longest))
+        return result
+
+    async def kill(self, what: str = "killed") -> None:
+        """End it from one moment to the next; returns when all its tasks are gone.
+
+        Args:
+            what: As the history calls it.
+        """
+        self._history.add("server", what)
+        self._network.reset_all()
+        await self._end()
+
+    async def drain(self) -> None:
+        """End it in good order, as SIGTERM does."""
+        assert self.server is not None
+        self._history.add("server", "draining")
+        in_time = await self.server.drain()
+        self._history.add("server", "drained", in_time=in_time)
+        await self._end()
+
+    async def _end(self) -> None:
+        assert self.server is not None
+        activity = self.server.statistics().activity
+        self._history.counts["parks"] += activity.scans_parked
+        for rung, count in activity.scans_resumed.items():
+            self._history.counts[f"resumed from {rung}"] += count
+        self._scope.cancel()
+        await self._ended.wait()
+        left = self.iterators_open()
+        if left:
+            self._history.left["iterators after the server's end"] = left
+        self.store.close()
+        self.store = self._open_store()
+
+    def held(self) -> dict[str, int]:
+        """What the running server holds for others, by kind."""
+        assert self.server is not None
+        now = self.server.statistics()
+        return {
+            "connections": now.transport.connections,
+            "streams": now.transport.streams,
+            "bytes buffered": now.transport.buffered_bytes + now.transport.unsent_bytes,
+            "push scans": now.push_scans_open,
+            "parked scans": now.scans_parked,
+            "sessions": now.sessions_open,
+            "iterators": now.iterators_open,
+            "snapshots": now.snapshots_open,
+            "pins": sum(len(bucket.pins) for bucket in self._served_buckets()),
+            "iterators in storage": self.iterators_open(),
+        }
+
+    def empty_registry(self) -> None:
+        """Close every snapshot that only lingers."""
+        for bucket in self._served_buckets():
+            bucket.snapshots.clear()
+        self._history.add("server", "emptied")
+
+    def _served_buckets(self) -> list[ServedBucket]:
+        assert self.server is not None
+        tables = self.server._services.catalog._tables.values()
+        return [bucket for table in tables for bucket in table.buckets.values()]
+
+    def iterators_open(self) -> int:
+        """Iterators and snapshots that storage knows to be open, whatever the server believes."""
+        buckets = self._workload.rows.description.buckets
+        return sum(self.store.bucket(TABLE, index).open_iterators for index in range(buckets))
+
+    def truncate(self, bucket: int, keep: float) -> None:
+        """Drop the oldest changes of a bucket, down to a part of what there is."""
+        log = self.store.bucket(TABLE, bucket)
+        offset = log.log_end - int((log.log_end - log.log_start) * keep)
+        log.truncate_log(offset)
+        self.cut_by_force[bucket] = log.log_start
+        self._history.add("server", "truncated", bucket=bucket, log_start=log.log_start)
+
+    def log_start(self, bucket: int) -> int:
+        """The oldest offset that the log still has."""
+        return self.store.bucket(TABLE, bucket).log_start

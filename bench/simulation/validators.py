@@ -1,0 +1,270 @@
+"""Judgements over the history of a run, each by its name. They know the model and what consumers saw, and no code.
+
+    isolated   every row is one that its bucket held as of the scan's one log offset, which is a whole state
+    complete   no row of that state is missing: none before the last one delivered, none at all at the end of the scan
+    unique     no row twice
+    ordered    the rows of a bucket come in primary key order
+    bounded    what is sent past the credit is at most one row's message
+    resumable  digest and rows equal the model as of that offset, however often the scan was cut; a row that is asked
+               for again is the same
+    released   at the end nothing is open
+    durable    what was acknowledged is in the log, as it was meant
+    justified  an error had a cause that may cause it
+    foreseen   nothing is logged as an error
+    live       everybody comes to an end
+
+`cursor` has a snapshot for each page, so it is not held to be isolated: its rows must have existed while it ran, and
+those that did not change meanwhile must be there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scanner import ScanMode
+from scanner.digest import checksum
+
+if TYPE_CHECKING:
+    from bench.simulation.history import History, ScanRecord, WriteRecord
+    from bench.simulation.model import Model, ModelRow
+    from bench.simulation.tables import Key, Row
+
+ROW_MESSAGE_OVERHEAD_BYTES: Final = 2_500
+"""At most what a batch of one row is longer than its stored row: fields, token with the key, Arrow's envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that must not be."""
+
+    validator: str
+    who: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.validator}: {self.who}: {self.detail}"
+
+
+def judge(history: History, model: Model) -> list[Violation]:
+    """All violations of a run."""
+    scans = _Scans(model)
+    found = [found for scan in history.scans for found in scans.judge(scan)]
+    history.counts["torn cursors"] += scans.torn_cursors
+    return [
+        *found,
+        *(found for write in history.writes for found in _durable(write, model)),
+        *(
+            Violation("released", "server", f"{count} {what} left")
+            for what, count in history.left.items()
+            if count
+        ),
+        *(Violation("foreseen", "log", message) for message in history.logged),
+        *(Violation("live", who, "did not come to an end") for who in history.stuck),
+    ]
+
+
+def _durable(write: WriteRecord, model: Model) -> Iterator[Violation]:
+    for bucket, _, end in write.ranges:
+        state = {row.key: row.cells for row in model.state(bucket, end)}
+        for key, row in write.rows.items():
+            if model.bucket_of(key) == bucket and state.get(key) != row:
+                found = f"bucket {bucket} has {state.get(key)} at {end}, acknowledged was {row}"
+                yield Violation("durable", write.who, found)
+
+
+class _Scans:
+    """Judges scans.
+
+    Args:
+        model: Of the run.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.torn_cursors = 0
+        """Scans of model `cursor` that showed no single state: what it cannot promise, and here is seen not to."""
+
+    def judge(self, scan: ScanRecord) -> Iterator[Violation]:
+        """All that is wrong with one scan."""
+        for name, detail in (*scan.found, *self._judge_rows(scan), *self._bounded(scan)):
+            yield Violation(name, scan.who, f"{detail} ({_describe(scan)})")
+        if scan.error is not None and not scan.excused:
+            what = f"{type(scan.error).__name__}: {scan.error} ({_describe(scan)})"
+            yield Violation("justified", scan.who, what)
+
+    def _judge_rows(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
+        parts = self._parts(scan)
+        if parts is None:
+            yield "isolated", "a row is of no bucket: nobody wrote such a key or tag"
+            return
+        total = 0
+        for bucket, told in scan.buckets.items():
+            rows = parts.pop(bucket, [])
+            if told.log_offset is None:
+                if rows or (scan.ended and scan.task.row_limit is None):
+                    yield "isolated", f"bucket {bucket} was scanned, and at no log offset"
+                continue
+            if scan.task.mode is ScanMode.CURSOR:
+                yield from self._cursor(scan, bucket, rows)
+                continue
+            if scan.promised.get(bucket, told.log_offset) != told.log_offset:
+                yield "isolated", f"bucket {bucket} was promised as of {scan.promised[bucket]}"
+            if told.log_offset not in self._model.offsets(bucket):
+                yield "isolated", f"bucket {bucket}: log offset {told.log_offset} is inside a commit"
+                continue
+            total += len(self._expected(scan, bucket, told.log_offset))
+            yield from self._bucket(scan, bucket, told.log_offset, rows)
+        if parts:
+            yield "isolated", f"rows of buckets {sorted(parts)}, which were not scanned"
+        limit = scan.task.row_limit
+        if not scan.ended or limit is None or scan.task.mode is ScanMode.CURSOR:
+            return
+        # At the limit a scan is over, whatever buckets have not said yet what they have.
+        if len(scan.rows) > limit or (len(scan.rows) < limit and len(scan.rows) != total):
+            yield "complete", f"{len(scan.rows)} rows, asked for {limit} of {total}"
+
+    def _parts(self, scan: ScanRecord) -> dict[int, list[Row]] | None:
+        """The rows of each bucket, in order of arrival; None if one has none."""
+        if len(scan.buckets) == 1:
+            return {next(iter(scan.buckets)): scan.rows}
+        parts: dict[int, list[Row]] = {}
+        identify = self._identifier(scan)
+        for row in scan.rows:
+            key = identify(row)
+            if key is None:
+                return None
+            bucket = self._model.bucket_of(key)
+            if bucket is None:
+                return None
+            parts.setdefault(bucket, []).append(row)
+        return parts
+
+    def _identifier(self, scan: ScanRecord) -> Callable[[Row], Key | None]:
+        """Tells a delivered row's key, from its key columns or its tag."""
+        columns = scan.columns(self._model.rows)
+        names = self._model.rows.key_columns
+        if set(names) <= set(columns):
+            at = [columns.index(name) for name in names]
+            return lambda row: tuple(row[position] for position in at)
+        tag = columns.index("tag")
+        return lambda row: self._model.key_of_tag(row[tag])
+
+    def _expected(self, scan: ScanRecord, bucket: int, offset: int) -> list[ModelRow]:
+        task = scan.task
+        return self._model.matching(bucket, offset, task.filter, task.start, task.end)
+
+    def _bucket(
+        self, scan: ScanRecord, bucket: int, offset: int, rows: list[Row]
+    ) -> Iterator[tuple[str, str]]:
+        expected = self._expected(scan, bucket, offset)
+        wanted = self._projected(scan, expected)
+        where = f"bucket {bucket} as of {offset}"
+        wrong = False
+        if rows != wanted[: len(rows)]:
+            wrong = True
+            yield from self._differences(scan, wanted, rows, where)
+        elif scan.ended and scan.task.row_limit is None and len(rows) < len(wanted):
+            wrong = True
+            yield "complete", f"{where}: {len(rows)} of {len(wanted)} rows, and the end"
+        if wrong and scan.resumes:
+            yield "resumable", f"{where}: after {scan.resumes} resumes the rows are not those of the model"
+        if not wrong:
+            yield from self._digest(scan, bucket, offset, expected, rows, where)
+
+    def _projected(self, scan: ScanRecord, expected: list[ModelRow]) -> list[Row]:
+        at = [self._model.rows.schema.get_field_index(name) for name in scan.columns(self._model.rows)]
+        return [tuple(row.cells[position] for position in at) for row in expected]
+
+    def _differences(
+        self, scan: ScanRecord, wanted: list[Row], rows: list[Row], where: str
+    ) -> Iterator[tuple[str, str]]:
+        place = {row: at for at, row in enumerate(wanted)}
+        foreign = [row for row in rows if row not in place]
+        if foreign:
+            yield "isolated", f"{where}: {len(foreign)} rows are not of this state, the first {foreign[0]}"
+        keys = Counter(map(self._identifier(scan), rows))
+        twice = [key for key, count in keys.items() if count > 1]
+        if twice:
+            yield "unique", f"{where}: {len(twice)} rows came twice, the first {twice[0]}"
+        places = [place[row] for row in rows if row in place]
+        if any(later < earlier for earlier, later in itertools.pairwise(places)):
+            yield "ordered", f"{where}: rows are out of order"
+        until = len(wanted) if scan.ended and scan.task.row_limit is None else max(places, default=-1) + 1
+        missing = set(range(until)) - set(places)
+        if missing:
+            yield (
+                "complete",
+                f"{where}: {len(missing)} of {until} rows are missing, the first {wanted[min(missing)]}",
+            )
+
+    def _digest(
+        self,
+        scan: ScanRecord,
+        bucket: int,
+        offset: int,
+        expected: list[ModelRow],
+        rows: list[Row],
+        where: str,
+    ) -> Iterator[tuple[str, str]]:
+        told = scan.buckets[bucket]
+        if told.digest is None:
+            return
+        if told.reason == "LIMIT":
+            # The scan of this bucket ended at the limit, of which a table scan may deliver a part.
+            limit = scan.task.row_limit or 0
+            last = expected[limit - 1].key if limit else None
+        else:
+            last = None
+        covered = self._model.in_range(bucket, offset, scan.task.start, scan.task.end)
+        if told.reason == "LIMIT":
+            covered = [] if last is None else [row for row in covered if row.key <= last]
+        digest = checksum(b"".join(row.stored for row in covered))
+        if digest != told.digest:
+            yield "resumable", f"{where}: digest {told.digest:#x}, must be {digest:#x} ({told.reason})"
+
+    def _bounded(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
+        if not scan.overrun_bytes:
+            return
+        states = [self._model.ever(bucket) for bucket in scan.buckets]
+        longest = max((len(row.stored) for rows in states for row in rows), default=0)
+        if scan.overrun_bytes > longest + ROW_MESSAGE_OVERHEAD_BYTES:
+            yield "bounded", f"{scan.overrun_bytes} bytes past the credit; the longest row has {longest}"
+
+    def _cursor(self, scan: ScanRecord, bucket: int, rows: list[Row]) -> Iterator[tuple[str, str]]:
+        first, last = self._model.offsets_between(bucket, scan.opened_at_s, scan.closed_at_s)
+        states = [
+            self._projected(scan, self._expected(scan, bucket, offset))
+            for offset in self._model.offsets(bucket)
+            if first <= offset <= last
+        ]
+        where = f"bucket {bucket} from {first} to {last}"
+        if scan.ended and scan.task.row_limit is None and rows not in states:
+            self.torn_cursors += 1
+        existed = {row for state in states for row in state}
+        foreign = [row for row in rows if row not in existed]
+        if foreign:
+            yield "isolated", f"{where}: {len(foreign)} rows never existed meanwhile, the first {foreign[0]}"
+        identify = self._identifier(scan)
+        keys = [identify(row) for row in rows]
+        if len(set(keys)) < len(keys):
+            yield "unique", f"{where}: {len(keys) - len(set(keys))} rows came twice"
+        if any(later < earlier for earlier, later in itertools.pairwise(keys)):  # type: ignore[operator]
+            yield "ordered", f"{where}: rows are out of order"
+        if scan.ended and scan.task.row_limit is None:
+            missing = set.intersection(*map(set, states)) - set(rows)
+            if missing:
+                yield "complete", f"{where}: {len(missing)} rows that did not change are missing"
+
+
+def _describe(scan: ScanRecord) -> str:
+    task = scan.task
+    offsets: Mapping[int, int | None] = {bucket: told.log_offset for bucket, told in scan.buckets.items()}
+    state = "ended" if scan.ended else "left" if scan.left else "failed"
+    return (
+        f"{task.client.value} {task.mode.value}, {state}, offsets {offsets}, {len(scan.rows)} rows,"
+        f" {scan.resumes} resumes"
+    )

@@ -1,0 +1,194 @@
+"""One run: a server, its network, writers, scanners and strikes, in one seeded trio run on a virtual clock.
+
+Determinism, and where it comes from:
+
+1. Time is a `MockClock` that jumps: nothing ever waits for real.
+2. trio runs its tasks in the order of its own dice, which are seeded (the switch that Hypothesis uses).
+3. Everything else that is random is dice of the seed (`Workload.dice`), the secrets that the server makes included.
+4. No threads, no sockets, no disk but the overlay's spill files; the store is in memory and does not block. The cyclic
+   garbage collector is held back meanwhile: what it finalizes, and when, depends on everything that ran before.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+import trio.testing
+
+from bench.simulation.actors import Actors
+from bench.simulation.history import History
+from bench.simulation.model import Model
+from bench.simulation.network import Connection, Fault, Network
+from bench.simulation.serving import Serving
+from bench.simulation.tables import TABLE
+from bench.simulation.validators import Violation, judge
+from bench.simulation.workload import Workload
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Mutation
+
+PATIENCE_S = 600.0
+"""Virtual time within which everybody comes to an end."""
+QUIET_S = 300.0
+"""Virtual time that a server has to let go of everything: keepalive, lingering, times to live included."""
+QUIET_POLL_S = 0.5
+STEPS_MAX = 200_000
+"""Steps of tasks in one run; some thousands are usual, and some ten thousand where somebody polls a silent server."""
+LOGGERS = ("scanner", "weir")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run was."""
+
+    seed: int
+    history: History
+    violations: list[Violation]
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal runs."""
+        return self.history.fingerprint()
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one seed and judge it.
+
+    Args:
+        seed: Decides everything.
+
+    Raises:
+        Exception: Something failed that is neither a scan nor a write: the run itself is broken.
+    """
+    with _deterministic(seed), _logged_errors() as logged:
+        world = World(Workload(seed))
+        trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
+    world.history.logged = logged
+    return Outcome(seed, world.history, judge(world.history, world.model))
+
+
+@contextmanager
+def _deterministic(seed: int) -> Iterator[None]:
+    """Take chance out of the process, for the length of a run."""
+    scheduler = trio._core._run
+    deterministic, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
+    token_bytes, randbelow, collecting = secrets.token_bytes, secrets.randbelow, gc.isenabled()
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
+    scheduler._r.seed(seed)
+    dice = random.Random(f"{seed} secrets")
+    secrets.token_bytes = lambda nbytes=None: dice.randbytes(nbytes or 32)
+    secrets.randbelow = dice.randrange  # type: ignore[assignment]
+    gc.disable()
+    try:
+        yield
+    finally:
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
+        scheduler._r.setstate(state)
+        secrets.token_bytes, secrets.randbelow = token_bytes, randbelow
+        if collecting:
+            gc.enable()
+
+
+@contextmanager
+def _logged_errors() -> Iterator[list[str]]:
+    """Catch what is logged as an error: nobody foresaw it."""
+    logged: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: logged.append(_message_of(record))  # type: ignore[method-assign]
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    propagating = [logger.propagate for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
+    try:
+        yield logged
+    finally:
+        for logger, propagate in zip(loggers, propagating, strict=True):
+            logger.removeHandler(handler)
+            logger.propagate = propagate
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    return record.getMessage() + ("" if error is None else f" ({type(error).__name__}: {error})")
+
+
+class _Bound(trio.abc.Instrument):
+    """Ends what goes round in circles without any time passing.
+
+    Args:
+        scope: Cancelled after `STEPS_MAX` steps of tasks.
+    """
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._steps = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See trio."""
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            self._scope.cancel()
+
+
+class World:
+    """Everything of one run.
+
+    Args:
+        workload: What it is to be.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.history = History()
+        self.network = Network(self._told)
+        self.serving = Serving(workload, self.network, self.history, self._committed)
+        self.serving.store.create_table(workload.rows.description)
+        self.model = Model(workload.rows, self.serving.store.row_codec(TABLE).decode)
+        self._actors = Actors(workload, self.network, self.serving, self.history, self.model)
+
+    async def run(self) -> None:
+        """Run it to its end."""
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        self._actors.load()
+        async with trio.open_nursery() as nursery:
+            await self.serving.start(nursery)
+            await self._run_actors(nursery)
+            await self._wait_quiet()
+            await self.serving.kill("stopped")
+        self.history.left["tasks"] = trio.lowlevel.current_statistics().tasks_living - tasks
+
+    async def _run_actors(self, servers: trio.Nursery) -> None:
+        with trio.move_on_after(PATIENCE_S) as scope:
+            bound = _Bound(scope)
+            trio.lowlevel.add_instrument(bound)
+            try:
+                await self._actors.run(servers)
+            finally:
+                trio.lowlevel.remove_instrument(bound)
+        if scope.cancelled_caught:
+            self.history.stuck += self._actors.running
+
+    async def _wait_quiet(self) -> None:
+        """Ask what is held until it is nothing, or the time for that is over."""
+        deadline = trio.current_time() + QUIET_S
+        # Clients have just left; nothing announces when the last of what they held is gone.
+        while any((left := self.serving.held()).values()) and trio.current_time() < deadline:  # noqa: ASYNC110
+            await trio.sleep(QUIET_POLL_S)
+        self.history.left |= left
+        self.history.add("server", "quiet", **left)
+
+    def _told(self, connection: Connection, fault: Fault) -> None:
+        self.history.add(connection.name, fault.value)
+
+    def _committed(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation]) -> None:
+        self.model.commit(bucket, start, end, mutations, trio.current_time())
+        self.history.add("storage", "committed", bucket=bucket, start=start, end=end)
