@@ -1,0 +1,1 @@
+"""Connections cut at exact places, and scans that must not notice."""

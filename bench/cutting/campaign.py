@@ -1,0 +1,279 @@
+"""One table, one scan of it, and every place at which its connection can be cut.
+
+An uninterrupted run is recorded first: its frames tell the places. Then the same scan runs once for each place, with
+the first connection cut exactly there (or the first few); the client goes on by itself over another one.
+What it got in the end is judged by the state at the offset that the scan stated when it began: every row once, in
+order, nothing else, and the digest of an uninterrupted pass.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+import scanner
+from bench.cutting.stream import Cut, CutStream, Direction
+from bench.cutting.truth import TABLE, Truth, Verdict
+
+if TYPE_CHECKING:
+    import trio
+
+    Dial = Callable[[], Awaitable[trio.abc.Stream]]
+    """Makes a connection to the server."""
+
+Between = Callable[[], Awaitable[None]]
+"""Something that happens while a scan is cut off."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shape:
+    """How the table is scanned."""
+
+    mode: str = "push"
+    credit_bytes: int = 6_000
+    """By push: small, so that the scan is many frames, both ways."""
+    page_bytes: int = 3_000
+    write_every: int | None = None
+    """Batches after which the consumer's table is written to; None: nobody writes."""
+    connections_cut: int = 1
+    """Connections in a row that are cut at the same place of each."""
+
+    def scan(self, table: scanner.Table) -> scanner.Scan:
+        """The scan."""
+        scan = table.new_scan().bucket(0).with_mode(self.mode)
+        return scan.with_credit(self.credit_bytes).with_page_bytes(self.page_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Where the frames of an uninterrupted run end."""
+
+    ends: dict[Direction, tuple[int, ...]]
+
+    @property
+    def frames(self) -> int:
+        """Frames of both directions."""
+        return sum(map(len, self.ends.values()))
+
+    def at_frames(self) -> Iterator[Cut]:
+        """A cut after every frame."""
+        for direction, ends in self.ends.items():
+            yield from (Cut(direction, frames=count) for count in range(1, len(ends) + 1))
+
+    def spread(self, count: int) -> Iterator[Cut]:
+        """Cuts after frames from the server, spread evenly over the run."""
+        frames = len(self.ends[Direction.DOWN])
+        yield from (Cut(Direction.DOWN, frames=frames * (at + 1) // (count + 1)) for at in range(count))
+
+    def inside_frames(self, count: int, dice: random.Random) -> Iterator[Cut]:
+        """Cuts at random octets that end no frame."""
+        for _ in range(count):
+            (direction,) = dice.choices(list(Direction), [ends[-1] for ends in self.ends.values()])
+            ends = self.ends[direction]
+            inside = set(ends)
+            while (octets := dice.randrange(1, ends[-1])) in inside:
+                pass
+            yield Cut(direction, octets=octets)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """What became of one scan."""
+
+    cut: Cut | None
+    struck: bool
+    """Whether the connection was cut: a run may have a frame less than the one that was recorded."""
+    resumes: int
+    rows: int
+    commits_meanwhile: bool
+    """Whether the bucket was written to between the scan's opening and its end."""
+    verdict: Verdict
+
+
+@dataclass
+class Tally:
+    """What became of many."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    refused: list[Cut] = field(default_factory=list)
+    """Cuts of sessions after which the server said that the session was over."""
+
+    @property
+    def struck(self) -> int:
+        """Connections cut."""
+        return sum(outcome.struck for outcome in self.outcomes) + len(self.refused)
+
+    @property
+    def resumes(self) -> int:
+        """Scans continued; the others were cut before they were opened, or after their end."""
+        return sum(outcome.resumes for outcome in self.outcomes)
+
+    @property
+    def lost(self) -> int:
+        """Rows that did not come."""
+        return sum(outcome.verdict.count("missing") for outcome in self.outcomes)
+
+    @property
+    def repeated(self) -> int:
+        """Rows that came more than once."""
+        return sum(outcome.verdict.count("repeated") for outcome in self.outcomes)
+
+    @property
+    def wrong(self) -> int:
+        """Rows of another time, or that never were."""
+        return sum(len(outcome.verdict.violations) for outcome in self.outcomes) - self.lost - self.repeated
+
+    @property
+    def disordered(self) -> int:
+        """Scans whose rows did not come in key order."""
+        return sum(not outcome.verdict.in_order for outcome in self.outcomes)
+
+    @property
+    def digests_wrong(self) -> int:
+        """Scans that ended with another digest than an uninterrupted one."""
+        return sum(not outcome.verdict.digest_equal for outcome in self.outcomes)
+
+    @property
+    def violated(self) -> set[str]:
+        """What does not hold, by the names that `bench.simulation.validators` has for it."""
+        found = {
+            "complete": self.lost,
+            "unique": self.repeated,
+            "isolated": self.wrong,
+            "ordered": self.disordered,
+            "resumable": self.digests_wrong,
+        }
+        return {name for name, count in found.items() if count}
+
+    @property
+    def perfect(self) -> bool:
+        """Whether nothing at all is wrong."""
+        return not self.violated
+
+    def __str__(self) -> str:
+        return (
+            f"{self.struck} cut points, {self.resumes} resumes: {self.lost} rows lost, {self.repeated} repeated, "
+            f"{self.wrong} wrong, {self.disordered} scans out of order, {self.digests_wrong} digests wrong"
+        )
+
+
+class Campaign:
+    """Runs the scan, cut wherever it is told.
+
+    Args:
+        dial: Makes a connection to the server.
+        truth: Judges; and writes, if the shape says so.
+        shape: How to scan.
+        writer: The table, over a connection that is never cut.
+        dice: Of the client's pauses, and of how the client learns of a cut.
+        between: Called before a scan that was cut goes on.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        truth: Truth,
+        shape: Shape,
+        *,
+        writer: scanner.Table,
+        dice: random.Random,
+        between: Sequence[Between] = (),
+    ) -> None:
+        self._dial = dial
+        self._truth = truth
+        self._shape = shape
+        self._writer = writer
+        self._dice = dice
+        self._between = between
+
+    async def record(self) -> Recording:
+        """Run the scan uninterrupted.
+
+        Raises:
+            ScannerError: It failed.
+        """
+        path = _Path(self, None)
+        async with scanner.connect("127.0.0.1", dial=path.dial) as client:
+            await self._read(await client.table(TABLE))
+        (stream,) = path.streams
+        return Recording({way: tuple(meter.ends) for way, meter in stream.meters.items()})
+
+    async def run(self, cut: Cut) -> Outcome:
+        """Run the scan with one cut, to its end.
+
+        Raises:
+            ScannerError: It did not get over the cut.
+        """
+        path = _Path(self, cut)
+        before = self._truth.changes
+        async with scanner.connect("127.0.0.1", dial=path.dial, dice=self._dice) as client:
+            batches, statistics = await self._read(await self._table(client))
+        (bucket,) = statistics.buckets
+        assert bucket.log_offset is not None
+        verdict = self._truth.judge(bucket.log_offset, batches, bucket.digest)
+        outcome = Outcome(
+            cut=cut,
+            struck=path.struck,
+            resumes=statistics.resumes,
+            rows=batches.num_rows,
+            commits_meanwhile=self._truth.changes > before,
+            verdict=verdict,
+        )
+        self._truth.forget()
+        return outcome
+
+    async def _table(self, client: scanner.Client) -> scanner.Table:
+        """Look the table up; a client goes on with a scan by itself, but not with other calls."""
+        for _ in range(self._shape.connections_cut):
+            with suppress(scanner.ServerUnavailable):
+                return await client.table(TABLE)
+        return await client.table(TABLE)
+
+    async def _read(self, table: scanner.Table) -> tuple[pa.Table, scanner.ScanStatistics]:
+        received: list[pa.RecordBatch] = []
+        scan = self._shape.scan(table)
+        async with scan.execute() as batches:
+            async for batch in batches:
+                received.append(batch)
+                if self._shape.write_every and len(received) % self._shape.write_every == 0:
+                    await self._truth.write(self._writer)
+            return pa.Table.from_batches(received, scan.schema), batches.statistics()
+
+    async def wrap(self, cut: Cut | None, before: int) -> CutStream:
+        """Make a connection that is cut.
+
+        Args:
+            cut: Where; None: nowhere.
+            before: Connections that the client had before.
+        """
+        if before:
+            for happen in self._between:
+                await happen()
+        if before >= self._shape.connections_cut:
+            cut = None
+        return CutStream(await self._dial(), cut, reset=self._dice.random() < 0.5)
+
+
+class _Path:
+    """The connections of one client."""
+
+    def __init__(self, campaign: Campaign, cut: Cut | None) -> None:
+        self._campaign = campaign
+        self._cut = cut
+        self.streams: list[CutStream] = []
+
+    @property
+    def struck(self) -> bool:
+        """Whether the cut has happened."""
+        return any(stream.struck for stream in self.streams)
+
+    async def dial(self) -> CutStream:
+        """The first ones are cut, the others are not."""
+        stream = await self._campaign.wrap(self._cut, len(self.streams))
+        self.streams.append(stream)
+        return stream

@@ -1,0 +1,228 @@
+"""Servers for campaigns: one in memory on a virtual clock, and one that is a process and gets killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+import trio.testing
+
+import scanner
+from bench.cutting.campaign import Between, Campaign, Shape
+from bench.cutting.truth import DESCRIPTION, TABLE, Truth
+from bench.errors import BenchFailed
+from bench.ledger import rows as rows_of
+from bench.simulation.network import Network
+from bench.simulation.pipes import Line
+from scanner.config import ScannerConfig
+from scanner.rows import RowCodec
+from scanner.server import Server, open_server
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Store
+
+CONFIG: Final = ScannerConfig(block_rows_max=64, block_bytes_max=8192)
+READY_PREFIX: Final = b"listening on "
+READY_TIMEOUT_S: Final = 60.0
+KILL_TIMEOUT_S: Final = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scenario:
+    """What happens around the cuts."""
+
+    name: str
+    mode: str = "push"
+    write_every: int | None = None
+    """Batches of the scan after which the table is written to."""
+    writes_between: int = 0
+    """Writes while the scan is cut off."""
+    connections_cut: int = 1
+    """Connections in a row that are cut at the same place."""
+    empties_registry: bool = False
+    """The server forgets every snapshot that nobody holds, so that the state has to be rebuilt."""
+    compacts: bool = False
+    """A checkpoint is made and the bucket compacted while the scan is cut off."""
+
+    @property
+    def shape(self) -> Shape:
+        """How the table is scanned."""
+        return Shape(mode=self.mode, write_every=self.write_every, connections_cut=self.connections_cut)
+
+
+QUIET: Final = Scenario(name="quiet")
+SCENARIOS: Final = (
+    QUIET,
+    Scenario(name="writer", write_every=20, writes_between=2),
+    Scenario(name="emptied-registry", writes_between=2, empties_registry=True),
+    Scenario(name="compaction", writes_between=2, empties_registry=True, compacts=True),
+    Scenario(name="cut-four-times", writes_between=1, connections_cut=4),
+    *(Scenario(name=mode, mode=mode) for mode in ("session", "token", "cursor", "asof")),
+    Scenario(name="token-writer", mode="token", write_every=20, writes_between=2),
+    Scenario(name="asof-writer", mode="asof", write_every=20, writes_between=2),
+)
+
+
+@asynccontextmanager
+async def open_campaign(
+    store: Store, keys: int, scenario: Scenario, dice: random.Random
+) -> AsyncIterator[Campaign]:
+    """Serve a fresh table from an empty store, over connections in memory.
+
+    Args:
+        store: Does not block, or may: nothing else runs in its thread.
+        keys: Rows of the table.
+        scenario: What happens.
+        dice: Of everything that is left to chance.
+    """
+    store.create_table(DESCRIPTION)
+    network = Network(lambda _connection, _fault: None)
+
+    async def dial() -> trio.abc.Stream:
+        return await network.dial("client", Line())
+
+    async with (
+        open_server(store, listener=network.listen(), config=CONFIG) as server,
+        scanner.connect("127.0.0.1", dial=dial) as client,
+    ):
+        table = await client.table(TABLE)
+        truth = await load(table, keys, dice)
+        between = _between(scenario, truth, table, client, server, store)
+        yield Campaign(dial, truth, scenario.shape, writer=table, dice=dice, between=between)
+
+
+async def load(table: scanner.Table, keys: int, dice: random.Random) -> Truth:
+    """Write the rows that are there to begin with."""
+    result = await table.write(rows_of(list(range(keys)), 0))
+    end = max(end for _, _, end in result.ranges)
+    return Truth(RowCodec(DESCRIPTION.schema), keys, end, dice)
+
+
+def _between(
+    scenario: Scenario,
+    truth: Truth,
+    table: scanner.Table,
+    client: scanner.Client,
+    server: Server,
+    store: Store,
+) -> list[Between]:
+    async def write() -> None:
+        for _ in range(scenario.writes_between):
+            await truth.write(table)
+
+    async def compact() -> None:
+        await client.checkpoint(TABLE)
+        store.bucket(TABLE, 0).compact()
+
+    async def empty() -> None:
+        await trio.testing.wait_all_tasks_blocked()  # the server has noticed that the connection is gone
+        for _, _, bucket in server._services.catalog.open_buckets():
+            bucket.snapshots.clear()
+
+    happenings: list[Between] = []
+    if scenario.empties_registry:
+        happenings.append(empty)
+    if scenario.writes_between:
+        happenings.append(write)
+    if scenario.compacts:
+        happenings.append(compact)
+    return happenings
+
+
+class KilledServer:
+    """`weir serve` on a data directory, killed and started again at will. Made by `open_killed_server`.
+
+    Args:
+        data: The data directory.
+        options: Further options of `weir serve`.
+    """
+
+    def __init__(self, data: Path, options: tuple[str, ...]) -> None:
+        self._command = [sys.executable, "-m", "scanner.cli", "serve", "--data", str(data), "--port", "0"]
+        self._command += options
+        self._process: trio.Process | None = None
+        self.endpoint = ""
+        """HOST:PORT of the process that runs now."""
+        self.kills = 0
+
+    async def start(self) -> None:
+        """Start it, and wait until it listens.
+
+        Raises:
+            BenchFailed: It does not.
+        """
+        self._process = await trio.lowlevel.open_process(
+            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        said = b""
+        with trio.move_on_after(READY_TIMEOUT_S):
+            while b"\n" not in said and (more := await self._process.stdout.receive_some()):
+                said += more
+        if not said.startswith(READY_PREFIX):
+            raise BenchFailed(f"the server did not start: {said.decode(errors='replace')!r}")
+        self.endpoint = said.removeprefix(READY_PREFIX).split()[0].decode()
+
+    async def kill(self) -> None:
+        """SIGKILL; nothing is flushed, nobody is told."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+        assert self._process.stdout is not None
+        await self._process.stdout.aclose()
+        self.kills += 1
+
+    async def kill_and_restart(self) -> None:
+        """A crash, and the server that is started after it."""
+        await self.kill()
+        await self.start()
+
+    async def dial(self) -> trio.abc.Stream:
+        """Connect to the process that runs now."""
+        host, _, port = self.endpoint.rpartition(":")
+        return await trio.open_tcp_stream(host, int(port))
+
+
+@asynccontextmanager
+async def open_killed_server(data: Path, *options: str) -> AsyncIterator[KilledServer]:
+    """Run a server for the length of a block; it ends by SIGKILL, too."""
+    server = KilledServer(data, options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        with trio.move_on_after(KILL_TIMEOUT_S, shield=True):
+            await server.kill()
+
+
+@asynccontextmanager
+async def open_killed_campaign(data: Path, keys: int, dice: random.Random) -> AsyncIterator[Campaign]:
+    """A campaign against a process on the loopback interface that is killed with every cut, and started again."""
+    async with (
+        open_killed_server(data) as server,
+        scanner.connect(server.endpoint, dial=server.dial) as client,
+    ):
+        table = await client.create_table(
+            TABLE, DESCRIPTION.schema, DESCRIPTION.primary_key, DESCRIPTION.buckets
+        )
+        truth = await load(table, keys, dice)
+
+        async def write() -> None:
+            await truth.write(table)
+
+        yield Campaign(
+            server.dial,
+            truth,
+            Shape(),
+            writer=table,
+            dice=dice,
+            between=(server.kill_and_restart, write),
+        )

@@ -1,0 +1,63 @@
+"""Both stores, the real one and the verified fake; and how often scans were cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scanner.storage.memory import MemoryStore
+from scanner.storage.store import RocksStore
+
+if TYPE_CHECKING:
+    from bench.cuts import Found
+    from scanner.storage.interface import Store
+
+
+@pytest.fixture(params=[pytest.param("rocks", marks=pytest.mark.rocks), "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """An empty store."""
+    if request.param == "memory":
+        yield MemoryStore()
+    else:
+        with RocksStore.open(tmp_path / "data") as rocks:
+            yield rocks
+
+
+@pytest.fixture
+def rocks_store(tmp_path: Path) -> Iterator[Store]:
+    """An empty store, of the real kind."""
+    with RocksStore.open(tmp_path / "data") as rocks:
+        yield rocks
+
+
+class CutPoints:
+    """Counts the places at which scans were cut, over all tests; told at the end of the run."""
+
+    def __init__(self) -> None:
+        self.places = 0
+        self.resumes = 0
+
+    def add(self, found: Found) -> None:
+        """Count one scenario, and say what it was (`pytest -rP` shows it)."""
+        self.places += found.tally.struck
+        self.resumes += found.tally.resumes
+        print(f"{found.scenario}: {found.frames} frames, {found.tally}")
+
+
+_cut_points = CutPoints()
+
+
+@pytest.fixture
+def cut_points() -> CutPoints:
+    """Shared by all tests of the run."""
+    return _cut_points
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line for the whole run."""
+    if _cut_points.places:
+        told = f"scans were cut at {_cut_points.places} places, and resumed {_cut_points.resumes} times"
+        terminalreporter.write_line(told)
