@@ -165,7 +165,8 @@ class BucketFetcher:
                     confirming.cancel_scope.deadline = trio.current_time() + TRAILERS_TIMEOUT_S
         finally:
             if self._source.is_open:
-                await self._release()
+                with trio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
+                    await self._release()
 
     async def _fetch_all(self, confirming: trio.Nursery) -> None:
         open_scan = functools.partial(self._open, confirming)
@@ -221,9 +222,8 @@ class BucketFetcher:
         return self._source.receive(await self._call(self._source.next_request()))
 
     async def _release(self) -> None:
-        limit = trio.move_on_after(RELEASE_TIMEOUT_S, shield=True)
         # A client that was left, or cannot connect any more, has the server's TTL do it.
-        with limit, suppress(ScannerError, trio.ClosedResourceError):
+        with suppress(ScannerError, trio.ClosedResourceError):
             await self._call(self._source.release_request())
 
     async def _call(self, request: Message) -> Buffer:
