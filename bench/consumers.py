@@ -21,6 +21,7 @@ import trio
 import scanner
 from bench.fault_proxy import Fault
 from bench.ledger import BUCKETS, TABLE
+from scanner.retries import RETRIES_DEFAULT
 
 if TYPE_CHECKING:
     from bench.fault_proxy import FaultProxy, FaultyPath
@@ -30,6 +31,8 @@ BREAK_BYTES_MAX = 6_000_000
 SCANS_PER_CONNECTION_MAX = 4
 STALL_S_MAX = 6.0
 VICTIM_S_MAX = 5.0
+RESUMING_BREAK_BYTES = (200_000, 2_000_000)
+"""More than a page, so that every connection brings the scan on."""
 TRYING_S_MAX = 90.0
 """A scan, faults included, that takes longer than this hangs."""
 
@@ -44,6 +47,8 @@ class Kind(enum.Enum):
     """Some batches, nothing for seconds, then the rest."""
     SESSION = "session"
     """Pages of the pull model, read to the end."""
+    RESUMING = "resuming"
+    """Push, or pages as of one offset, over a path that breaks every connection: comes to its end all the same."""
     LIMITED = "limited"
     """Asks for a number of rows."""
     EARLY = "early"
@@ -56,7 +61,7 @@ class Kind(enum.Enum):
 
 WEIGHTS = {
     Kind.FAST: 4, Kind.SLOW: 3, Kind.STALLED: 3, Kind.SESSION: 3, Kind.LIMITED: 2, Kind.EARLY: 3,
-    Kind.CANCELLED: 2, Kind.KILLED: 1,
+    Kind.CANCELLED: 2, Kind.KILLED: 1, Kind.RESUMING: 3,
 }  # fmt: skip
 FAULT_WEIGHTS = {
     Fault.NONE: 5, Fault.DELAY: 2, Fault.CLOG: 2, Fault.RESET: 3, Fault.CUT: 2, Fault.SILENCE: 1,
@@ -77,6 +82,8 @@ class Findings:
     """Scans that a cap of the server refused."""
     rows: int = 0
     """Rows of complete scans."""
+    resumes: int = 0
+    """Times that a scan went on over another connection."""
     wrong: list[str] = field(default_factory=list)
     """Complete scans that were not right, and errors without a reason."""
 
@@ -117,11 +124,19 @@ class Consumer:
 
     async def _connect(self, kind: Kind) -> None:
         (fault,) = self._dice.choices(list(self._faults), list(self._faults.values()))
-        async with self._proxy.open_path(fault, self._dice.randrange(BREAK_BYTES_MAX)) as path:
+        break_after = self._dice.randrange(BREAK_BYTES_MAX)
+        # A scan that goes on by itself would hide whether its failure had a reason; only of some is just that asked.
+        retries = 0
+        if kind is Kind.RESUMING:
+            fault, break_after = (
+                self._dice.choice((Fault.RESET, Fault.CUT)),
+                self._dice.randint(*RESUMING_BREAK_BYTES),
+            )
+            retries = RETRIES_DEFAULT
+        async with self._proxy.open_path(fault, break_after) as path:
             try:
                 with trio.fail_after(TRYING_S_MAX):
-                    # A scan that goes on by itself would hide whether its failure had a reason.
-                    async with scanner.connect(path.endpoint, retries=0) as client:
+                    async with scanner.connect(path.endpoint, retries=retries) as client:
                         for _ in range(self._dice.randint(1, SCANS_PER_CONNECTION_MAX)):
                             await self._scan(await client.table(TABLE), kind)
             except (scanner.TooManyScans, scanner.SessionExpired):
@@ -134,11 +149,12 @@ class Consumer:
                 )
 
     def _judge(self, kind: Kind, path: FaultyPath, error: scanner.ScannerError) -> None:
-        if path.struck:
+        if path.struck and kind is not Kind.RESUMING:
             self._findings.broken[kind] += 1
         else:
+            broken = "broken" if path.struck else "unbroken"
             what = (
-                f"{kind.value} on a path with {path.fault.value}, unbroken: {type(error).__name__}: {error}"
+                f"{kind.value} on a path with {path.fault.value}, {broken}: {type(error).__name__}: {error}"
             )
             self._findings.wrong.append(what)
 
@@ -157,6 +173,8 @@ class Consumer:
             scan = scan.with_credit(64 << 10)
         if kind is Kind.SESSION or (kind is Kind.EARLY and self._dice.random() < 0.5):
             scan = scan.with_mode("session").with_page_bytes(self._dice.choice((64 << 10, 1 << 20)))
+        elif kind is Kind.RESUMING:
+            scan = scan.with_mode(self._dice.choice(("push", "push", "asof"))).with_page_bytes(64 << 10)
         elif self._dice.random() < 0.3:
             scan = scan.bucket(self._dice.randrange(BUCKETS))
         if kind is Kind.LIMITED or scan.plan.credit_bytes == 1:
@@ -195,6 +213,7 @@ class Consumer:
         if found:
             self._findings.wrong.append(f"{kind.value}: {len(found)} violations, the first: {found[0]}")
         else:
+            self._findings.resumes += statistics.resumes
             self._findings.verified[kind] += 1
             self._findings.rows += rows.num_rows
 

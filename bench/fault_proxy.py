@@ -44,43 +44,58 @@ BREAKING = frozenset({Fault.RESET, Fault.CUT, Fault.SILENCE})
 
 
 class FaultyPath:
-    """A port that takes one connection at a time and forwards it. Made by `FaultProxy.open_path`.
+    """A port whose connections are forwarded, and all treated in one way. Made by `FaultProxy.open_path`.
 
     Args:
         proxy: Keeps what outlives the path.
         fault: How connections are treated.
-        break_after: Octets, both directions together, until a breaking fault strikes.
+        break_after: Octets of a connection, both directions together, until a breaking fault strikes.
     """
 
     def __init__(self, proxy: FaultProxy, fault: Fault, break_after: int) -> None:
         self._proxy = proxy
-        self._left = break_after
+        self._break_after = break_after
         self.fault = fault
         self.endpoint = ""
         """HOST:PORT to connect to."""
         self.struck = False
-        """Whether the fault has broken the connection."""
+        """Whether the fault has broken a connection."""
 
     async def forward_both(self, near: trio.SocketStream) -> None:
         """Forward one connection until it ends, or the fault strikes."""
         async with near:
             far = await trio.open_tcp_stream(*self._proxy.target)
+            connection = _Connection(self.fault, self._break_after, self._proxy.dice)
             try:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._forward, near, far, nursery.cancel_scope)
-                    nursery.start_soon(self._forward, far, near, nursery.cancel_scope)
+                    nursery.start_soon(connection.forward, near, far, nursery.cancel_scope)
+                    nursery.start_soon(connection.forward, far, near, nursery.cancel_scope)
             finally:
-                if self.struck and self.fault is Fault.RESET:
+                if connection.struck:
+                    self.struck = True
+                    self._proxy.struck[self.fault] += 1
+                if connection.struck and self.fault is Fault.RESET:
                     _reset_on_close(near)
                     _reset_on_close(far)
-                if self.struck and self.fault is Fault.SILENCE:
+                if connection.struck and self.fault is Fault.SILENCE:
                     self._proxy.bury(far)
                 else:
                     await trio.aclose_forcefully(far)
 
-    async def _forward(
+
+class _Connection:
+    """One connection, and how far it is from its fault."""
+
+    def __init__(self, fault: Fault, break_after: int, dice: random.Random) -> None:
+        self._fault = fault
+        self._left = break_after
+        self._dice = dice
+        self.struck = False
+
+    async def forward(
         self, source: trio.SocketStream, sink: trio.SocketStream, scope: trio.CancelScope
     ) -> None:
+        """Forward one direction; the end of both is the end of `scope`."""
         try:
             while data := await source.receive_some(READ_BYTES):
                 await self._be_mean(len(data))
@@ -93,15 +108,14 @@ class FaultyPath:
             scope.cancel()
 
     async def _be_mean(self, size: int) -> None:
-        dice = self._proxy.dice
+        dice = self._dice
         self._left -= size
-        if self.fault is Fault.DELAY:
+        if self._fault is Fault.DELAY:
             await trio.sleep(dice.uniform(0, DELAY_S_MAX))
-        elif self.fault is Fault.CLOG and dice.random() < CLOG_CHANCE:
+        elif self._fault is Fault.CLOG and dice.random() < CLOG_CHANCE:
             await trio.sleep(dice.uniform(0, CLOG_S_MAX))
-        elif self.fault in BREAKING and self._left < 0 and not self.struck:
+        elif self._fault in BREAKING and self._left < 0:
             self.struck = True
-            self._proxy.struck[self.fault] += 1
 
 
 class FaultProxy:
@@ -122,11 +136,11 @@ class FaultProxy:
 
     @asynccontextmanager
     async def open_path(self, fault: Fault, break_after: int) -> AsyncIterator[FaultyPath]:
-        """A path for the length of a block; leaving it closes its port and its connection.
+        """A path for the length of a block; leaving it closes its port and its connections.
 
         Args:
             fault: How connections are treated.
-            break_after: Octets until a breaking fault strikes.
+            break_after: Octets of a connection until a breaking fault strikes.
         """
         path = FaultyPath(self, fault, break_after)
         listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")

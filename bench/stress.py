@@ -192,6 +192,7 @@ def bars(stressed: Stressed) -> list[Bar]:
     return [
         Bar("scans that were wrong, errors without a reason", f"{len(found.wrong)}{first}", "= 0", not found.wrong),
         Bar("complete scans judged right", found.verified.total(), "> 0", found.verified.total() > 0),
+        Bar("scans resumed over another connection", found.resumes, "> 0", found.resumes > 0),
         Bar("commits during the scans", stressed.commits, "> 0", stressed.commits > 0),
         Bar("connections broken by faults", sum(stressed.broken.values()), "> 0", bool(stressed.broken)),
         Bar("server's resident memory, peak over loaded, MB", round(grown / 1e6, 1), f"<= {CEILING_BYTES / 1e6:.0f}",
@@ -249,7 +250,7 @@ def _print(console: Console, stressed: Stressed, seconds: float) -> None:
     )
     console.print(
         f"left early or killed: {found.left.total()}; ended by a fault: {found.broken.total()} ({faults});"
-        f" refused by a cap: {found.refused}; commits: {stressed.commits}"
+        f" refused by a cap: {found.refused}; resumed: {found.resumes}; commits: {stressed.commits}"
     )
     console.print(
         f"server: {stressed.loaded_bytes / 1e6:.0f} MB loaded, {stressed.peak_bytes / 1e6:.0f} MB at the peak,"
@@ -271,6 +272,7 @@ def _document(stressed: Stressed) -> dict[str, object]:
         "left": {kind.value: count for kind, count in found.left.items()},
         "ended_by_fault": {kind.value: count for kind, count in found.broken.items()},
         "refused": found.refused,
+        "resumes": found.resumes,
         "rows": found.rows,
         "wrong": found.wrong,
         "commits": stressed.commits,

@@ -70,6 +70,9 @@ class ActivityStatistics:
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
     """Times that a scan was continued, or opened as of an offset, by what it was read from then: a `Rung`."""
+    seeks: int
+    """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
+    which the server keeps nothing."""
     sessions_opened: int
     """Sessions of the pull model."""
     checkpoints_made: int
@@ -94,6 +97,7 @@ class Activity:
     scan_rows: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
+    seeks: int = 0
     sessions_opened: int = 0
     checkpoints_made: int = 0
     log_changes_dropped: int = 0
@@ -110,6 +114,7 @@ class Activity:
             scan_rows=self.scan_rows,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),
+            seeks=self.seeks,
             sessions_opened=self.sessions_opened,
             checkpoints_made=self.checkpoints_made,
             log_changes_dropped=self.log_changes_dropped,

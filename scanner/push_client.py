@@ -7,6 +7,8 @@ Invariants:
 1. A stream that fails is followed by another, as long as the failure may pass and attempts bring progress; what the
    consumer has or has waiting stays there, and credit for it goes to the newest stream.
 2. All streams of a scan bear one id, so that the server ends one that it takes for living when it sees the next.
+3. A batch comes whole or not at all. So after two streams in a row that brought nothing, smaller batches are asked
+   for, for the rest of the scan: a line that is always cut before a batch is through still brings the scan on.
 """
 
 from __future__ import annotations
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
 _STREAM_ID_BYTES: Final = 16
+_BATCH_BYTES_USUAL: Final = 1 << 20
+"""What a server that is asked for no size makes of the rows, more or less."""
+_BATCH_BYTES_LEAST: Final = 16 << 10
 _TRAILERS_TIMEOUT_S: Final = 1.0
 """How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
 
@@ -139,6 +144,12 @@ class BucketReceiver:
             if not self._receiver.resumable:
                 raise failure
             await self._attempts.wait_retry(failure)
+            if self._attempts.failed > 1:
+                self._ask_for_smaller_batches()
+
+    def _ask_for_smaller_batches(self) -> None:
+        asked = min(self._scan_open.batch_bytes_max or _BATCH_BYTES_USUAL, _BATCH_BYTES_USUAL)
+        self._scan_open.batch_bytes_max = min(asked, max(asked // 2, _BATCH_BYTES_LEAST))
 
     async def _receive_stream(self) -> None:
         """Receive one stream, to the scan's end or to where we cut it ourselves."""

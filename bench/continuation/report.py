@@ -138,12 +138,13 @@ def _speeds(document: Document) -> Table:
                 f"{median['mb_per_s']:.0f}",
                 f"{median['first_row_ms']:.0f}",
                 f"{median['requests']:.0f}",
+                f"{median['seeks']:.0f}",
                 f"{median['states']:.0f}",
             )
 
     heads = (
         "model", "table", "MiB x ahead", "rtt ms", "window", "writes/s", "s", "M rows/s", "MB/s", "first ms", "calls",
-        "states",
+        "seeks", "states",
     )  # fmt: skip
     return _rows("Whole scans", heads, rows())
 

@@ -58,6 +58,8 @@ class Cost:
     line_bytes: int = 0
     """That came down the lines, throughout."""
     requests: int = 0
+    seeks: int = 0
+    """Of the server's storage."""
     states: int = 0
     """Log offsets that the rows are as of."""
     cuts: int = 0
@@ -165,6 +167,7 @@ class Median:
     mb_per_s: float
     first_row_ms: float
     requests: float
+    seeks: float
     states: float
     written_per_s: float
     """Rows a second that the writer came to."""
@@ -189,6 +192,7 @@ def median_of(costs: Sequence[Cost]) -> Median:
         mb_per_s=middle([each.mb_per_s for each in costs]),
         first_row_ms=middle([each.first_row_s * 1000 for each in costs]),
         requests=middle([each.requests for each in costs]),
+        seeks=middle([each.seeks for each in costs]),
         states=middle([each.states for each in costs]),
         written_per_s=middle([each.written / each.seconds for each in costs]),
         slowest_s=middle([max(each.seconds for each in costs)]),

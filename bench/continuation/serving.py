@@ -57,6 +57,8 @@ class Held:
     sessions: int
     page_snapshots: int
     """Scans by token between two pages."""
+    seeks: int
+    """Since its start."""
     calls: int
     """Since its start."""
     sent_bytes: int
@@ -202,6 +204,7 @@ def _held(server: Server) -> Held:
         parked=now.scans_parked,
         sessions=now.sessions_open,
         page_snapshots=now.page_snapshots_kept,
+        seeks=now.activity.seeks,
         calls=now.transport.totals.streams,
         sent_bytes=now.transport.totals.bytes_sent,
         scan_rows=now.activity.scan_rows,

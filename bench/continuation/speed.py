@@ -132,10 +132,11 @@ def _measure(server: ServerProcess, tables: Tables, cell: Cell, writer: Writer) 
     if cell.writer != STOPPED:
         writer.set_rate(cell.writer)
         time.sleep(_WRITER_SETTLES_S)
-    before = writer.written
+    before, seeks = writer.written, server.held().seeks
     rows = tables.rows_of(cell.table)
     cost = trio.run(functools.partial(scan_once, server.endpoint, cell.table, rows, cell.way))
     cost.written = writer.written - before
+    cost.seeks = server.held().seeks - seeks
     if cell.writer != STOPPED:
         writer.stop()
     return cost

@@ -181,12 +181,17 @@ async def test_the_newest_token_wins_but_none_that_is_ahead(autojump_clock: trio
 
 
 async def test_nothing_received_means_opened_anew(autojump_clock: trio.testing.MockClock) -> None:
-    """Before the start nothing is fixed: the second stream asks for what the first one did, under the same id."""
+    """Before the start nothing is fixed: the second stream asks for what the first one did, under the same id.
+
+    After two that brought nothing the third asks for smaller batches, and differs in nothing else.
+    """
     script = Script([reset], [StoreClosed("closed")], [started(log_offset=30), *WHOLE[1:]])
     async with scripted_table(script) as (table, _):
         keys, statistics = await read_keys(table.new_scan())
     assert keys == [0, 1, 2, 3]
     assert (statistics.requests, statistics.resumes) == (3, 0)
+    assert [each.batch_bytes_max for each in script.opens] == [0, 0, 512 << 10]
+    script.opens[2].ClearField("batch_bytes_max")
     assert script.opens[0] == script.opens[1] == script.opens[2]
     assert len(script.opens[0].stream_id) == 16
     assert statistics.buckets[0].log_offset == 30
@@ -298,16 +303,52 @@ async def test_a_server_that_stays_away(autojump_clock: trio.testing.MockClock) 
 
 
 async def test_progress_starts_the_count_anew(autojump_clock: trio.testing.MockClock) -> None:
-    """A line that cuts every stream after one batch is survived with one retry; so is a consumer that is waited for."""
-    waiting = heartbeat(b"", pb.Heartbeat.STATE_WAITING_CREDIT)
+    """A line that cuts every stream after one batch is survived with one retry; so is a filter that drops much."""
     streams: list[list[Step]] = [
         [started(row_ordinal=n), rows(n, [n], token=b"%d" % (n + 1)), reset] for n in range(20)
     ]
-    streams += [[started(row_ordinal=20), waiting, reset]] * 5
     streams += [[started(row_ordinal=20), heartbeat(b"%d+" % n), reset] for n in range(5)]
     script = Script(*streams, [started(row_ordinal=20), end(20)])
     async with scripted_table(script, retries=1) as (table, _):
         keys, statistics = await read_keys(table.new_scan())
     assert keys == list(range(20))
-    assert statistics.resumes == 30
+    assert statistics.resumes == 25
     assert script.opens[-1].resume_token == b"4+"
+
+
+async def test_a_consumer_that_is_waited_for_is_no_failure(autojump_clock: trio.testing.MockClock) -> None:
+    """While the consumer holds the whole window, the stream may be cut as often as it likes."""
+    waiting = heartbeat(b"", pb.Heartbeat.STATE_WAITING_CREDIT)
+    cut: list[Step] = [started(row_ordinal=2), waiting, reset]
+    script = Script([*FIRST_HALF, reset], *10 * [cut], SECOND_HALF)
+    async with scripted_table(script, retries=1) as (table, _):
+        async with table.new_scan().with_credit(1).execute() as batches:
+            await script.wait_opened(11)
+            assert [key async for batch in batches for key in batch["k"].to_pylist()] == [0, 1, 2, 3]
+    assert batches.statistics().resumes == 11
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [rows(2, [], token=b"2"), heartbeat(b"2", pb.Heartbeat.STATE_WAITING_CREDIT), heartbeat(b"2")],
+    ids=["batches without rows", "a wait for credit that is there", "heartbeats"],
+)
+async def test_a_server_that_only_looks_busy_runs_out_of_attempts(
+    idle: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What brings no row and no further position is no progress, however often it comes."""
+    cut: list[Step] = [started(row_ordinal=2), idle, reset]
+    script = Script([*FIRST_HALF, reset], *3 * [cut])
+    async with scripted_table(script, retries=3) as (table, _):
+        error, _, _ = await failure_of(table.new_scan())
+    assert isinstance(error, ScanIncomplete)
+    assert "after 4 attempts without progress" in error.message
+
+
+async def test_an_end_for_an_unknown_reason_is_typed(autojump_clock: trio.testing.MockClock) -> None:
+    """A server of another version, or a lying one, cannot bring anything but a ScannerError out of the client."""
+    script = Script([*FIRST_HALF, end(2, 99)])  # type: ignore[arg-type]  # No reason has that number.
+    async with scripted_table(script) as (table, _):
+        error, _, _ = await failure_of(table.new_scan())
+    assert isinstance(error, DataCorrupted)
+    assert "reason 99" in error.message
