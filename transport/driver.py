@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,7 @@ import trio
 
 from transport.errors import ConnectionLost, TransportError
 from transport.protocol.events import (
+    CallGivenUp,
     ConnectionFailed,
     GoawayReceived,
     RequestReceived,
@@ -44,6 +46,16 @@ _UNREAD_BYTES_MAX: Final = 1 << 20
 
 _ROUND_S: Final = 0.000_25
 _ROUNDS_MAX: Final = 100
+
+
+class _Opener:
+    """Somebody who waits for the peer to take one more stream."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self) -> None:
+        self.turn = trio.Event()
+        """Set when it should look again."""
 
 
 class Driver:
@@ -79,7 +91,7 @@ class Driver:
         self._writer_wake: trio.Event | None = None
         self._writer_wakes_at = math.inf
         self._sending: trio.CancelScope | None = None
-        self._openers = trio.lowlevel.ParkingLot()
+        self._openers: deque[_Opener] = deque()
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
         self._read_ended = trio.Event()
@@ -111,8 +123,14 @@ class Driver:
             elif isinstance(event, StreamClosed):
                 if event.stream.owner is not None:
                     event.stream.owner.closed()
-            elif isinstance(event, StreamsAvailable | GoawayReceived | ConnectionFailed):
-                self._openers.unpark_all()
+            elif isinstance(event, CallGivenUp):
+                if event.stream.owner is not None:
+                    event.stream.owner.given_up()
+            elif isinstance(event, StreamsAvailable):
+                self._call_opener()
+            elif isinstance(event, GoawayReceived | ConnectionFailed):
+                for opener in self._openers:
+                    opener.turn.set()
             elif isinstance(event, RequestReceived):
                 assert self._on_request is not None
                 self._on_request(event.stream, event.head)
@@ -133,17 +151,37 @@ class Driver:
         self.pump()
 
     async def wait_openable(self) -> None:
-        """Wait until the peer takes one more stream.
+        """Wait until the peer takes one more stream, behind those who wait already; open it before the next checkpoint.
+
+        Returns:
+            Also when the peer never will: the connection is closing.
 
         Raises:
-            TransportError: It never will: the connection is closing or gone.
+            ConnectionLost: The connection is gone.
+
+        Cancellation:
+            The next one has its turn.
         """
-        while not self.core.can_open:
-            if self.core.failure is not None:
-                raise ConnectionLost(str(self.core.failure)) from self.core.failure
-            if self.core.closing:
-                return
-            await self._openers.park()
+        core = self.core
+        if not core.can_open or self._openers:
+            await self._wait_turn()
+        if core.failure is not None:
+            raise ConnectionLost(str(core.failure)) from core.failure
+
+    async def _wait_turn(self) -> None:
+        core, mine = self.core, _Opener()
+        self._openers.append(mine)
+        try:
+            while not core.closing and not (core.can_open and self._openers[0] is mine):
+                mine.turn = trio.Event()
+                await mine.turn.wait()
+        finally:
+            self._openers.remove(mine)
+            self._call_opener()  # who looks whether there is room for one more when this one has opened its stream
+
+    def _call_opener(self) -> None:
+        if self._openers:
+            self._openers[0].turn.set()
 
     @property
     def _over(self) -> bool:

@@ -373,6 +373,10 @@ class ServerStream(Stream):
         self.handler_scope.cancel()
         return True
 
+    def given_up(self) -> None:
+        """Called by the driver: the call has got its status without its handler, which has nothing to say any more."""
+        self.handler_scope.cancel()
+
     def drop_unsent(self) -> None:
         """Drop what is queued before the status of a call that was stopped, so that the status goes out now."""
         self._driver.core.drop_unsent(self._core)

@@ -204,6 +204,34 @@ async def test_openers_share_the_servers_limit() -> None:
             nursery.start_soon(check_echo, client)
 
 
+@pytest.mark.parametrize("_again", range(8))  # trio runs tasks that wake together in either order
+async def test_openers_have_their_turns_in_order(_again: int) -> None:
+    """Calls that wait for the server's limit are opened first come, first served, whoever gives up or comes late."""
+    config = TransportConfig(streams_max=1)
+    opened: list[int] = []
+    async with memory_pair({"/echo": echo}, config) as (client, *_), trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope() for _ in range(6)]
+
+        async def call(number: int) -> None:
+            with scopes[number]:
+                async with client.open_stream("/echo") as stream:
+                    opened.append(number)
+                    await stream.send_end()
+                    assert await stream.receive() is None
+
+        async with client.open_stream("/echo") as first:
+            for number in range(5):
+                nursery.start_soon(call, number)
+                await trio.testing.wait_all_tasks_blocked()
+            scopes[0].cancel()
+            scopes[2].cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            await first.send_end()
+            assert await first.receive() is None
+            nursery.start_soon(call, 5)
+    assert opened == [1, 3, 4, 5]
+
+
 async def test_client_that_does_not_read_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
     """A write of which nothing is taken for `send_timeout_s` ends the connection and its handlers."""
     async with memory_server({}, TransportConfig(send_timeout_s=30, ping_interval_s=0)) as memory:

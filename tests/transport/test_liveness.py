@@ -180,3 +180,26 @@ async def test_slow_socket_is_kept() -> None:
         assert server.statistics().streams == 1
         assert len(await stream.receive()) == size
         assert await stream.receive() is None
+
+
+async def test_call_without_a_message_stops_its_handler(autojump_clock: trio.testing.MockClock) -> None:
+    """A handler that does not listen is stopped when its client has said nothing for too long."""
+    config = TransportConfig(first_message_timeout_s=8, ping_interval_s=0)
+    stopped = trio.Event()
+
+    async def pour(stream: ServerStream) -> None:
+        try:
+            while True:
+                await stream.send(bytes(10_000))  # past the client's window, until there is no room
+        finally:
+            stopped.set()
+
+    async with memory_server({"/test.Test/Method": pour}, config) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO, wire.headers(1))
+        start = trio.current_time()
+        with trio.fail_after(100):
+            await stopped.wait()
+        assert 8 <= trio.current_time() - start < 9
+        await memory.peer.send(wire.window_update(0, 1 << 30), wire.window_update(1, 1 << 30))
+        frames = await memory.peer.settle()
+        assert wire.only(frames, wire.HEADERS, 1)[-1].flags & wire.END_STREAM

@@ -34,6 +34,7 @@ _AUTHORITY: Final = re.compile(r"[!-~]+")
 _MESSAGE_BYTES_MAX: Final = 2_048
 _DETAILS_BYTES_MAX: Final = 4_096
 """Longer trailers could be over the peer's header list limit (8 KiB is common), and that would end the connection."""
+_FIELD_OVERHEAD_BYTES: Final = 32
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GREETING: Final = (
     "This is weir, and it speaks gRPC: POST to /package.Service/Method, with content-type application/grpc.\n"
@@ -133,14 +134,20 @@ def trailers(status: StatusCode, message: str = "", details: bytes = b"") -> Hea
     return fields
 
 
-def parse_request(headers: Sequence[tuple[bytes, bytes]]) -> RequestHead:
+def parse_request(headers: Sequence[tuple[bytes, bytes]], *, list_bytes_max: float = math.inf) -> RequestHead:
     """Read the fields that open a call.
+
+    Args:
+        headers: The fields.
+        list_bytes_max: The longest list that is taken, in octets as HTTP/2 counts them.
 
     Raises:
         RequestUnsupported: Not a gRPC call; the exception has the answer.
     """
     fields = {name: value for name, value in headers if name.startswith(b":") or name in _READ_ONCE}
     method, content_type = fields.get(b":method", b""), fields.get(b"content-type", b"")
+    if (size := header_list_bytes(headers)) > list_bytes_max:
+        raise _too_long(size, list_bytes_max, method, grpc=_is_grpc(content_type))
     if method != b"POST":
         if method in {b"GET", b"HEAD"} and fields.get(b":path") == b"/":
             raise _in_plain_http(method, 200, _GREETING)
@@ -218,7 +225,24 @@ def content_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     return None
 
 
+def header_list_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
+    """The length of a header list as SETTINGS_MAX_HEADER_LIST_SIZE counts it, RFC 9113 section 6.5.2."""
+    return sum(len(name) + len(value) for name, value in headers) + _FIELD_OVERHEAD_BYTES * len(headers)
+
+
+def header_list_too_long(size: int, list_bytes_max: float) -> str:
+    """What to say of a header list of `size` octets."""
+    return f"header list of {size} octets is over the limit of {list_bytes_max}"
+
+
 _READ_ONCE: Final = frozenset({b"content-type", b"grpc-encoding", b"grpc-timeout"})
+
+
+def _too_long(size: int, list_bytes_max: float, method: bytes, *, grpc: bool) -> RequestUnsupported:
+    text = header_list_too_long(size, list_bytes_max)
+    if grpc:
+        return RequestUnsupported(response_headers() + trailers(StatusCode.RESOURCE_EXHAUSTED, text))
+    return _in_plain_http(method, 431, text + "\n")
 
 
 def _in_plain_http(method: bytes, status: int, text: str, *fields: tuple[bytes, bytes]) -> RequestUnsupported:

@@ -23,10 +23,7 @@ from transport.errors import (
 )
 from transport.protocol import calls, frames
 from transport.protocol.control_events import ControlEvents
-from transport.protocol.events import (
-    ConnectionFailed,
-    Event,
-)
+from transport.protocol.events import CallGivenUp, ConnectionFailed, Event
 from transport.protocol.inbound import Inbound
 from transport.protocol.reader import FrameReader
 
@@ -142,6 +139,7 @@ class ConnectionCore(ControlEvents):
         for stream in self._first_messages.overdue(self.streams.values(), now):
             limit_s = self.config.first_message_timeout_s
             self.end_call(stream, StatusCode.DEADLINE_EXCEEDED, f"no message within {limit_s:g} s")
+            self._events.append(CallGivenUp(stream))
 
     @property
     def can_open(self) -> bool:

@@ -8,6 +8,7 @@ that shape this module:
   stream and is made by `connection`.
 * A stream past its own limit kills the connection. So its limit is above the one that we advertise, and
   `connection` refuses single streams.
+* A header list past its decoder's limit kills the connection. So that limit is above the one that we advertise, too.
 * It reads our MAX_FRAME_SIZE, raised, only once the peer has acknowledged it. So our SETTINGS are its initial values.
 """
 
@@ -23,6 +24,7 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+import hpack
 
 from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from transport.protocol import frames
@@ -38,6 +40,9 @@ _CLOSED_REMEMBERED: Final = 4_096
 _STREAMS_MARGIN: Final = 100
 _WALK_STREAMS_MIN: Final = 32
 _HEADER_TABLE_BYTES_MAX: Final = 4096
+_HEADER_LISTS: Final = 4
+"""What is decoded of a header list, in limits on header lists. Decoding must not stop inside a block, else no later one
+can be decoded; so a list that is somewhat too long is decoded, and refused by `control_events`."""
 _CODES = h2.settings.SettingCodes
 _SETTINGS_KNOWN: Final = frozenset(int(code) for code in _CODES)
 
@@ -78,7 +83,7 @@ class ControlPlane:
         ours = {**advertised, _CODES.MAX_CONCURRENT_STREAMS: config.streams_max + _STREAMS_MARGIN}
         self._h2.local_settings = h2.settings.Settings(client=client, initial_values=ours)
         self._h2.max_inbound_frame_size = config.inbound_frame_bytes_max
-        self._h2.decoder.max_header_list_size = config.header_list_bytes_max
+        self._h2.decoder.max_header_list_size = _HEADER_LISTS * config.header_list_bytes_max
         self._h2.initiate_connection()
         self._h2.clear_outbound_data_buffer()
         if not client:
@@ -114,7 +119,7 @@ class ControlPlane:
         except h2.exceptions.ProtocolError as error:
             # h2 has queued a GOAWAY of its own; ours carries the true last stream id.
             self._h2.clear_outbound_data_buffer()
-            raise RemoteProtocolError(_one_line(error), ErrorCode(int(error.error_code))) from error
+            raise RemoteProtocolError(_one_line(error), _code(error)) from error
         except Exception as error:
             self._h2.clear_outbound_data_buffer()
             raise RemoteProtocolError(f"unparsable frame: {_one_line(error)}") from error
@@ -178,15 +183,13 @@ class ControlPlane:
 
 
 def filter_settings_untrusted(payload: bytes, *, settings_max: int) -> bytes:
-    """A SETTINGS payload without what h2 would hoard or adopt to its harm.
+    """A SETTINGS payload, of whole entries, without what h2 would hoard or adopt to its harm.
 
     Unknown identifiers are dropped (h2 keeps them for ever), the encoder's table stays at 4 096 octets.
 
     Raises:
-        RemoteProtocolError: Not a multiple of 6 octets, or more than `settings_max` entries.
+        RemoteProtocolError: More than `settings_max` entries.
     """
-    if len(payload) % 6:
-        raise RemoteProtocolError(f"SETTINGS of {len(payload)} octets", ErrorCode.FRAME_SIZE_ERROR)
     if len(payload) > 6 * settings_max:
         raise RemoteProtocolError(f"SETTINGS of {len(payload) // 6} entries", ErrorCode.ENHANCE_YOUR_CALM)
     kept = bytearray()
@@ -216,6 +219,13 @@ def _local_errors(stream_id: int | None = None) -> Iterator[None]:
         yield
     except (h2.exceptions.ProtocolError, h2.exceptions.NoAvailableStreamIDError) as error:
         raise LocalProtocolError(_one_line(error), stream_id=stream_id) from error
+
+
+def _code(error: h2.exceptions.ProtocolError) -> ErrorCode:
+    """What h2 says, but for a header block that cannot be decoded, which it calls PROTOCOL_ERROR (section 4.3)."""
+    code = ErrorCode(int(error.error_code))
+    undecodable = code is ErrorCode.PROTOCOL_ERROR and isinstance(error.__cause__, hpack.HPACKError)
+    return ErrorCode.COMPRESSION_ERROR if undecodable else code
 
 
 def _one_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ GOAWAY are here because they decide what an incoming request gets (RFC 9113 sect
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import h2.events
@@ -121,7 +121,7 @@ class ControlEvents(Streams):
         headers = event.headers or []
         stream.body_bytes_announced = calls.content_length(headers)
         try:
-            head = calls.parse_request(headers)
+            head = calls.parse_request(headers, list_bytes_max=self.config.header_list_bytes_max)
         except calls.RequestUnsupported as refusal:
             stream.refusal = refusal
             if refusal.at_once:
@@ -137,7 +137,7 @@ class ControlEvents(Streams):
         headers = event.headers or []
         stream.headers_received = True
         stream.body_bytes_announced = calls.content_length(headers)
-        failed = calls.parse_response(headers)
+        failed = self._too_long(headers) or calls.parse_response(headers)
         if event.stream_ended is not None:  # headers and trailers in one
             stream.status = failed or calls.parse_trailers(headers)
             stream.peer_stalls = calls.parse_stalls(headers)
@@ -148,9 +148,16 @@ class ControlEvents(Streams):
     def _on_trailers(self, event: h2.events.TrailersReceived) -> None:
         stream = self.streams.get(event.stream_id or 0)
         if stream is not None and self.client:
-            stream.status = calls.parse_trailers(event.headers or [])
-            stream.peer_stalls = calls.parse_stalls(event.headers or [])
+            headers = event.headers or []
+            stream.status = self._too_long(headers) or calls.parse_trailers(headers)
+            stream.peer_stalls = calls.parse_stalls(headers)
             stream.status_received = True
+
+    def _too_long(self, headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
+        size, limit = calls.header_list_bytes(headers), self.config.header_list_bytes_max
+        if size <= limit:
+            return None
+        return CallFailed(StatusCode.RESOURCE_EXHAUSTED, calls.header_list_too_long(size, limit))
 
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         stream = self.streams.get(event.stream_id or 0)

@@ -41,6 +41,13 @@ class StreamClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class CallGivenUp:
+    """A server has ended a call that took too long to begin: its handler is to stop."""
+
+    stream: StreamCore
+
+
+@dataclass(frozen=True, slots=True)
 class StreamsAvailable:
     """The peer's limit on our concurrent streams is known, or has room again."""
 
@@ -66,6 +73,7 @@ Event = (
     | StreamReadable
     | StreamWritable
     | StreamClosed
+    | CallGivenUp
     | StreamsAvailable
     | GoawayReceived
     | ConnectionFailed

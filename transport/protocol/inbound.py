@@ -143,10 +143,6 @@ class Inbound:
         self.settings_received = True
         self._connection.spend_untrusted(Cost.SETTINGS)
         payload = bytes(frame[frames.HEADER_BYTES :])
-        if acknowledgement and payload:
-            raise RemoteProtocolError(
-                "acknowledgement of SETTINGS with a payload", ErrorCode.FRAME_SIZE_ERROR
-            )
         if not acknowledgement:
             payload = filter_settings_untrusted(payload, settings_max=_SETTINGS_MAX)
         length = len(payload)
@@ -155,7 +151,7 @@ class Inbound:
 
     def _reset(self, stream_id: int, frame: memoryview) -> None:
         connection = self._connection
-        if stream_id and len(frame) == frames.HEADER_BYTES + 4:  # what h2 does not check
+        if stream_id:  # what h2 does not check
             connection.check_not_idle_untrusted(stream_id, "RST_STREAM")
         if not connection.client or stream_id not in connection.streams:
             # A client pays nothing when a server resets a call that it opened: that can happen once for each.
@@ -179,8 +175,6 @@ class Inbound:
 
     def _window_update(self, stream_id: int, frame: memoryview) -> None:
         connection = self._connection
-        if len(frame) != frames.HEADER_BYTES + 4:
-            raise RemoteProtocolError("WINDOW_UPDATE is not 4 octets", ErrorCode.FRAME_SIZE_ERROR)
         connection.spend_untrusted(Cost.WINDOW_UPDATE)
         increment = int.from_bytes(frame[9:13], "big") & WINDOW_BYTES_MAX
         if not stream_id:
@@ -190,12 +184,12 @@ class Inbound:
             connection.outbound.window_clock.set(connection.now, shut=False)
             connection.outbound.connection_opened()
             return
+        if not increment:  # whatever has become of the stream
+            connection.reset_by_id(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            return
         stream = connection.streams.get(stream_id)
         if stream is None:
             connection.check_not_idle_untrusted(stream_id, "WINDOW_UPDATE")
-            return
-        if not increment:
-            connection.fail_stream(stream, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
             return
         try:
             stream.send_window.open_untrusted(increment, stream_id)

@@ -35,6 +35,9 @@ _TURN: Final = 128
 """What is handed on in one turn: a DATA frame that is not small counts 1, another frame 4, and 1 more for 16 octets.
 The rest waits for the next turn, so that others get theirs; turns are about a millisecond, whatever a peer sends."""
 _SMALL_BYTES: Final = 256
+_EXACT_BYTES: Final = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
+"""Length of the frames that have but one; another ends the connection (RFC 9113 section 4.2)."""
+_SETTING_BYTES: Final = 6
 
 
 class FrameHandler(Protocol):
@@ -238,11 +241,12 @@ class FrameReader:
             keep = 8 if kind == frames.GOAWAY else 0
         else:
             keep = length
+        buffer = self._buffer
+        flags = buffer[at + 4]
+        _check_length(kind, flags, length)
         end = at + frames.HEADER_BYTES + keep
         if self._filled < end:
             return 0
-        buffer = self._buffer
-        flags = buffer[at + 4]
         stream_id = int.from_bytes(buffer[at + 5 : at + 9], "big") & frames.STREAM_ID_MAX
         self._track_header_block(kind, flags, stream_id)
         self._handler.control(kind, flags, stream_id, self._view[at:end])
@@ -266,3 +270,13 @@ class FrameReader:
         stream, self._stream = self._stream, None
         assert stream is not None
         self._handler.end_data(stream, self._flags)
+
+
+def _check_length(kind: int, flags: int, length: int) -> None:
+    """Raise if a frame of this kind cannot have this length: from its header, since the rest may never come."""
+    if kind == frames.SETTINGS:
+        wrong = length if flags & frames.FLAG_ACK else length % _SETTING_BYTES
+    else:
+        wrong = _EXACT_BYTES.get(kind, length) - length
+    if wrong:
+        raise RemoteProtocolError(f"frame of type {kind} with {length} octets", ErrorCode.FRAME_SIZE_ERROR)
