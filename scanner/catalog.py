@@ -183,8 +183,12 @@ class Catalog:
                 dropped = TableNotFound(f"table {name!r} was dropped")
                 for bucket in served.buckets.values():
                     await bucket.retire(dropped)
-            await self._run_blocking(functools.partial(self._store.drop_table, name))
-            self._tables.pop(name, None)
+            try:
+                await self._run_blocking(functools.partial(self._store.drop_table, name))
+            finally:
+                # It may be gone though some of its files would not go; its name is free then.
+                if served is not None and not self.has(name, served.table_id):
+                    del self._tables[name]
 
     def _load(self, name: str) -> ServedTable:
         description = self._store.table(name)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from scanner.errors import ScannerError, SnapshotLost
+from scanner.errors import ScannerError, SnapshotLost, TableNotFound
 from scanner.leases import CheckpointKey
 
 if TYPE_CHECKING:
@@ -145,13 +145,18 @@ class BucketCheckpoints:
             Some may be left on the disk until the next start.
         """
         async with self._pruning:
-            for checkpoint_id in self._superfluous():
+            # Looked for anew each time: while one is dropped, another one may be leased.
+            while (checkpoint_id := self._oldest_superfluous()) is not None:
                 # From here on nobody finds it; what follows can take its time.
                 del self._kept[checkpoint_id]
                 drop = self._owner.store.drop_checkpoint
                 name = self.table.description.name
                 try:
-                    await self._owner.run_blocking(functools.partial(drop, name, self.index, checkpoint_id))
+                    await self._owner.run_blocking(
+                        functools.partial(drop, name, self.index, checkpoint_id, self.table.table_id)
+                    )
+                except TableNotFound:
+                    continue  # It went with its table; what has the name now is none of ours.
                 except ScannerError as error:
                     _logger.warning(
                         "checkpoint %d of %s[%d] stays on the disk: %s",
@@ -183,19 +188,18 @@ class BucketCheckpoints:
             open_checkpoint = self._owner.store.open_checkpoint
             name = self.table.description.name
             snapshot = await self._owner.run_blocking(
-                functools.partial(open_checkpoint, name, self.index, checkpoint.checkpoint_id)
+                functools.partial(
+                    open_checkpoint, name, self.index, checkpoint.checkpoint_id, self.table.table_id
+                )
             )
         return snapshots.adopt(snapshot)
 
-    def _superfluous(self) -> list[int]:
-        newest = set(list(self._kept)[-self._owner.config.checkpoints_kept :])
-        return [
-            checkpoint_id
-            for checkpoint_id in self._kept
-            if checkpoint_id not in newest
-            and checkpoint_id not in self._holds
-            and not self._owner.references(self._key(checkpoint_id))
-        ]
+    def _oldest_superfluous(self) -> int | None:
+        """One that nothing keeps; None: there is none."""
+        for checkpoint_id in list(self._kept)[: -self._owner.config.checkpoints_kept]:
+            if checkpoint_id not in self._holds and not self._owner.references(self._key(checkpoint_id)):
+                return checkpoint_id
+        return None
 
     def _key(self, checkpoint_id: int) -> CheckpointKey:
         return CheckpointKey(self.table.table_id, self.index, checkpoint_id)

@@ -24,7 +24,7 @@ from scanner.admin import (
 from scanner.client_table import Table
 from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid
+from scanner.errors import ArgumentInvalid, BucketNotFound
 from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -206,6 +206,8 @@ class Client:
             TableNotFound, BucketNotFound: There is nothing to make one of.
             PermissionDenied: The server lets others administer it.
         """
+        if bucket is not None and not 0 <= bucket < 2**32:
+            raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
         request = admin_pb.CheckpointRequest(table=table, bucket=bucket)
         reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
         return list(map(checkpoint_from_proto, reply.checkpoints))

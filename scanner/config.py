@@ -6,6 +6,7 @@ other does not start.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 KIB = 1024
@@ -96,8 +97,14 @@ class ScannerConfig:
     leases_max: int = 1000
     """Leases at once on this server; the next is refused with TOO_MANY_SCANS."""
 
+    leases_per_principal_max: int = 250
+    """Leases of one principal at once, as far as `leases_max` allows; the next is refused with TOO_MANY_SCANS."""
+
     lease_buckets_max: int = 10_000
     """Buckets that all leases of this server keep, added up; more is refused with TOO_MANY_SCANS."""
+
+    lease_buckets_per_principal_max: int = 5000
+    """Buckets that the leases of one principal keep, added up; more is refused with TOO_MANY_SCANS."""
 
     filter_predicates_max: int = 64
     """Predicates in one filter; more is an ARGUMENT_INVALID."""
@@ -154,8 +161,13 @@ class ScannerConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if getattr(self, field.name) <= 0 and field.name not in _MAY_BE_ZERO:
-                raise ValueError(f"{field.name} must be above 0, but is {getattr(self, field.name)}")
+            value = getattr(self, field.name)
+            if math.isnan(value):
+                raise ValueError(f"{field.name} must be a number")
+            if value <= 0 and field.name not in _MAY_BE_ZERO:
+                raise ValueError(f"{field.name} must be above 0, but is {value}")
+        if math.isinf(self.lease_ttl_s):
+            raise ValueError("lease_ttl_s must be finite: a lease without an end is nobody's")
         if not 0 <= self.snapshot_linger_s <= 3600:
             raise ValueError(f"snapshot_linger_s must be from 0 to 3600, but is {self.snapshot_linger_s}")
         if not 0.001 <= self.heartbeat_interval_s <= 3600:

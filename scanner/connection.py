@@ -313,12 +313,19 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """Split `HOST:PORT`.
 
     Raises:
-        ArgumentInvalid: It is neither that nor `HOST`.
+        ArgumentInvalid: It is neither that nor `HOST`, or no machine can have that name.
     """
     host, colon, port = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]"):
         host, port = endpoint, str(PORT_DEFAULT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    a_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not host or not a_port:
         raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ArgumentInvalid(
+            f"the host of endpoint {endpoint!r} is no name of a machine: {error}"
+        ) from error
     return host, int(port)

@@ -353,7 +353,9 @@ def _ttl_ms(ttl_s: float | None) -> int:
     if ttl_s is None:
         return 0
     if not 0.001 <= ttl_s < _TTL_S_MAX:
-        raise ArgumentInvalid(f"a lease lives 0.001 s or more, not {ttl_s:g}")
+        raise ArgumentInvalid(
+            f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s:g}; renew it from time to time"
+        )
     return round(ttl_s * 1000)
 
 

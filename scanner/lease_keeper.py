@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 DOCUMENT: Final = "leases.json"
 
 _logger = logging.getLogger(__name__)
-_GONE: Final = (TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange)
+_GONE: Final = (TableNotFound, BucketNotFound, SnapshotLost)
 """Trying again will not bring it back."""
 
 
@@ -259,19 +259,24 @@ class LeaseKeeper:
             await self._write()
 
     def _check_room(self, key: LeaseKey, states: Sequence[LeasedState], now_ms: int) -> None:
+        """Refuse what would be too much, of the server or of its principal.
+
+        Raises:
+            TooManyScans: It would be.
+        """
         self._registry.expire(now_ms)
-        lease = self._registry.get(key, now_ms)
-        if lease is None and len(self._registry) >= self._config.leases_max:
-            raise TooManyScans(
-                f"there are {len(self._registry)} leases on this server, and no more are allowed"
-            )
+        registry, config = self._registry, self._config
+        lease = registry.get(key, now_ms)
+        if lease is None:
+            _require_room("leases", 1 + len(registry), config.leases_max)
+            own = 1 + registry.count_of(key.principal)
+            _require_room(f"leases of {key.principal}", own, config.leases_per_principal_max)
         kept = {} if lease is None else lease.states
-        added = len({state.bucket_key for state in states} - set(kept))
-        buckets = added + sum(1 for _ in self._registry.states())
-        if added and buckets > self._config.lease_buckets_max:
-            raise TooManyScans(
-                f"{buckets} buckets would be leased on this server, and {self._config.lease_buckets_max} are allowed"
-            )
+        if added := len({state.bucket_key for state in states} - set(kept)):
+            buckets = added + sum(1 for _ in registry.states())
+            _require_room("leased buckets", buckets, config.lease_buckets_max)
+            own = added + registry.bucket_count_of(key.principal)
+            _require_room(f"leased buckets of {key.principal}", own, config.lease_buckets_per_principal_max)
 
     def _take(self, key: LeaseKey, held: HeldState) -> bool:
         """Hold a state for a lease; False if the lease does already."""
@@ -296,10 +301,12 @@ class LeaseKeeper:
     async def _restore(self) -> None:
         """Hold what the registry has and nobody holds yet, as after a start."""
         for key, state in list(self._registry.states()):
-            if (key, state) in self._held:
+            if (key, state) in self._held or not self._wants(key, state):
                 continue
             try:
                 held = await self._finder.hold_again(key, state, functools.partial(self._end, key))
+            except OffsetOutOfRange as error:
+                self._end(key, error)  # It was ended before the crash, which nobody wrote down.
             except _GONE as error:
                 _logger.warning("lease %s lost %s[%d]: %s", key.lease_id, state.table, state.bucket, error)
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
@@ -313,7 +320,13 @@ class LeaseKeeper:
                     error,
                 )
             else:
-                self._take(key, held)
+                # Meanwhile it may have been let go of, or acquired again, which holds it already.
+                if not self._wants(key, state) or not self._take(key, held):
+                    held.release()
+
+    def _wants(self, key: LeaseKey, state: LeasedState) -> bool:
+        lease = self.get(key)
+        return lease is not None and lease.states.get(state.bucket_key) == state
 
     async def _write(self) -> None:
         """Return when a document that has everything up to now is on the disk; callers at once share one."""
@@ -337,3 +350,10 @@ class LeaseKeeper:
             released[held.checkpoints] = None
         for checkpoints in released:
             await checkpoints.prune()
+
+
+def _require_room(what: str, wanted: int, allowed: int) -> None:
+    if wanted > allowed:
+        raise TooManyScans(
+            f"{wanted} {what} would be on this server, and {allowed} are allowed; drop some, or try again later"
+        )

@@ -133,10 +133,10 @@ class LeaseService:
         return pb.ListLeasesResponse(leases=leases).SerializeToString()
 
     def _ttl_ms(self, asked_ms: int) -> int | None:
-        longest_ms = round(self._config.lease_ttl_max_s * 1000)
-        if asked_ms > longest_ms:
+        longest_s = self._config.lease_ttl_max_s
+        if asked_ms > longest_s * 1000:
             raise ArgumentInvalid(
-                f"a lease lives at most {longest_ms / 1000:g} s from a renewal on, not {asked_ms / 1000:g} s;"
+                f"a lease lives at most {longest_s:g} s from a renewal on, not {asked_ms / 1000:g} s;"
                 " renew it from time to time"
             )
         return asked_ms or None

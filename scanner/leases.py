@@ -229,6 +229,10 @@ class LeaseRegistry:
         """Leases of one principal that have not been collected."""
         return sum(key.principal == principal for key in self._leases)
 
+    def bucket_count_of(self, principal: str) -> int:
+        """Buckets that these keep, added up."""
+        return sum(len(lease.states) for key, lease in self._leases.items() if key.principal == principal)
+
     def frozen(self) -> tuple[Lease, ...]:
         """All that have not been collected, by principal and id, as they are now."""
         return tuple(sorted(self._leases.values(), key=lambda lease: lease.key))

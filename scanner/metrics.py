@@ -95,6 +95,9 @@ def _scans(now: ServerStatistics) -> Iterator[Metric]:
     )
     yield _gauge("weir_parked_scans", "Push scans that are parked, now.", now.scans_parked)
     yield _counter("weir_scans_parked", "Times that a push scan was parked.", activity.scans_parked)
+    yield _counter(
+        "weir_seeks", "Times that a scan or a page was placed on a key to read on.", activity.seeks
+    )
     yield _labelled_counter(
         "weir_scans_resumed",
         "Scans and pages continued, or opened as of an offset, by what they were read from.",

@@ -22,7 +22,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ResumeTokenInvalid
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ResumeTokenInvalid, TableNotFound
 from scanner.position import START, Position
 from scanner.query import ScanQuery, query_from_proto
 from scanner.sources.as_of import AsOfScan
@@ -135,6 +135,7 @@ class ScanOpener:
         log_offset: int | None = None,
         position: Position = START,
         pin_log: bool = True,
+        table_id: int | None = None,
     ) -> Opened:
         """Open a bucket.
 
@@ -144,6 +145,8 @@ class ScanOpener:
             log_offset: What to show: the changes with a smaller offset. None: all there are now.
             position: Where to begin.
             pin_log: Keep the log, so that the scan can be continued for as long as it is open.
+            table_id: Of the table that `log_offset` is one of, where others had their turn since that was looked up;
+                None: whichever has the name.
 
         Raises:
             TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query does not fit the tables.
@@ -159,6 +162,8 @@ class ScanOpener:
             No effect: nothing is open.
         """
         table = await self._catalog.table(query.table)
+        if table_id is not None and table.table_id != table_id:
+            raise TableNotFound(f"table {query.table!r} was dropped")
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
             reading = self._read(table, bucket, query, log_offset, position)
@@ -289,6 +294,7 @@ class ScanOpener:
         try:
             key_range = position.remaining(query.range)
             scan: BucketScan = hold.snapshot.scan(key_range)
+            bucket.activity.seeks += 1
             if log_offset is not None and hold.log_offset != log_offset:
                 scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
                 rung = Rung.AS_OF

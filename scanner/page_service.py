@@ -183,7 +183,7 @@ class PageService:
                     opened.scan.source.close()
                     self._snapshots.keep(reservation, kept_id, opened.scan, trio.current_time())
                     kept = True
-                    opened.scan.when_ended(lambda _: self._snapshots.close(kept_id))
+                    opened.scan.when_ended(lambda error: self._snapshots.end(kept_id, error))
             finally:
                 if not kept:
                     opened.scan.close()

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 import weakref
@@ -93,6 +94,11 @@ class Portal:
         self._ready.wait()
         _open_portals.add(self)
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller runs in the portal's thread."""
+        return threading.current_thread() is self._thread
+
     def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
         """Run `function(*args)` in the loop and wait for it.
 
@@ -107,7 +113,7 @@ class Portal:
         Cancellation:
             An exception that hits the waiting thread, such as KeyboardInterrupt, cancels the function.
         """
-        if threading.current_thread() is self._thread:
+        if self.is_own_thread:
             raise RuntimeError("a callback of this client cannot call it: it would wait for itself")
         if os.getpid() != self._process:
             raise RuntimeError("this client belongs to the process that forked this one; connect again here")
@@ -117,8 +123,8 @@ class Portal:
                 raise trio.ClosedResourceError(_CLOSED)
             self._pending.add(call)
         try:
-            self._soon(lambda: self._start(call))
-            return cast("T", call.wait(self._soon))
+            self.soon(lambda: self._start(call))
+            return cast("T", call.wait(self.soon))
         finally:
             with self._lock:
                 self._pending.discard(call)
@@ -130,7 +136,12 @@ class Portal:
             Exception: Whatever entering it raises.
         """
         held = Held(self, manager)
-        held.value = self.call(self._start_held, held)
+        try:
+            held.value = self.call(self._start_held, held)
+        except BaseException:
+            # An interrupt may come when it is entered already, and then nobody else would leave it.
+            self.soon(functools.partial(held.begin_leave, abandoned=True))
+            raise
         return held
 
     def close(self) -> None:
@@ -141,11 +152,17 @@ class Portal:
         """
         with self._lock:
             self._closed = True
-        if os.getpid() == self._process and threading.current_thread() is not self._thread:
-            self._soon(self._begin_stop)
+        if os.getpid() == self._process and not self.is_own_thread:
+            self.soon(self._begin_stop)
             self._thread.join()
 
-    def _soon(self, function: Callable[[], object]) -> None:
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a function that does not block called in the loop; from any thread, also amidst garbage collection.
+
+        In a process that was forked from the portal's, nothing is called.
+        """
+        if os.getpid() != self._process:
+            return
         assert self._token is not None
         with suppress(trio.RunFinishedError):  # Then `_run` has refused what is pending.
             self._token.run_sync_soon(function)
@@ -217,19 +234,27 @@ class Held(Generic[T]):
             Exception: Whatever leaving it raises, unless it was abandoned.
 
         Waits:
-            For its end.
+            For its end; not in the portal's own thread, where that comes later.
         """
         if self._left:
             return
         self._left = True
+        if self._portal.is_own_thread:
+            # The garbage collector closes a generator that nobody kept in whatever thread it happens to run.
+            self._portal.soon(functools.partial(self.begin_leave, abandoned=abandoned))
+            return
         try:
             self._portal.call(self._wait_left, abandoned)
         except trio.ClosedResourceError:
             return
 
-    async def _wait_left(self, abandoned: bool) -> None:
+    def begin_leave(self, *, abandoned: bool) -> None:
+        """Leave, and do not wait for it; in the portal's thread."""
         self._abandoned = abandoned
         self._leave.set()
+
+    async def _wait_left(self, abandoned: bool) -> None:
+        self.begin_leave(abandoned=abandoned)
         try:
             await self._finished.wait()
         except trio.Cancelled:

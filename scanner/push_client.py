@@ -9,6 +9,8 @@ Invariants:
 2. All streams of a scan bear one id, so that the server ends one that it takes for living when it sees the next.
 3. A batch comes whole or not at all. So after two streams in a row that brought nothing, smaller batches are asked
    for, for the rest of the scan: a line that is always cut before a batch is through still brings the scan on.
+4. A stream on which nothing comes, no heartbeat either, counts as failed after a while: what sits between may keep a
+   connection alive behind which nobody is any more.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError
+from scanner.errors import ScannerError, ServerUnavailable
 from scanner.hand_off import Delivery, HandOff
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.receiver import PushReceiver, ReceiverState
@@ -29,6 +31,8 @@ from scanner.transport_errors import translated
 from transport import TransportError
 
 if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
     from scanner.connection import Connection
     from scanner.retries import Attempts
     from scanner.statistics import BucketProgress
@@ -39,6 +43,11 @@ _STREAM_ID_BYTES: Final = 16
 _BATCH_BYTES_USUAL: Final = 1 << 20
 """What a server that is asked for no size makes of the rows, more or less."""
 _BATCH_BYTES_LEAST: Final = 16 << 10
+_HEARTBEATS_MISSED_MAX: Final = 3
+_SILENCE_S_MIN: Final = 60.0
+"""Also where the server beats faster: it may be busy, and reopening a scan may take it a while."""
+_SILENCE_GRACE_S: Final = 5.0
+"""Once more, for what has come but was not looked at, because our own process was busy or stopped."""
 _TRAILERS_TIMEOUT_S: Final = 1.0
 """How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
 
@@ -171,7 +180,7 @@ class BucketReceiver:
 
     async def _receive_all(self, stream: Stream) -> None:
         receiver, batches = self._receiver, 0
-        while (message := await stream.receive()) is not None:
+        while (message := await self._next_message(stream)) is not None:
             taken = receiver.receive(message)
             if taken is not None:
                 batch, size = taken
@@ -183,6 +192,16 @@ class BucketReceiver:
             if self._is_to_be_cut(batches):
                 return
         receiver.end_of_stream()
+
+    async def _next_message(self, stream: Stream) -> Buffer | None:
+        silence_s = max(_SILENCE_S_MIN, _HEARTBEATS_MISSED_MAX * self._receiver.heartbeat_s)
+        for patience_s in (silence_s, _SILENCE_GRACE_S):
+            with trio.move_on_after(patience_s):
+                message: Buffer | None = await stream.receive()
+                return message
+        raise ServerUnavailable(
+            f"nothing came during the scan of {self._what} for {silence_s:g} s, no heartbeat either"
+        )
 
     def _is_to_be_cut(self, batches: int) -> bool:
         limit = self._batches_per_stream

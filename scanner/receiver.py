@@ -12,13 +12,15 @@ Invariants:
    server that does otherwise is found out by what it says at the start.
 4. What arrived and was not consumed is at most the window and what the server may overrun it by, over all streams:
    credit is granted on consumption, in message bytes, and a server that ignores it is cut off.
+5. Only what moves the scan counts as progress: rows, another position, or a wait for credit that we do owe. So a server
+   that only looks busy does not have its streams opened again for ever.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.statistics import BucketProgress
+
+
+_COMPLETE: Final = {pb.ScanEnd.REASON_EXHAUSTED: "EXHAUSTED", pb.ScanEnd.REASON_LIMIT: "LIMIT"}
+"""The reasons that mean the end of a scan without changes."""
 
 
 class ReceiverState(enum.Enum):
@@ -65,6 +71,11 @@ class ScanCredit(ReceiveCredit):
         self._received_before = self.received
         self.limit = self.consumed + self.window_bytes
 
+    @property
+    def spent(self) -> bool:
+        """Whether the consumer holds all that was granted, so that the server cannot send."""
+        return self.received >= self.limit
+
 
 class PushReceiver:
     """What the responses of one bucket's push scan mean.
@@ -91,9 +102,12 @@ class PushReceiver:
         self._on_advance = on_advance
         self._sequence = RowSequence(what)
         self._token = b""
+        self._row_limit: int | None = None
         self._log_offset: int | None = None
         """What every further stream must be as of."""
         self.credit = ScanCredit(window_bytes)
+        self.heartbeat_s = 0.0
+        """How often the server says something at least, as it promised; 0: it has not said."""
         self.state = ReceiverState.OPENING
 
     @property
@@ -112,6 +126,7 @@ class PushReceiver:
         """
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
+        self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
         if self._token:
@@ -194,6 +209,7 @@ class PushReceiver:
         if self._progress.log_offset is not None:
             self._progress.resumes += 1
         self._log_offset = self._progress.log_offset = started.log_offset
+        self.heartbeat_s = started.heartbeat_interval_ms / 1000
         self.state = ReceiverState.SCANNING
 
     def _batch(self, batch: RowBatch) -> tuple[pa.RecordBatch, int]:
@@ -211,9 +227,11 @@ class PushReceiver:
             ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
         )
         rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        further = batch.row_count > 0 or batch.resume_token != self._token
         # A batch without a token makes the one before useless: it would bring these rows again.
         self._token = batch.resume_token
-        self._on_advance()
+        if further:
+            self._on_advance()
         return rows, size
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
@@ -222,7 +240,8 @@ class PushReceiver:
         further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
         if further:
             self._token = heartbeat.resume_token
-        if further or heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT:
+        # A grant may still be on its way to a server that says it waits; then rows will tell.
+        if further or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
 
     def _end(self, end: pb.ScanEnd) -> None:
@@ -236,6 +255,13 @@ class PushReceiver:
                 f"{self._what}: the server ended the scan early, after {end.rows} rows",
                 resume_token=self._token or None,
             )
+        if end.reason not in _COMPLETE or (
+            end.reason == pb.ScanEnd.REASON_LIMIT and end.rows != self._row_limit
+        ):
+            raise DataCorrupted(
+                f"{self._what}: the server ended the scan after {end.rows} rows for reason {end.reason}, which"
+                " is no end of this scan"
+            )
         self._progress.digest = end.digest
-        self._progress.reason = pb.ScanEnd.Reason.Name(end.reason).removeprefix("REASON_")
+        self._progress.reason = _COMPLETE[end.reason]
         self.state = ReceiverState.ENDED

@@ -64,7 +64,9 @@ class Retention:
     async def _sweep_bucket(self, name: str, index: int, bucket: ServedBucket) -> int:
         """Cut one changelog; returns how many changes went."""
         storage = bucket.storage
-        oldest_us = self._clock.now_ms() * 1000 - round(self._config.log_retention_s * 1_000_000)
+        now_us = self._clock.now_ms() * 1000
+        # However long, for ever included: nothing is older than the clock.
+        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
         wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, oldest_us))
         if wanted <= storage.log_start:
             return 0

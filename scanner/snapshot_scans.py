@@ -74,7 +74,7 @@ class SnapshotScans:
                 f" weir checkpoint {query.table}, acquire a lease, which makes one, or scan LIVE_KV"
             )
         async with self._readable(checkpoints, log_offset):
-            return await self._opener.open(query, principal, log_offset=log_offset)
+            return await self._opener.open(query, principal, log_offset=log_offset, table_id=table.table_id)
 
     async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> Opened:
         """Continue a scan with its token: from the same checkpoint, or as of its offset from what else there is.
@@ -92,7 +92,11 @@ class SnapshotScans:
         checkpoints = await self._checkpoints.of(table, query.bucket)
         async with self._readable(checkpoints, state.log_offset):
             return await self._opener.open(
-                query, principal, log_offset=state.log_offset, position=state.position
+                query,
+                principal,
+                log_offset=state.log_offset,
+                position=state.position,
+                table_id=state.table_id,
             )
 
     async def reopen(self, opened: Opened) -> None:

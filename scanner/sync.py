@@ -317,6 +317,8 @@ class Batches(Iterator[pa.RecordBatch]):
     def __init__(self, portal: Portal, batches: TrioBatches) -> None:
         self._portal = portal
         self._batches = batches
+        self._taken: pa.RecordBatch | None = None
+        """A batch that nobody has got yet, because an interrupt came when it was there."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -331,11 +333,20 @@ class Batches(Iterator[pa.RecordBatch]):
             ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
             trio.ClosedResourceError: The scan or the client was left.
             trio.BusyResourceError: Another thread is waiting for a batch.
+
+        Cancellation:
+            KeyboardInterrupt loses and repeats nothing: the next call goes on.
         """
-        try:
-            return self._portal.call(self._batches.__anext__)
-        except StopAsyncIteration:
-            raise StopIteration from None
+        if self._taken is None:
+            try:
+                self._portal.call(self._take)
+            except StopAsyncIteration:
+                raise StopIteration from None
+        batch, self._taken = self._taken, None
+        return batch
+
+    async def _take(self) -> None:
+        self._taken = await self._batches.__anext__()
 
     def statistics(self) -> ScanStatistics:
         """What the scan did until now; may be asked for during and after the scan."""

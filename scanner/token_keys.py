@@ -27,6 +27,7 @@ from scanner.errors import DataCorrupted
 TOKEN_KEYS_DOCUMENT: Final = "token_keys.json"
 OVERLAP_S_DEFAULT: Final = 7 * 24 * 3600.0
 """Longer than any scan is expected to pause."""
+OVERLAP_S_MAX: Final = 10 * 365 * 24 * 3600.0
 SECRET_BYTES: Final = 32
 KEY_ID_END: Final = 1 << 32
 """Above every key id."""
@@ -115,9 +116,14 @@ class TokenKeys:
 
         Args:
             now_s: Seconds since 1970 UTC.
-            overlap_s: How long the tokens of the key that it replaces are accepted, seconds, >= 0.
+            overlap_s: How long the tokens of the key that it replaces are accepted, seconds, 0 to `OVERLAP_S_MAX`.
             random: Makes that many unpredictable bytes.
+
+        Raises:
+            ValueError: `overlap_s` is out of its range.
         """
+        if not 0 <= overlap_s <= OVERLAP_S_MAX:
+            raise ValueError(f"overlap_s must be 0 to {OVERLAP_S_MAX:.0f}, not {overlap_s}")
         current = self.current
         retired = TokenKey(
             key_id=current.key_id,
@@ -211,6 +217,7 @@ def rotate_token_keys(
 
     Raises:
         DataCorrupted, StoreFailed: As `load_token_keys`; nothing has changed.
+        ValueError: As `TokenKeys.rotate`; nothing has changed.
     """
     keys = load_token_keys(store, now_s=now_s, random=random)
     rotated = keys.rotate(now_s=now_s(), overlap_s=overlap_s, random=random)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from scanner.cli.app import connected, endpoint_option, example, note
+from scanner.cli.app import Seconds, connected, endpoint_option, example, note
 from scanner.cli.output import print_table
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallTimes
@@ -42,7 +42,7 @@ def streams(as_json: bool, endpoint: str) -> None:
             "rows": [None if each.scan is None else each.scan.rows for each in found],
             "sent": [short_bytes(each.bytes_sent) for each in found],
             "unsent": [short_bytes(each.unsent_bytes) for each in found],
-            "credit": [short_bytes(each.credit_left) for each in found],
+            "credit": ["-" if each.scan is None else short_bytes(each.credit_left) for each in found],
             "window": [short_bytes(min(each.send_window, each.connection_send_window)) for each in found],
             "stall": [each.stall.label for each in found],
             "mostly": [each.stalls.longest.label for each in found],
@@ -84,7 +84,7 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
 @click.command(epilog=example("weir drain", "weir drain --timeout 60"))
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, 1_000_000),
+    type=Seconds(0, 1_000_000),
     metavar="SECONDS",
     help="How long running calls may take. [default: the server's --drain-timeout]",
 )

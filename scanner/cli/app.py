@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -57,6 +58,18 @@ class OneLineGroup(click.Group):
             return 0
         except click.UsageError as error:
             raise _with_hint(error) from error
+
+
+class Seconds(click.FloatRange):
+    """A time, as an option takes it; `inf` is one, unless there is a maximum."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read it."""
+        seconds = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            # It is neither below the minimum nor above the maximum, and so within any range.
+            self.fail(f"{value!r} is no number of seconds.", param, ctx)
+        return seconds
 
 
 def _with_hint(error: click.UsageError) -> click.ClickException:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scanner.cli.admin import json_option
-from scanner.cli.app import OneLineGroup, connected, endpoint_option, example, fail, note
+from scanner.cli.app import OneLineGroup, Seconds, connected, endpoint_option, example, fail, note
 from scanner.cli.output import print_table
 from scanner.cli.units import short_seconds
 from scanner.lease_client import LeaseState, LeaseTarget
@@ -24,7 +24,7 @@ _TARGETS = "TABLE[:BUCKETS]"
 
 ttl_option = click.option(
     "--ttl",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     metavar="SECONDS",
     help="How long it lives from now on. [default: the server's, or as before]",
 )
@@ -183,6 +183,9 @@ def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -
     """
     with connected(endpoint) as client:
         if only_list:
+            buckets = client.table(table).buckets
+            if bucket is not None and bucket >= buckets:
+                fail(f"table {table} has no bucket {bucket}; it has 0 to {buckets - 1}")
             found = [each for each in client.list_checkpoints(table) if bucket in (None, each.bucket)]
         else:
             found = client.checkpoint(table, bucket)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import trio
 
-from scanner.cli.app import example, note
+from scanner.cli.app import Seconds, example, note
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.config import ScannerConfig
 from scanner.connection import PORT_DEFAULT
@@ -52,7 +52,7 @@ _DEFAULTS = ScannerConfig()
 )
 @click.option(
     "--drain-timeout",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     default=5.0,
     show_default=True,
     metavar="SECONDS",
@@ -60,15 +60,23 @@ _DEFAULTS = ScannerConfig()
 )
 @click.option(
     "--session-ttl",
-    type=click.FloatRange(1),
+    type=Seconds(1),
     default=_DEFAULTS.session_ttl_s,
     show_default=True,
     metavar="SECONDS",
     help="How long a pull scan that the server keeps something for may be idle before that is reclaimed.",
 )
 @click.option(
+    "--park-after",
+    type=Seconds(0, min_open=True),
+    default=_DEFAULTS.park_after_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="A push scan that can send nothing for so long gives up its snapshot, until its consumer goes on.",
+)
+@click.option(
     "--log-retention",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(0, min_open=True),
     default=_DEFAULTS.log_retention_s,
     show_default=True,
     metavar="SECONDS",
@@ -84,7 +92,7 @@ _DEFAULTS = ScannerConfig()
 )
 @click.option(
     "--checkpoint-interval",
-    type=click.FloatRange(0),
+    type=Seconds(0),
     default=_DEFAULTS.checkpoint_interval_s,
     show_default=True,
     metavar="SECONDS",
@@ -116,6 +124,7 @@ def serve(
     insecure_bind_any: bool,
     drain_timeout: float,
     session_ttl: float,
+    park_after: float,
     log_retention: float,
     log_retention_bytes: int,
     checkpoint_interval: float,
@@ -135,6 +144,7 @@ def serve(
         session_ttl_s=session_ttl,
         page_snapshot_ttl_s=session_ttl,
         session_sweep_interval_s=sweep_s,
+        park_after_s=park_after,
         log_retention_s=log_retention,
         log_retention_bytes=log_retention_bytes,
         checkpoint_interval_s=checkpoint_interval,

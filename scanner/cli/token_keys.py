@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from scanner.cli.app import example
+from scanner.cli.app import Seconds, example
 from scanner.storage.store import RocksStore
-from scanner.token_keys import OVERLAP_S_DEFAULT, rotate_token_keys
+from scanner.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
 
 
 @click.command("rotate-token-keys", epilog=example("weir rotate-token-keys --data ./data"))
@@ -23,7 +23,7 @@ from scanner.token_keys import OVERLAP_S_DEFAULT, rotate_token_keys
 )
 @click.option(
     "--overlap",
-    type=click.FloatRange(0),
+    type=Seconds(0, OVERLAP_S_MAX),
     default=OVERLAP_S_DEFAULT,
     show_default=True,
     metavar="SECONDS",

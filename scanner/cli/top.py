@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scanner.cli.admin import pins, what
-from scanner.cli.app import connected, endpoint_option, example, is_terminal
+from scanner.cli.app import Seconds, connected, endpoint_option, example, is_terminal
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallReason, StallTimes
 
@@ -124,7 +124,7 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
 @click.command(epilog=example("weir top", "weir top --interval 0.5", "weir top --once"))
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05, 3600),
+    type=Seconds(0.05, 3600),
     default=1.0,
     show_default=True,
     metavar="SECONDS",

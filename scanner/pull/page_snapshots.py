@@ -2,7 +2,8 @@
 
     KEPT --page--> KEPT                       the token names it by an id
     KEPT --the last page--> FINISHED          gone, and it may linger: the last page can be asked for again for a while
-    KEPT --close, expire, end of the bucket--> (gone)
+    KEPT --close, expire--> (gone)
+    KEPT --end of the bucket--> ENDED         gone, and a later page is told why
 
 A page uses a kept snapshot (`enter`, `leave`) and has a hold of its own on it, so letting go of what is kept harms no
 page that is being made.
@@ -12,7 +13,7 @@ Invariants:
 1. What is kept is closed exactly once.
 2. Slots: reservations plus kept snapshots, per bucket and in all, never exceed the caps.
 3. Only a page that was made extends a life; one that is being made outlasts it.
-4. What is remembered of scans that have finished has a bound.
+4. What is remembered of scans that have finished, or were ended, has a bound.
 
 This module knows no clock (`now` is passed in), no randomness (`make_id` is), no transport and no Arrow.
 """
@@ -30,9 +31,10 @@ from scanner.pull.slots import Reservation, Slots
 
 if TYPE_CHECKING:
     from scanner.config import ScannerConfig
+    from scanner.errors import ScannerError
 
-_FINISHED_MAX: Final = 10_000
-"""Ids of finished scans that are remembered; the oldest go first."""
+_GONE_MAX: Final = 10_000
+"""Ids of scans that have finished or were ended that are remembered; the oldest go first."""
 
 
 class Resource(Protocol):
@@ -74,7 +76,8 @@ class PageSnapshots(Generic[ResourceT]):
         self._make_id = make_id
         self._slots = Slots("scans by token", config.page_snapshots_per_bucket_max, config.page_snapshots_max)
         self._kept: dict[int, Kept[ResourceT]] = {}
-        self._finished: OrderedDict[int, None] = OrderedDict()
+        self._gone: OrderedDict[int, ScannerError | None] = OrderedDict()
+        """Why they were ended; None: they have finished."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -122,6 +125,7 @@ class PageSnapshots(Generic[ResourceT]):
 
         Raises:
             SnapshotLost: There is none of that id: its time was over, it was closed, or the server was started anew.
+            ScannerError: What it was ended by.
         """
         kept = self._kept.get(kept_id)
         if kept is not None and not self._is_overdue(kept, now):
@@ -130,8 +134,11 @@ class PageSnapshots(Generic[ResourceT]):
             return kept
         if kept is not None:
             self._remove(kept)
-        if kept_id in self._finished:
-            return None
+        if kept_id in self._gone:
+            ended_by = self._gone[kept_id]
+            if ended_by is None:
+                return None
+            raise type(ended_by)(ended_by.message, metadata=ended_by.metadata)
         raise lost(
             f"it is kept for {self._ttl_s:g} s after a page, until it is closed, or the server goes down"
         )
@@ -152,13 +159,18 @@ class PageSnapshots(Generic[ResourceT]):
         """Let go of the snapshot of a scan whose last page was made; it may be asked for again. Idempotent."""
         if self._kept.get(kept.id) is not kept:
             return
-        self._finished[kept.id] = None
-        if len(self._finished) > _FINISHED_MAX:
-            self._finished.popitem(last=False)
+        self._remember(kept.id, None)
         self._remove(kept, linger=True)
 
+    def end(self, kept_id: int, error: ScannerError) -> None:
+        """Let go because the bucket ends; later pages fail with `error`. Gone is fine."""
+        kept = self._kept.get(kept_id)
+        if kept is not None:
+            self._remember(kept_id, error)
+            self._remove(kept)
+
     def close(self, kept_id: int) -> None:
-        """Let go as the client asks, or because the bucket ends; of what is gone, too."""
+        """Let go as the client asks; of what is gone, too."""
         kept = self._kept.get(kept_id)
         if kept is not None:
             self._remove(kept)
@@ -198,6 +210,11 @@ class PageSnapshots(Generic[ResourceT]):
     @staticmethod
     def _is_overdue(kept: Kept[ResourceT], now: float) -> bool:
         return not kept.pages and now >= kept.expires_at
+
+    def _remember(self, kept_id: int, ended_by: ScannerError | None) -> None:
+        self._gone[kept_id] = ended_by
+        if len(self._gone) > _GONE_MAX:
+            self._gone.popitem(last=False)
 
     def _remove(self, kept: Kept[ResourceT], *, linger: bool = False) -> None:
         del self._kept[kept.id]

@@ -43,8 +43,10 @@ _ROUNDS_MAX = 8
 """Times that the windows of all runs are looked at for one answer."""
 _TAKEN_BYTES = 1024 * 1024
 """Bytes of rows at which an answer is large enough."""
-_HEAD = struct.Struct("<IIIII")
-"""Of a block in the file: entries, bytes of sizes and keys, bytes of rows, CRC-32C of either."""
+_COUNTS = struct.Struct("<III")
+"""What a block in the file begins with: entries, bytes of sizes and keys, bytes of rows."""
+_CHECKS = struct.Struct("<II")
+"""What follows: CRC-32C of the counts, the sizes and the keys, and CRC-32C of the rows."""
 
 
 class Entries(NamedTuple):
@@ -111,11 +113,12 @@ class SpillFile:
     """
 
     def __init__(self, directory: Path | None, bytes_max: int) -> None:
-        self._directory = str(directory or tempfile.gettempdir())
+        self._directory = "the system's temporary directory" if directory is None else str(directory)
         self._bytes_max = bytes_max
         self.size_bytes = 0
         """How long it is, which is where the next block will be."""
         with self._translated():
+            self._directory = str(directory or tempfile.gettempdir())
             self._file = tempfile.TemporaryFile(dir=self._directory, buffering=0)  # noqa: SIM115, it lives on
 
     def append(self, entries: Entries) -> None:
@@ -131,9 +134,9 @@ class SpillFile:
         row_sizes = np.fromiter((0 if row is None else len(row) + 1 for row in rows), "<u4", len(rows))
         head = b"".join([key_sizes.tobytes(), row_sizes.tobytes(), *keys])
         body = b"".join(filter(None, rows))
-        block = b"".join(
-            [_HEAD.pack(len(keys), len(head), len(body), checksum(head), checksum(body)), head, body]
-        )
+        counts = _COUNTS.pack(len(keys), len(head), len(body))
+        checks = _CHECKS.pack(checksum(head, checksum(counts)), checksum(body))
+        block = b"".join([counts, checks, head, body])
         if self.size_bytes + len(block) > self._bytes_max:
             raise SnapshotLost(
                 "the changes since the scan's offset take more temporary disk than this server allows"
@@ -151,12 +154,15 @@ class SpillFile:
             StoreFailed: The disk refused.
             DataCorrupted: It is not what was written.
         """
-        count, head_bytes, body_bytes, head_crc, body_crc = _HEAD.unpack(self._read(at, _HEAD.size))
-        head = self._read(at + _HEAD.size, head_bytes, head_crc)
+        head_at = at + _COUNTS.size + _CHECKS.size
+        front = self._read(at, head_at - at)
+        count, head_bytes, body_bytes = _COUNTS.unpack_from(front)
+        head_crc, body_crc = _CHECKS.unpack_from(front, _COUNTS.size)
+        head = self._read(head_at, head_bytes, head_crc, checksum(front[: _COUNTS.size]))
         key_sizes = np.frombuffer(head, "<u4", count)
         row_sizes = np.frombuffer(head, "<u4", count, 4 * count)
         keys = _unjoin(key_sizes, memoryview(head)[8 * count :])
-        body_at = at + _HEAD.size + head_bytes
+        body_at = head_at + head_bytes
         return Block(keys, row_sizes, body_at, body_bytes, body_crc), body_at + body_bytes
 
     def read_rows(self, block: Block) -> list[bytes | None]:
@@ -182,10 +188,13 @@ class SpillFile:
                 self.size_bytes += written
                 left = left[written:]
 
-    def _read(self, at: int, size: int, crc: int | None = None) -> bytes:
-        with self._translated():
-            data = os.pread(self._file.fileno(), size, at)
-        if len(data) != size or (crc is not None and checksum(data) != crc):
+    def _read(self, at: int, size: int, crc: int | None = None, before: int = 0) -> bytes:
+        """Read, and compare with the checksum that continues the one of what is `before`."""
+        data = b""
+        if at + size <= self.size_bytes:  # else the size is damaged, and may be more than there is memory
+            with self._translated():
+                data = os.pread(self._file.fileno(), size, at)
+        if len(data) != size or (crc is not None and checksum(data, before) != crc):
             raise DataCorrupted(
                 f"a temporary file in {self._directory} reads back other bytes than were written;"
                 " the disk is not reliable"

@@ -68,15 +68,21 @@ def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint)
         StoreFailed: the disk refused; there is no such checkpoint.
         DataCorrupted: files of the database are gone.
     """
-    unfinished = directory / _UNFINISHED_NAME
-    with disk_errors(directory):
-        shutil.rmtree(unfinished, ignore_errors=True)
-        with translated(database.path):
-            # Flushes first: what was committed is in files then.
-            HardLinks(database.rocks).create_checkpoint(str(unfinished))
-        sync_tree(unfinished)
-        unfinished.rename(directory / _name_of(checkpoint))
-        sync_directory(directory)
+    unfinished, finished = directory / _UNFINISHED_NAME, directory / _name_of(checkpoint)
+    try:
+        with disk_errors(directory):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            with translated(database.path):
+                # Flushes first: what was committed is in files then.
+                HardLinks(database.rocks).create_checkpoint(str(unfinished))
+            sync_tree(unfinished)
+            unfinished.rename(finished)
+            sync_directory(directory)
+    except BaseException:
+        # Its links would keep files that the bucket replaces, on a disk that may be full.
+        for left in (unfinished, finished):
+            shutil.rmtree(left, ignore_errors=True)
+        raise
 
 
 def list_checkpoints(directory: Path) -> list[Checkpoint]:

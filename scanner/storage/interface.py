@@ -298,22 +298,36 @@ class Store(Protocol):
             StoreClosed: the store was closed.
         """
 
-    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> BucketSnapshot:
+    def open_checkpoint(
+        self, name: str, index: int, checkpoint_id: int, table_id: int | None = None
+    ) -> BucketSnapshot:
         """Open a checkpoint for reading, as of its log offset. Blocks for some milliseconds.
+
+        Args:
+            name: Of the table.
+            index: Of the bucket.
+            checkpoint_id: Which one.
+            table_id: The table that is meant, as `table_id` numbers it; None: whichever has the name.
 
         Raises:
             SnapshotLost: there is no such checkpoint, or not any more.
-            TableNotFound, BucketNotFound: there is no such bucket.
+            TableNotFound, BucketNotFound: there is no such bucket, or the table of that name is another one.
             DataCorrupted: its files are damaged.
             StoreFailed: the disk refused.
             StoreClosed: the store was closed.
         """
 
-    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
         """Drop a checkpoint. Snapshots that are open on it go on; its files go when they are closed. Idempotent.
 
+        Args:
+            name: Of the table.
+            index: Of the bucket.
+            checkpoint_id: Which one. Ids are counted by bucket: a table created anew has the same ones.
+            table_id: The table that is meant, as `table_id` numbers it; None: whichever has the name.
+
         Raises:
-            TableNotFound, BucketNotFound: there is no such bucket.
+            TableNotFound, BucketNotFound: there is no such bucket, or the table of that name is another one.
             StoreFailed: the disk refused.
             StoreClosed: the store was closed.
         """

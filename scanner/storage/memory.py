@@ -129,17 +129,19 @@ class MemoryStore:
         """See `Store.checkpoints`."""
         return [checkpoint for checkpoint, _ in self.bucket(name, index).contents.checkpoints.values()]
 
-    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> MemorySnapshot:
+    def open_checkpoint(
+        self, name: str, index: int, checkpoint_id: int, table_id: int | None = None
+    ) -> MemorySnapshot:
         """See `Store.open_checkpoint`."""
-        bucket = self.bucket(name, index)
+        bucket = self._bucket_of(name, index, table_id)
         if checkpoint_id not in bucket.contents.checkpoints:
             raise SnapshotLost(f"bucket {index} of table {name!r} has no checkpoint {checkpoint_id}")
         checkpoint, rows = bucket.contents.checkpoints[checkpoint_id]
         return self._table(name).opened(rows, checkpoint.log_offset)
 
-    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
         """See `Store.drop_checkpoint`."""
-        self.bucket(name, index).contents.checkpoints.pop(checkpoint_id, None)
+        self._bucket_of(name, index, table_id).contents.checkpoints.pop(checkpoint_id, None)
 
     def read_document(self, name: str) -> bytes | None:
         """See `Store.read_document`."""
@@ -158,6 +160,12 @@ class MemoryStore:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreClosed("the store in memory was closed")
+
+    def _bucket_of(self, name: str, index: int, table_id: int | None) -> MemoryBucket:
+        bucket = self.bucket(name, index)
+        if table_id not in (None, self.table_id(name)):
+            raise TableNotFound(f"table {name!r} was dropped, and created again")
+        return bucket
 
     def _document(self, name: str) -> str:
         self._require_open()

@@ -24,8 +24,10 @@ from scanner.storage.rocks import Database, translated
 
 LOG_RANGE_KEY = b"log_range"
 """In `meta`."""
-_FIRST_RECORDS = 64
-"""Records that are read before anything is known of their size."""
+_PIECE_RECORDS = 256
+"""Records read at once: bounds what is read past `bytes_max` when they suddenly get larger."""
+_PIECE_GROWTH = 4
+"""A piece has at most so many times the records before it. The first has one: a row may have megabytes."""
 _FILE_OF_FAMILY = re.compile(r"^ *(\d+):\d+\[", re.MULTILINE)
 """The number of a file in RocksDB's list of one column family's files."""
 
@@ -91,14 +93,15 @@ def read_log(database: Database, offset: int, count: int, bytes_max: int) -> lis
         # No iterator lives longer than this: an abandoned reader must not keep the directory locked.
         items: Iterator[Any] = database.log.items(from_key=log_key(offset), read_opt=ReadOptions())
         records: list[tuple[bytes, bytes]] = []
-        size, want = 0, _FIRST_RECORDS
+        size, want = 0, 1
         while len(records) < count and size < bytes_max:
             part = list(islice(items, min(want, count - len(records))))
             if not part:
                 break
             records += part
             size += sum([len(value) for _, value in part])
-            want = 1 + max(0, bytes_max - size) * len(records) // max(1, size)
+            fitting = 1 + max(0, bytes_max - size) * len(records) // max(1, size)
+            want = min(fitting, _PIECE_RECORDS, _PIECE_GROWTH * len(records))
         return records
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _PIECE_ROWS = 1024
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
+_PIECE_GROWTH = 4
+"""A piece has at most so many times the rows of the one before. The first has one: rows may have megabytes."""
 
 
 class RocksScan:
@@ -50,6 +52,7 @@ class RocksScan:
         self._last_row: bytes | None = None
         self._row_bytes = 256
         """Estimate of the next rows' size, from the ones before."""
+        self._piece_rows = 1
         self._error: ScannerError | None = None
 
     @property
@@ -96,19 +99,22 @@ class RocksScan:
         rows: list[bytes] = []
         left = bytes_max
         while len(rows) < rows_max and left > 0:
-            chunk = self._next_chunk(min(rows_max - len(rows), left // self._row_bytes + 1, _PIECE_ROWS))
+            chunk = self._next_chunk(min(rows_max - len(rows), left // self._row_bytes + 1, self._piece_rows))
             if not chunk:
                 break
             size = sum(map(len, chunk))
+            self._row_bytes = max(1, size // len(chunk))
+            self._piece_rows = min(_PIECE_ROWS, self._piece_rows * _PIECE_GROWTH)
             if size > left:
                 fitting = _fitting(chunk, left)
                 # A row larger than the limit goes alone.
                 keep = fitting if rows or fitting else 1
                 self._ahead = chunk[keep:] + self._ahead
+                if size > left + bytes_max:
+                    self._piece_rows = 1  # Sizes vary widely.
                 chunk, left = chunk[:keep], 0
             else:
                 left -= size
-                self._row_bytes = max(1, size // len(chunk))
             rows += chunk
         if rows:
             self._last_row = rows[-1]

@@ -211,9 +211,11 @@ class RocksStore:
         """See `Store.checkpoints`."""
         return list_checkpoints(self._checkpoint_directory(self._table_with_bucket(name, index), index))
 
-    def open_checkpoint(self, name: str, index: int, checkpoint_id: int) -> RocksSnapshot:
+    def open_checkpoint(
+        self, name: str, index: int, checkpoint_id: int, table_id: int | None = None
+    ) -> RocksSnapshot:
         """See `Store.open_checkpoint`."""
-        table = self._table_with_bucket(name, index)
+        table = self._table_with_bucket(name, index, table_id)
         directory = self._checkpoint_directory(table, index)
         with self._opening:
             self._require_still_there(name, table)
@@ -223,9 +225,9 @@ class RocksStore:
             table.snapshots.add(snapshot)
         return snapshot
 
-    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int) -> None:
+    def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
         """See `Store.drop_checkpoint`."""
-        directory = self._checkpoint_directory(self._table_with_bucket(name, index), index)
+        directory = self._checkpoint_directory(self._table_with_bucket(name, index, table_id), index)
         with self._opening:
             drop_checkpoint(directory, checkpoint_id)
 
@@ -261,9 +263,11 @@ class RocksStore:
         except KeyError:
             raise self._not_found(name) from None
 
-    def _table_with_bucket(self, name: str, index: int) -> _OpenTable:
+    def _table_with_bucket(self, name: str, index: int, table_id: int | None = None) -> _OpenTable:
         self._require_open()
         table = self._table(name)
+        if table_id not in (None, table.entry.table_id):
+            raise TableNotFound(f"table {name!r} was dropped, and created again")
         count = table.entry.description.buckets
         if not 0 <= index < count:
             raise BucketNotFound(f"table {name!r} has the buckets 0 to {count - 1}, not {index}")

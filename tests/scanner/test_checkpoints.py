@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+import trio
+import trio.testing
 
 from scanner.config import ScannerConfig
 from scanner.errors import SnapshotLost, StoreClosed, StoreFailed, TableNotFound, TooManyScans
+from scanner.lease_states import Choice
 from scanner.query import ScanQuery
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
-from tests.support.keeping import open_keeping
+from tests.support.keeping import open_keeping, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Checkpoint, Store
 
 pytestmark = pytest.mark.rocks
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -162,3 +170,80 @@ async def test_a_dropped_table_takes_them_along(store: Store) -> None:
         with pytest.raises(SnapshotLost, match="weir checkpoint items"):
             await kept.snapshot_ids()
         assert (await kept.checkpoints()).get(made.checkpoint_id) is None
+
+
+async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) -> None:
+    """While one that is not kept is being dropped, the next one is leased: that one stays, also after a restart."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=9)) as kept:
+        for number in range(4):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+        checkpoints, gate = await kept.checkpoints(), trio.Event()
+        run_blocking = kept.keeping.checkpoints.run_blocking
+
+        async def wait_first(function: Callable[[], T]) -> T:
+            await gate.wait()
+            return await run_blocking(function)
+
+        kept.keeping.checkpoints.run_blocking = wait_first
+        nursery.start_soon(checkpoints.prune)
+        await trio.testing.wait_all_tasks_blocked()
+        _, missing = await kept.acquire("report", target(Choice.CHECKPOINT, 0, number=1))
+        assert not missing
+        gate.set()
+        await checkpoints.prune()
+        assert await kept.ids() == [each.checkpoint_id for each in checkpoints] == [1, 3]
+        assert await kept.snapshot_ids("report") == [0, 1]
+    async with open_keeping(store) as kept:
+        assert await kept.snapshot_ids("report") == [0, 1]
+
+
+async def test_a_drop_whose_files_stay_is_a_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk refuses to remove files: that is told, the table is gone, and its name is free for a new one."""
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with open_keeping(store) as kept:
+            await kept.write(range(3))
+            await (await kept.checkpoints()).create()
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", refuse)
+                with pytest.raises(StoreFailed, match="Input/output error"):
+                    await kept.catalog.drop("items")
+            with pytest.raises(TableNotFound, match="no table 'items'"):
+                await kept.bucket()
+            store.create_table(description())
+            await kept.write(range(7))
+            await (await kept.checkpoints()).create()
+            assert await kept.snapshot_ids() == list(range(7))
+    with RocksStore.open(tmp_path):
+        assert [len(os.listdir(tmp_path / kind)) for kind in ("tables", "checkpoints")] == [1, 1]
+
+
+async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> None:
+    """What a lease kept of a dropped table goes without touching the new one's, which have the same ids."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(3))
+        await kept.acquire("old", target(Choice.NEW, 0))
+        old = await kept.checkpoints()
+        for number in range(2):
+            await kept.write([100 + number])
+            await old.create()
+        await kept.catalog.drop("items")
+        store.create_table(description())
+        await kept.write(range(7))
+        await kept.acquire("new", target(Choice.NEW, 0))
+        await kept.keeping.leases.sweep()
+        assert [each.checkpoint_id for each in old] == [1, 2], (
+            "the old list let go of what the old lease kept"
+        )
+        assert await kept.ids() == [0]
+        assert await kept.snapshot_ids("new") == list(range(7))
+        newest = old.newest
+        assert newest is not None
+        with pytest.raises(TableNotFound):
+            await old.open(newest)

@@ -62,11 +62,22 @@ async def test_nobody_answers() -> None:
             pass
 
 
-@pytest.mark.parametrize("endpoint", ["", "host:", "host:0", "host:70000", ":9123", "a:b"])
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "host:", "host:0", "host:70000", ":9123", "a:b", pytest.param("host:" + "9" * 5000, id="long")],
+)
 async def test_senseless_endpoint(endpoint: str) -> None:
     """An endpoint is HOST:PORT."""
     with pytest.raises(scanner.ArgumentInvalid, match="HOST:PORT"):
         async with scanner.connect(endpoint):
+            pass
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..b", "a\udcff"])
+async def test_names_that_no_machine_can_have(host: str) -> None:
+    """What cannot even be asked for in the DNS is refused as an argument, not with Python's own error."""
+    with pytest.raises(scanner.ArgumentInvalid, match="no name of a machine"):
+        async with scanner.connect(f"{host}:9123"):
             pass
 
 

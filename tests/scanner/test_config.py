@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from scanner.config import ScannerConfig
@@ -23,6 +25,8 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
         ({"heartbeat_interval_s": 4000.0}, "heartbeat_interval_s"),
         ({"batch_bytes": 100, "batch_bytes_max": 99}, "batch_bytes .* batch_bytes_max"),
         ({"sessions_per_bucket_max": 201}, "sessions_per_bucket_max .* sessions_max"),
+        ({"log_retention_s": math.nan}, "log_retention_s"),
+        ({"lease_ttl_s": math.inf, "lease_ttl_max_s": math.inf}, "lease_ttl_s"),
         ({"session_ttl_s": 1.0}, "session_sweep_interval_s .* session_ttl_s"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -12,7 +12,7 @@ import trio.testing
 
 from scanner.config import ScannerConfig
 from scanner.errors import LeaseNotFound, OffsetOutOfRange, SnapshotLost, StoreFailed, TooManyScans
-from scanner.lease_states import Choice
+from scanner.lease_states import Choice, HeldState
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
 from tests.support.keeping import churn, lease_of, open_keeping, target
@@ -46,6 +46,23 @@ async def test_a_full_lease_table_is_told(store: Store) -> None:
                 await kept.acquire(lease_id, target(Choice.LOG, *buckets))
         await kept.acquire("one", target(Choice.NEW, 0, 1))
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [1, 1, 0]
+
+
+async def test_one_principal_leaves_room_for_others(store: Store) -> None:
+    """Leases and leased buckets are capped by principal, too: who leases without end is refused, others are not."""
+    config = ScannerConfig(leases_per_principal_max=2, lease_buckets_per_principal_max=4)
+    async with open_keeping(store, config) as kept:
+        await kept.acquire("one", target(Choice.LOG, 0, 1))
+        await kept.acquire("two", target(Choice.LOG, 0))
+        with pytest.raises(TooManyScans, match=r"3 leases of anna .* 2 are allowed") as caught:
+            await kept.acquire("three", target(Choice.LOG, 2))
+        assert caught.value.retriable
+        with pytest.raises(TooManyScans, match=r"5 leased buckets of anna .* 4 are allowed"):
+            await kept.acquire("two", target(Choice.LOG, 1, 2))
+        await kept.acquire("three", target(Choice.LOG, 0, 1, 2), principal="bert")
+        assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [3, 2, 1]
+        await kept.keeping.leases.drop(lease_of("anna", "one"))
+        await kept.acquire("three", target(Choice.LOG, 0, 1, 2))
 
 
 async def test_nothing_is_let_go_before_that_is_written_down(
@@ -96,6 +113,48 @@ async def test_what_cannot_be_held_at_the_start_is_not_dropped(
             assert len((await kept.bucket()).pins) == 0
             await kept.keeping.leases.sweep()
             assert len((await kept.bucket()).pins) == 1
+
+
+@pytest.mark.parametrize("acquired_again", [False, True])
+async def test_a_lease_that_changes_while_it_is_held_again(
+    monkeypatch: pytest.MonkeyPatch, acquired_again: bool
+) -> None:
+    """Dropped, or acquired anew, while a sweep holds what it keeps: nothing is held without it, and nothing twice."""
+    store = MemoryStore()
+    store.create_table(description())
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("too many open files of the test")
+
+    async with open_keeping(store) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.NEW))
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "bucket", refuse)
+        async with open_keeping(store) as kept, trio.open_nursery() as nursery:
+            patch.undo()
+            leases, gate = kept.keeping.leases, trio.Event()
+            hold_again = leases._finder.hold_again
+
+            async def hold_slowly(*arguments: Any) -> HeldState:
+                held = await hold_again(*arguments)
+                await gate.wait()
+                return held
+
+            monkeypatch.setattr(leases._finder, "hold_again", hold_slowly)
+            nursery.start_soon(leases.sweep)
+            await trio.testing.wait_all_tasks_blocked()
+            if acquired_again:
+                await kept.acquire("report", target(Choice.CHECKPOINT, 0, number=0))
+            else:
+                await leases.drop(REPORT)
+            gate.set()
+            await trio.testing.wait_all_tasks_blocked()
+            assert len((await kept.bucket()).pins) == acquired_again
+            await leases.drop(REPORT)
+            await churn(kept)
+            assert len((await kept.bucket()).pins) == 0
+            assert 0 not in await kept.ids()
 
 
 async def test_a_state_that_is_gone_at_the_start_leaves_its_lease(

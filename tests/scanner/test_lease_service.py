@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 import scanner
 from scanner.auth import Credentials, make_token, token_sha256
 from scanner.config import ScannerConfig
-from scanner.errors import DataCorrupted, StoreFailed
+from scanner.errors import DataCorrupted, LeaseNotFound, StoreFailed
 from scanner.keeping import LEASES_PREFIX
 from scanner.lease_keeper import DOCUMENT
 from scanner.proto.weir.v1 import leases_pb2 as pb
@@ -266,6 +267,38 @@ async def test_leases_and_their_checkpoints_survive_the_server(tmp_path: Path) -
             assert len(await client.list_checkpoints("items")) == 6
             await client.leases.drop("mine")
             assert len(await client.list_checkpoints("items")) == 4
+
+
+@pytest.mark.parametrize("state", [scanner.LeaseState.NEWEST, scanner.LeaseState.LOG])
+async def test_a_lease_that_keeps_too_much_ends_its_block(state: scanner.LeaseState) -> None:
+    """Over the wire: the block is left with LEASE_NOT_FOUND and why, its scans are refused, and the log is cut."""
+    config = ScannerConfig(
+        log_retention_s=0.001,
+        log_pinned_bytes_max=20_000,
+        retention_interval_s=0.02,
+        lease_sweep_interval_s=0.02,
+        checkpoint_interval_s=0,
+        snapshot_linger_s=0,
+    )
+    store = filled_store(100)
+    async with serving(store, config) as (server, _):
+        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+            items = await client.table("items")
+            with trio.fail_after(20), pytest.raises(LeaseNotFound, match=r"the lease kept \d+ bytes"):
+                async with await client.acquire_lease(
+                    scanner.LeaseTarget("items", state=state), lease_id="report", ttl_s=0.1
+                ) as lease:
+                    assert (await items.new_scan().with_lease(lease).to_arrow()).num_rows == 100
+                    await items.write(sample(range(2000)))
+                    await trio.sleep_forever()
+            with pytest.raises(LeaseNotFound, match="acquire it first"):
+                await items.new_scan().with_lease("report").to_arrow()
+            bucket = store.bucket("items", 0)
+            with trio.fail_after(20):
+                while bucket.log_start < bucket.log_end:
+                    await trio.lowlevel.checkpoint()
+            assert await client.list_leases() == []
+            assert server.statistics().iterators_open == 0
 
 
 def scanner_config() -> ScannerConfig:

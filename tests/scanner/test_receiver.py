@@ -217,6 +217,41 @@ def test_without_tokens_nothing_can_go_on(receiver: PushReceiver) -> None:
     assert not receiver.resumable
 
 
+@pytest.mark.parametrize(
+    ("reason", "row_limit", "total"),
+    [
+        (pb.ScanEnd.REASON_UNSPECIFIED, None, 2),
+        (pb.ScanEnd.REASON_STOP_OFFSET, None, 2),
+        (99, None, 2),
+        (pb.ScanEnd.REASON_LIMIT, None, 2),
+        (pb.ScanEnd.REASON_LIMIT, 3, 2),
+    ],
+)
+def test_an_end_for_no_reason_of_this_scan_is_corruption(
+    receiver: PushReceiver,
+    progress: BucketProgress,
+    reason: pb.ScanEnd.Reason,
+    row_limit: int | None,
+    total: int,
+) -> None:
+    """A reason that is unknown, of another source, or a limit that was not reached proves no end."""
+    receiver.begin_stream(pb.ScanOpen(query=pb.ScanQuery(table="t", row_limit=row_limit)))
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    with pytest.raises(DataCorrupted, match="no end of this scan"):
+        receiver.receive(end(total, reason))
+    assert (progress.reason, progress.digest, receiver.state) == (None, None, ReceiverState.SCANNING)
+
+
+def test_a_limit_that_is_reached_is_an_end(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """With the total that was asked for, LIMIT says that there may be more, which nobody wants."""
+    receiver.begin_stream(pb.ScanOpen(query=pb.ScanQuery(table="t", row_limit=2)))
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.receive(end(2, pb.ScanEnd.REASON_LIMIT))
+    assert (progress.reason, receiver.state) == ("LIMIT", ReceiverState.ENDED)
+
+
 def test_early_end_is_no_end(receiver: PushReceiver, progress: BucketProgress) -> None:
     """A server that drains has not delivered everything: a failure that goes on with the token of the end."""
     receiver.begin_stream(OPEN)
@@ -238,18 +273,23 @@ def test_early_end_with_another_total_is_corruption(receiver: PushReceiver) -> N
 
 
 def test_what_counts_as_progress(progress: BucketProgress) -> None:
-    """Rows, a further position, and a server that waits for us; not a start, nor a heartbeat that says nothing new."""
+    """Rows, a further position, and a wait for credit that we owe; no start, nor what says nothing new."""
     advances: list[None] = []
-    receiver = PushReceiver("t bucket 0", SCHEMA, 1_000_000, progress, lambda: advances.append(None))
+    first = rows(0, [1], token=b"a")
+    receiver = PushReceiver("t bucket 0", SCHEMA, len(first) + 1, progress, lambda: advances.append(None))
     receiver.begin_stream(OPEN)
+    waiting = pb.Heartbeat.STATE_WAITING_CREDIT
     steps = [
         (heartbeat(b"early"), 0),
         (started(), 0),
         (heartbeat(), 0),
-        (rows(0, [1], token=b"a"), 1),
+        (heartbeat(b"", waiting), 0),
+        (first, 1),
         (heartbeat(b"a"), 1),
         (heartbeat(b"b"), 2),
-        (heartbeat(b"b", pb.Heartbeat.STATE_WAITING_CREDIT), 3),
+        (heartbeat(b"b", waiting), 2),
+        (rows(1, [], token=b"b"), 2),
+        (heartbeat(b"b", waiting), 3),
     ]
     for message, count in steps:
         receiver.receive(message)

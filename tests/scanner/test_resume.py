@@ -180,6 +180,20 @@ async def test_the_newest_token_wins_but_none_that_is_ahead(autojump_clock: trio
     assert [each.resume_token for each in script.opens[1:]] == [b"2+", b"2++"]
 
 
+@pytest.mark.parametrize(("heartbeat_interval_ms", "patience_s"), [(0, 65), (5_000, 65), (100_000, 305)])
+async def test_silence_is_a_cut(
+    heartbeat_interval_ms: int, patience_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Behind a line that lives but brings nothing, no heartbeat either, a scan goes on over another stream."""
+    beating = started(heartbeat_interval_ms=heartbeat_interval_ms)
+    script = Script([beating, WHOLE[1], heartbeat(b"2"), hang], SECOND_HALF)
+    async with scripted_table(script) as (table, _):
+        began = trio.current_time()
+        keys, statistics = await read_keys(table.new_scan())
+        assert patience_s <= trio.current_time() - began < patience_s + 1
+    assert (keys, statistics.resumes) == ([0, 1, 2, 3], 1)
+
+
 async def test_nothing_received_means_opened_anew(autojump_clock: trio.testing.MockClock) -> None:
     """Before the start nothing is fixed: the second stream asks for what the first one did, under the same id.
 

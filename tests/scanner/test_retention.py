@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -89,6 +90,22 @@ async def test_changes_go_when_there_are_too_many(store: Store) -> None:
             start = bucket.log_start
             await kept.keeping.retention.sweep()
             assert bucket.log_start - start <= 10, "a sweep without writes takes no more"
+
+
+async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
+    """No age is too old then; what is beyond the size goes."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    config = ScannerConfig(log_retention_s=math.inf)
+    async with open_keeping(store, config) as kept:
+        await kept.write(range(100))
+        await kept.keeping.retention.sweep()
+        bucket = (await kept.bucket()).storage
+        assert bucket.log_start == 0
+        await retention_with(
+            kept, log_retention_s=math.inf, log_retention_bytes=bucket.log_bytes // 2
+        ).sweep()
+        assert 40 <= bucket.log_start <= 60
 
 
 async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
@@ -202,15 +219,21 @@ async def test_an_ended_lease_lets_go_of_all_its_buckets() -> None:
 
 
 async def test_an_ended_lease_is_gone_after_a_restart() -> None:
-    """What was not written down before a crash is found out at the start: its log is gone."""
+    """What was not written down before a crash is found out at the start: its log is gone, and so is all of it."""
     store = MemoryStore(clock=lambda: 1)
-    store.create_table(description())
+    store.create_table(description(buckets=2))
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
     async with open_keeping(store, config) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target())
         await kept.write(range(1000))
         await kept.keeping.retention.sweep()
+    async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
+        assert kept.keeping.leases.leases() == []
+        assert [len((await kept.bucket(index)).pins) for index in range(2)] == [0, 0]
+        with pytest.raises(LeaseNotFound, match="cannot be kept"):
+            await kept.keeping.leases.renew(lease_of("anna", "report"))
+        await kept.keeping.leases.sweep()
     async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
         assert kept.keeping.leases.leases() == []
 
@@ -282,9 +305,9 @@ async def write_to_disk(kept: Kept, start: int, count: int) -> None:
     (await kept.bucket()).storage.compact()
 
 
-def retention_with(kept: Kept, **limits: int) -> Retention:
+def retention_with(kept: Kept, **limits: float) -> Retention:
     """Retention with other limits, over the same buckets."""
-    config = dataclasses.replace(KEEPS_NOTHING, **limits)
+    config = dataclasses.replace(KEEPS_NOTHING, **limits)  # type: ignore[arg-type]
     return Retention(kept.catalog, config, inline, WallClock(lambda: WALL_S))
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import trio
 
 import scanner
+from scanner.checkpoints import BucketCheckpoints
 from scanner.config import ScannerConfig
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.query import ScanQuery
 from scanner.server import open_server
 from scanner.storage.memory import MemoryStore
+from scanner.tokens import MODEL_PUSH, TokenState
 from tests.support.keeping import open_keeping
 from tests.support.scans import SCAN, description, failure, filled_store, sample, serving
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from scanner.snapshots import SnapshotHold
+    from scanner.storage.interface import Checkpoint
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -28,9 +35,17 @@ QUERY = pb.ScanQuery(table="items")
 
 
 @asynccontextmanager
-async def items(store: Path | MemoryStore) -> AsyncIterator[tuple[scanner.Client, scanner.Table]]:
+async def items(
+    store: Path | MemoryStore, linger_s: float = 10
+) -> AsyncIterator[tuple[scanner.Client, scanner.Table]]:
     """A server and table `items` of two buckets with rows in it."""
-    config = ScannerConfig(block_rows_max=200, batch_rows_max=500, checkpoint_interval_s=0, park_after_s=0.05)
+    config = ScannerConfig(
+        block_rows_max=200,
+        batch_rows_max=500,
+        checkpoint_interval_s=0,
+        park_after_s=0.05,
+        snapshot_linger_s=linger_s,
+    )
     async with open_server(store, config=config) as server:
         async with scanner.connect(f"127.0.0.1:{server.port}") as client:
             table = await client.create_table("items", description().schema, ["id"], 2)
@@ -92,6 +107,41 @@ async def test_a_scan_that_is_cut_again_and_again(tmp_path: Path) -> None:
         assert batches.statistics().resumes > 2
 
 
+async def test_a_scan_leaves_no_file_open(tmp_path: Path) -> None:
+    """Run to its end, limited, or left half-way: what it opened of the checkpoint is closed."""
+    async with items(tmp_path, linger_s=0) as (client, table):
+        await client.acquire_lease("items", lease_id="nightly")
+        assert sees_open_files(tmp_path / "checkpoints")
+        for scan in (
+            table.new_scan().with_source("snapshot"),
+            table.new_scan().with_lease("nightly"),
+            table.new_scan().with_lease("nightly").limit(3),
+            table.new_scan().with_lease("nightly").with_credit(2_000),
+        ):
+            async with scan.execute() as batches:
+                await anext(batches)
+                if scan.plan.credit_bytes > 2_000:
+                    _ = [batch async for batch in batches]
+            with trio.fail_after(20):
+                while open_files(tmp_path / "checkpoints"):
+                    await trio.lowlevel.checkpoint()
+
+
+def sees_open_files(directory: Path) -> bool:
+    """Whether `open_files` would find one."""
+    with next(directory.glob("*/*/*/CURRENT")).open():
+        return len(open_files(directory)) == 1
+
+
+def open_files(directory: Path) -> list[str]:
+    """Files below a directory that this process has open, deleted ones included."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(descriptor))
+    return [each for each in found if each.startswith(f"{directory}/")]
+
+
 async def test_a_stalled_scan_lets_go_of_the_checkpoint(tmp_path: Path) -> None:
     """Parked it holds nothing; with credit it goes on from the checkpoint, or what replaces it."""
     async with items(tmp_path) as (client, table):
@@ -135,6 +185,45 @@ async def test_what_makes_no_sense_is_refused() -> None:
         ):
             assert isinstance(await refused(**opening), scanner.ArgumentInvalid)
         assert isinstance(await refused(source=pb.SCAN_SOURCE_LOG), scanner.SourceUnsupported)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_table_that_is_replaced_while_its_checkpoint_opens(
+    resumed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that gets the name meanwhile is not scanned in the place of the one that was asked for."""
+    store = MemoryStore()
+    store.create_table(description())
+    async with open_keeping(store) as kept:
+        await kept.write(range(40))
+        await (await kept.checkpoints()).create()
+        query = ScanQuery(table="items")
+        begun = await kept.snapshots.open(query, "anna")
+        state = TokenState(
+            table_id=begun.table.table_id,
+            bucket=0,
+            source=pb.SCAN_SOURCE_SNAPSHOT,
+            model=MODEL_PUSH,
+            log_offset=begun.log_offset,
+            position=begun.scan.source.position,
+        )
+        begun.scan.close()
+        open_checkpoint = BucketCheckpoints.open
+
+        async def open_slowly(checkpoints: BucketCheckpoints, checkpoint: Checkpoint) -> SnapshotHold:
+            hold = await open_checkpoint(checkpoints, checkpoint)
+            await kept.catalog.drop("items")
+            await kept.catalog.create(description())
+            await kept.write(range(1000, 1100))
+            return hold
+
+        monkeypatch.setattr(BucketCheckpoints, "open", open_slowly)
+        with pytest.raises(scanner.TableNotFound, match="was dropped"):
+            if resumed:
+                await kept.snapshots.resume(query, "anna", state)
+            else:
+                await kept.snapshots.open(query, "anna")
+        assert list(kept.catalog.open_scans()) == []
 
 
 async def test_a_checkpoint_older_than_the_log() -> None:

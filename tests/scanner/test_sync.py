@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from types import FrameType
 
 import pytest
@@ -14,6 +16,7 @@ import trio
 import scanner
 import scanner.sync
 from scanner import col
+from scanner.portal import _Call
 from tests.support.client import SCHEMA, rows
 from tests.support.server import RunningServer, running_server
 
@@ -120,6 +123,57 @@ def test_generator_closed_early_frees_the_server(server: RunningServer, table: s
     wait_released(server)
 
 
+def test_generator_in_a_cycle_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
+    """An unfinished iterator may be found by the garbage collector, which runs in any thread: also in the client's."""
+
+    def collect(_: int) -> None:
+        gc.collect()
+
+    batches = table.new_scan().with_credit(300_000).to_batches()
+    next(batches)
+    cycle: list[object] = [batches]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del batches, cycle
+        table.write(rows(1), collect)
+    finally:
+        gc.enable()
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+    assert table.new_scan().limit(5).to_arrow().num_rows == 5
+
+
+def test_interrupt_between_attempts_leaves_the_scan(tmp_path: Path) -> None:
+    """Ctrl-C while a scan waits for a server that is gone: the delay ends at once, and so does the client."""
+    waiting, main = threading.Event(), threading.get_ident()
+
+    class Patient(Random):
+        """Draws delays that nobody lives to see."""
+
+        def uniform(self, a: float, b: float) -> float:
+            waiting.set()
+            return 1e6
+
+    def press() -> None:
+        assert waiting.wait(30)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with running_server(tmp_path) as gone:
+        client = scanner.sync.connect(gone.endpoint, dice=Patient())
+        scan = client.create_table("t", SCHEMA, ["k"]).new_scan()
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            scan.to_arrow()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        presser.join(30)
+        client.close()
+    assert all(gone.endpoint not in name for name in threads())
+
+
 def test_holds_no_more_than_the_credit(table: scanner.sync.Table) -> None:
     """While the caller is busy, at most the credit, and a row per bucket, waits in the client."""
     with table.new_scan().with_credit(300_000).execute() as batches:
@@ -175,6 +229,42 @@ def test_interrupt_cancels_the_call_and_frees_the_server(
         monkeypatch.undo()
     wait_released(server)
     assert table.new_scan().limit(5).to_arrow().num_rows == 5
+
+
+def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let an interrupt come in the very moment at which the next call has its result."""
+    wait = _Call.wait
+
+    def wait_and_interrupt(call: _Call, cancel_soon: Callable[[Callable[[], object]], None]) -> object:
+        monkeypatch.setattr(_Call, "wait", wait)
+        wait(call, cancel_soon)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Call, "wait", wait_and_interrupt)
+
+
+def test_interrupt_loses_no_batch(table: scanner.sync.Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that is there when Ctrl-C comes is the next one for who goes on, and not gone."""
+    with table.new_scan().with_credit(300_000).execute() as batches:
+        count = next(batches).num_rows
+        interrupt_once(monkeypatch)
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+        count += sum(batch.num_rows for batch in batches)
+    assert count == 20_000
+
+
+def test_interrupt_after_the_opening_frees_the_server(
+    server: RunningServer, table: scanner.sync.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scan that is open when Ctrl-C comes, and that nobody was given, is ended."""
+    scan = table.new_scan().with_credit(300_000)
+    interrupt_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), scan.execute():
+        pass
+    count = table.new_scan().limit(5).to_arrow().num_rows
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+    assert count == 5
 
 
 def test_callback_cannot_call_its_own_client(client: scanner.sync.Client, table: scanner.sync.Table) -> None:

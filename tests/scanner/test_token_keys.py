@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scanner.errors import DataCorrupted
 from scanner.token_keys import (
     OVERLAP_S_DEFAULT,
+    OVERLAP_S_MAX,
     SECRET_BYTES,
     TOKEN_KEYS_DOCUMENT,
     TokenKey,
@@ -59,6 +60,16 @@ def test_rotation_overlaps() -> None:
     assert [each.retired_at_s for each in keys.accepted] == [200, 300, None]
     assert [each.expires_at_s for each in keys.accepted] == [350, 450, None]
     assert load_token_keys(drawer, now_s=lambda: 300).keys == keys.keys
+
+
+@pytest.mark.parametrize("overlap_s", [-1.0, OVERLAP_S_MAX + 1, float("inf"), float("nan")])
+def test_an_overlap_out_of_range_changes_nothing(overlap_s: float) -> None:
+    """It is refused, and the keys are what they were."""
+    drawer = Drawer()
+    keys = load_token_keys(drawer, now_s=lambda: 0)
+    with pytest.raises(ValueError, match="overlap_s must be 0 to"):
+        rotate_token_keys(drawer, overlap_s=overlap_s, now_s=lambda: 0)
+    assert load_token_keys(drawer, now_s=lambda: 0).keys == keys.keys
 
 
 def test_expired_keys_are_not_loaded() -> None:

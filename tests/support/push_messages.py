@@ -15,10 +15,19 @@ DIGEST = 99
 LOG_OFFSET = 17
 
 
-def started(schema: pa.Schema = SCHEMA, log_offset: int = LOG_OFFSET, row_ordinal: int = 0) -> bytes:
+def started(
+    schema: pa.Schema = SCHEMA,
+    log_offset: int = LOG_OFFSET,
+    row_ordinal: int = 0,
+    *,
+    heartbeat_interval_ms: int = 0,
+) -> bytes:
     """The first response of a stream."""
     message = pb.ScanStarted(
-        arrow_schema=encode_schema(schema), log_offset=log_offset, row_ordinal=row_ordinal
+        arrow_schema=encode_schema(schema),
+        log_offset=log_offset,
+        row_ordinal=row_ordinal,
+        heartbeat_interval_ms=heartbeat_interval_ms,
     )
     return pb.ScanResponse(started=message).SerializeToString()
 

@@ -57,6 +57,8 @@ def test_streams(command: Weir) -> None:
     (line,) = [line for line in out.splitlines() if "items[0]" in line]
     assert "Scan" in line
     assert "@20000 +0" in line
+    (call,) = [line for line in out.splitlines() if "ListStreams" in line]
+    assert "-" in call.split()  # no credit: it is no scan
     code, out, _ = command("streams", "--json")
     scan, asking = map(json.loads, out.splitlines())
     assert (scan["scan"]["table"], scan["scan"]["log_offset"], scan["principal"]) == (
@@ -105,3 +107,11 @@ def test_intervals_that_cannot_be(command: Weir) -> None:
     """A time out of range is a command that cannot be read."""
     assert command("top", "--interval", "0")[0] == 2
     assert command("drain", "--timeout", "-1")[0] == 2
+    for words in (
+        ("top", "--interval"),
+        ("drain", "--timeout"),
+        ("leases", "acquire", "x", "--ttl"),
+    ):
+        code, out, err = command(*words, "nan")
+        assert (code, out) == (2, "")
+        assert "is no number of seconds; see weir" in err

@@ -109,8 +109,14 @@ def test_checkpoints(command: Weir) -> None:
     code, out, _ = command("checkpoint", "items", "--list")
     assert [(row[0], row[4]) for row in columns(out)] == [("0", "1"), ("1", "0")]
     assert command("scan", "items", "--snapshot", "--format", "none") == (0, "10 rows\n", "")
-    code, out, err = command("checkpoint", "other")
-    assert (code, out, err.count("\n")) == (1, "", 1)
+    for wrong in (
+        ("other",),
+        ("items", "--bucket", 2),
+        ("items", "--bucket", 2, "--list"),
+        ("items", "--bucket", 2**70),
+    ):
+        code, out, err = command("checkpoint", *wrong)
+        assert (code, out, err.count("\n")) == (1, "", 1), wrong
 
 
 def test_help_shows_how(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -149,3 +155,6 @@ def test_a_server_is_told_what_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path
     )
     for name in words[::2]:
         assert run(["serve", "--data", str(tmp_path), name, "-1"]) == 2
+    for name in ("--log-retention", "--checkpoint-interval", "--session-ttl", "--drain-timeout"):
+        assert run(["serve", "--data", str(tmp_path), name, "nan"]) == 2
+    assert len(told) == 1

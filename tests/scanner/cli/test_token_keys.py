@@ -34,6 +34,17 @@ def test_rotation_keeps_the_old_key_for_the_overlap(
     assert accepted(tmp_path) == [1, 3]
 
 
+@pytest.mark.parametrize("overlap", ["-1", "1e12", "inf", "nan"])
+def test_an_overlap_that_no_calendar_has(
+    tmp_path: Path, overlap: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before a key is made: in words, and not once the new key signs."""
+    assert accepted(tmp_path) == [1]
+    assert run(["rotate-token-keys", "--data", str(tmp_path), "--overlap", overlap]) == 2
+    assert "--overlap" in capfd.readouterr().err
+    assert accepted(tmp_path) == [1]
+
+
 def test_a_running_server_has_its_keys(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """A directory that is in use, or is not there, is one line on standard error."""
     with RocksStore.open(tmp_path):

@@ -15,6 +15,7 @@ from scanner.errors import (
     ResumeTokenInvalid,
     ScannerError,
     SnapshotLost,
+    StoreFailed,
     TableNotFound,
     TooManyScans,
 )
@@ -265,6 +266,25 @@ async def test_dropping_the_table_ends_its_scans_with_a_typed_error(store: Store
 
     assert isinstance(gone, TableNotFound)
     assert isinstance(another, ResumeTokenInvalid)
+
+
+async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when a drop has ended its users until the table is gone, a scan by token is told of the drop."""
+    store = filled_store(ROWS)
+
+    def refuse(_: str) -> None:
+        raise StoreFailed("no space left on the test")
+
+    monkeypatch.setattr(store, "drop_table", refuse)
+    async with serving(store, CONFIG) as (_, client):
+        scan = Pages(client, "token")
+        await scan.next()
+        drop = tables_pb2.DropTableRequest(table="items").SerializeToString()
+        stuck = await failure(lambda: client.call(TABLES + "DropTable", drop))
+        gone = await failure(scan.next)
+
+    assert isinstance(stuck, StoreFailed)
+    assert isinstance(gone, TableNotFound)
 
 
 @every_model

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from scanner.config import ScannerConfig
-from scanner.errors import SnapshotLost, TooManyScans
+from scanner.errors import SnapshotLost, TableNotFound, TooManyScans
 from scanner.pull.page_snapshots import Kept, PageSnapshots
 
 TTL_S = 60.0
@@ -189,6 +189,23 @@ def test_first_page_that_is_the_last_holds_no_slot(snapshots: Snapshots) -> None
         snapshots.release(reservation)
 
     assert len(snapshots) == 0
+
+
+def test_end_of_the_bucket_is_told(snapshots: Snapshots) -> None:
+    """A page after it fails with what ended the scan, not with a time that was not over; again, and among many."""
+    kept_id, resource = keep(snapshots)
+    snapshots.end(kept_id, TableNotFound("table 'a' was dropped"))
+    snapshots.end(99, TableNotFound("nothing is kept of this one"))
+    assert resource.closed == [False]
+    for _ in range(2):
+        with pytest.raises(TableNotFound, match="table 'a' was dropped"):
+            snapshots.enter(kept_id, 0.0)
+    snapshots.close(kept_id)
+    for _ in range(10_000):
+        other, _ = keep(snapshots)
+        snapshots.end(other, TableNotFound("table 'a' was dropped"))
+    with pytest.raises(SnapshotLost):
+        snapshots.enter(kept_id, 0.0)
 
 
 def test_end_of_the_server_closes_all(snapshots: Snapshots) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -149,14 +151,29 @@ def test_a_directory_that_is_not_there_is_a_failed_store(tmp_path: Path) -> None
         SpillFile(tmp_path / "nowhere", ANY)
 
 
-@pytest.mark.parametrize("from_end", [False, True])
-def test_damage_on_disk_is_found(from_end: bool) -> None:
-    """A bit that is another one when it is read back, in keys or rows, is an error and never a row."""
+def test_no_directory_at_all_is_a_failed_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no temporary directory of the system can be written to, that is the same error."""
+
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(StoreFailed, match="No usable temporary directory"):
+        SpillFile(None, ANY)
+
+
+@pytest.mark.parametrize("bit", [0, 7])
+def test_damage_on_disk_is_found(bit: int) -> None:
+    """A bit that is another one when it is read back, wherever it is, is an error and never a row, or one less."""
     with spill_file() as file:
-        file.append(Entries([b"key"], [b"row"]))
-        os.pwrite(file._file.fileno(), b"?", file.size_bytes - 1 if from_end else 28)
-        with pytest.raises(DataCorrupted, match="other bytes than were written"):
-            FileRun(file, 0, file.size_bytes).take(1)
+        file.append(Entries([b"key", b"other"], [b"row", None]))
+        written = os.pread(file._file.fileno(), file.size_bytes, 0)
+        for at, octet in enumerate(written):
+            os.pwrite(file._file.fileno(), bytes([octet ^ 1 << bit]), at)
+            with pytest.raises(DataCorrupted, match="other bytes than were written"):
+                FileRun(file, 0, file.size_bytes).take(2)
+            os.pwrite(file._file.fileno(), written, 0)
+        assert FileRun(file, 0, file.size_bytes).take(2) == Entries([b"key", b"other"], [b"row", None])
 
 
 def test_a_file_that_got_shorter_is_found() -> None:

@@ -122,6 +122,21 @@ def test_checkpoints_end_with_their_table(
     assert store.checkpoints("items", 0) == ([] if ending == "drop" else [checkpoint])
 
 
+def test_a_checkpoint_of_another_table_is_not_touched(store: Store) -> None:
+    """Who means a table that was dropped is told so: the new one of its name has checkpoints of the same ids."""
+    old_id = store.table_id("items")
+    store.drop_table("items")
+    store.create_table(ITEMS)
+    checkpoint = store.create_checkpoint("items", 0)
+    for call in (store.open_checkpoint, store.drop_checkpoint):
+        with pytest.raises(TableNotFound, match="created again"):
+            call("items", 0, checkpoint.checkpoint_id, old_id)
+    assert store.checkpoints("items", 0) == [checkpoint]
+    store.open_checkpoint("items", 0, checkpoint.checkpoint_id, store.table_id("items")).close()
+    store.drop_checkpoint("items", 0, checkpoint.checkpoint_id, store.table_id("items"))
+    assert store.checkpoints("items", 0) == []
+
+
 def test_checkpoints_of_what_is_not_there_are_refused(store: Store) -> None:
     """Unknown tables, buckets and checkpoints are typed errors; so is a closed store."""
     for ask in (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import stat
 from pathlib import Path
 
 import pytest
 
 from scanner.errors import DataCorrupted, ScannerError, SnapshotLost, StoreFailed
+from scanner.storage import checkpoints
 from scanner.storage.config import Compression, StorageConfig
 from scanner.storage.store import RocksStore
 from tests.support.file_limit import file_size_limit
@@ -91,6 +93,35 @@ def test_a_disk_that_refuses_a_checkpoint_leaves_none(tmp_path: Path) -> None:
         assert store.checkpoints("items", 0) == []
         checkpoint = store.create_checkpoint("items", 0)
         assert drain(store.open_checkpoint("items", 0, checkpoint.checkpoint_id).scan(), 500) == _ROWS
+
+
+@pytest.mark.parametrize("fails_at", [0, 1], ids=["before", "after"])
+def test_a_checkpoint_that_fails_half_way_leaves_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    """Whether the disk refuses before or after it has its name: nothing is left, and nothing turns up later."""
+    with _store(tmp_path) as store:
+        kept = store.create_checkpoint("items", 0)
+        directory = next(tmp_path.glob("checkpoints/*/0000"))
+        calls = iter(range(9))
+
+        def refuse(path: Path) -> None:
+            if next(calls) == fails_at:
+                raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+        with monkeypatch.context() as patch:
+            # The second call is the last step: by then the checkpoint has its name.
+            patch.setattr(checkpoints, "sync_tree", refuse)
+            patch.setattr(checkpoints, "sync_directory", refuse)
+            with pytest.raises(StoreFailed, match="No space left"):
+                store.create_checkpoint("items", 0)
+        assert next(calls) == fails_at + 1
+        assert len(list(directory.iterdir())) == 1
+        assert store.checkpoints("items", 0) == [kept]
+        store.bucket("items", 0).commit([[put(1, "written meanwhile")]])
+        again = store.create_checkpoint("items", 0)
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        assert store.checkpoints("items", 0) == [kept, again]
 
 
 def test_damage_in_a_checkpoint_is_an_error_and_never_a_short_scan(tmp_path: Path) -> None:

@@ -1,0 +1,69 @@
+"""Rows of megabytes: what is read at once is bounded by bytes from the first read on, not by a number of rows."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scanner.storage.store import RocksStore
+from tests.support.storage_tables import ITEMS, put
+
+pytestmark = pytest.mark.rocks
+
+KIB = 1024
+ROW_BYTES = 256 * KIB
+ROWS = 64
+READ_BYTES = 64 * KIB
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RocksStore]:
+    """A bucket with rows of 256 KiB, and many small ones behind them."""
+    with RocksStore.open(tmp_path / "data") as opened:
+        opened.create_table(ITEMS)
+        bucket = opened.bucket("items", 0)
+        bucket.commit([[put(number, "x" * ROW_BYTES) for number in range(ROWS)]])
+        bucket.commit([[put(number, "x") for number in range(ROWS, ROWS + 2000)]])
+        yield opened
+
+
+@pytest.fixture
+def memory() -> Iterator[None]:
+    """Counts what Python allocates."""
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_scan_reads_no_more_large_rows_than_it_gives(store: RocksStore, shared: bool, memory: None) -> None:
+    """However small the first read is, only a few rows are in memory; and all of them come, in order."""
+    bucket = store.bucket("items", 0)
+    snapshot = bucket.open_snapshot()
+    if shared:  # A scan of a state that has passed goes another way.
+        bucket.commit([[put(ROWS + 2000, "x")]])
+    scan = snapshot.scan()
+    counts = []
+    while rows := scan.read(1000, READ_BYTES).rows:
+        counts.append(len(rows))
+        del rows
+    snapshot.close()
+    assert counts[:ROWS] == [1] * ROWS
+    assert sum(counts) == ROWS + 2000
+    assert max(counts) > 500
+    assert tracemalloc.get_traced_memory()[1] < 8 * ROW_BYTES
+
+
+def test_changes_are_read_no_further_than_they_are_wanted(store: RocksStore, memory: None) -> None:
+    """A block of the log has one large change, or many small ones."""
+    bucket = store.bucket("items", 0)
+    offset, counts = 0, []
+    while offset < bucket.log_end:
+        counts.append(len(bucket.read_change_block(offset, bucket.log_end, READ_BYTES)))
+        offset += counts[-1]
+    assert counts[:ROWS] == [1] * ROWS
+    assert max(counts) > 500
+    assert tracemalloc.get_traced_memory()[1] < 8 * ROW_BYTES

@@ -1,0 +1,95 @@
+"""A scan that is cancelled at any moment, as seen by the scheduler, leaves nothing at the server."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from scanner.config import ScannerConfig
+from tests.support.scans import filled_store, mutations, open_scan, released, sample, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import transport
+    from scanner.server import Server
+
+pytestmark = pytest.mark.socket
+
+ROWS = 300
+ALL = 1 << 40
+CONFIG = ScannerConfig(
+    block_rows_max=64,
+    block_bytes_max=8192,
+    heartbeat_interval_s=0.05,
+    park_after_s=0.001,
+    snapshot_linger_s=0,
+    overlay_bytes_max=3000,
+)
+"""Parks at once, spills at once, and keeps no snapshot for later."""
+STRIDE = 7
+"""Moments from one cancellation to the next, to begin with."""
+
+
+class CancelAtStep(trio.abc.Instrument):
+    """Cancels a scope after so many steps of all tasks."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+        self.scope = trio.CancelScope()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        """See trio."""
+        self._left -= 1
+        if self._left == 0:
+            self.scope.cancel()
+
+
+async def scan_as_of(_server: Server, client: transport.Client, token: bytes) -> None:
+    """Continue a scan whose state has passed: the overlay is built, spilled and merged."""
+    async with open_scan(client, credit=ALL, resume_token=token, batch_rows_max=50) as scan:
+        await scan.receive_all()
+
+
+async def park_and_go_on(server: Server, client: transport.Client, token: bytes) -> None:
+    """Continue it, stall until it is parked, and take the rest."""
+    async with open_scan(client, credit=1000, resume_token=token, batch_rows_max=50) as scan:
+        while not server.statistics().scans_parked:
+            await trio.lowlevel.checkpoint()
+        await scan.demand(ALL)
+        await scan.receive_all()
+
+
+@pytest.mark.parametrize("act", [scan_as_of, park_and_go_on], ids=lambda act: act.__name__)
+async def test_cancelled_at_any_moment(
+    act: Callable[[Server, transport.Client, bytes], Awaitable[None]],
+) -> None:
+    """Whatever it was at: no scan, snapshot, pin, iterator or temporary file is left."""
+    store = filled_store(ROWS)
+    async with serving(store, CONFIG) as (server, client):
+        async with open_scan(client, credit=1500) as begun:
+            while not begun.batches:
+                await begun.receive()
+        for number in range(0, ROWS, 3):
+            store.bucket("items", 0).commit([mutations(store, "items", sample([number]))])
+        await released(server)
+        files = len(os.listdir("/proc/self/fd"))
+        steps, finished = 1, False
+        while not finished:
+            instrument = CancelAtStep(steps)
+            trio.lowlevel.add_instrument(instrument)
+            with instrument.scope:
+                await act(server, client, begun.tokens[0])
+            trio.lowlevel.remove_instrument(instrument)
+            finished = not instrument.scope.cancelled_caught
+            await released(server)
+            assert server.statistics().snapshots_open == 0, steps
+            assert all(not bucket.pins for _, _, bucket in server._services.catalog.open_buckets()), steps
+            assert store.bucket("items", 0).open_iterators == 0, steps
+            assert len(os.listdir("/proc/self/fd")) == files, steps
+            # Waiting for the park takes steps without number; a server bears so many resets and no more.
+            steps += STRIDE if steps < 100 * STRIDE else 20 * STRIDE
+        assert steps > 20 * STRIDE
