@@ -149,3 +149,7 @@ class Holder:
     peer: str
     principal: str
     """Name of who opened it."""
+
+    def is_call(self, connection_id: int, stream_id: int | None) -> bool:
+        """Whether it is that call; None: any call of the connection."""
+        return self.connection_id == connection_id and stream_id in (None, self.stream_id)

@@ -115,7 +115,7 @@ class ScannerConfig:
     session_ttl_s: float = 600.0
     """Idle time after which a session is reclaimed, above 0."""
 
-    session_sweep_interval_s: float = 30.0
+    session_sweep_interval_s: float = 5.0
     """How often idle sessions are looked for; a session lives at most one sweep longer than its TTL."""
 
     sessions_per_bucket_max: int = 8

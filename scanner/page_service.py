@@ -96,6 +96,17 @@ class PageService:
             await trio.sleep(self._config.session_sweep_interval_s)
             self._snapshots.sweep(trio.current_time())
 
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """Give up what is kept for scans by token whose first page this call has made, or any of this connection.
+
+        As `SessionService.answer_lost`.
+        """
+        now = trio.current_time()
+        for kept in self._snapshots.kept():
+            holder = kept.resource.holder
+            if holder is not None and holder.is_call(connection_id, stream_id):
+                self._snapshots.give_up(kept.id, now, self._config.snapshot_linger_s)
+
     def close_all(self) -> None:
         """Let go of everything; when no call runs any more."""
         self._snapshots.close_all()
@@ -189,12 +200,14 @@ class PageService:
                     opened.scan.close()
         finally:
             self._snapshots.release(reservation)
-        await send_confirmed(
+        confirmed = await send_confirmed(
             call.stream,
             page,
             lambda grace_s: self._snapshots.give_up(kept_id, trio.current_time(), grace_s),
             self._config.snapshot_linger_s,
         )
+        if confirmed:
+            self._snapshots.confirm(kept_id)
 
     async def _continue_token(self, call: _Call, state: TokenState) -> Page:
         kept = self._snapshots.enter(state.snapshot_id, trio.current_time())

@@ -125,7 +125,7 @@ def sealed(fields: PageFieldsT, payload: Buffer | None) -> Page:
 
 async def send_confirmed(
     stream: ServerStream, page: Page, give_up: Callable[[float], None], grace_s: float
-) -> None:
+) -> bool:
     """Send the first page of a scan that is kept for the next, and see it arrive where the client lets us.
 
     A client that half-closes only once it has the page need not fear that the page is lost: until then the end of its
@@ -138,6 +138,9 @@ async def send_confirmed(
         grace_s: These seconds where the connection was lost: the client may have the page, and come back. A client that
             reset its stream does not.
 
+    Returns:
+        Whether the page has arrived. Not if the client half-closed before it could: then nobody knows.
+
     Raises:
         TransportError: The stream or the connection is gone.
 
@@ -145,11 +148,21 @@ async def send_confirmed(
         For the stream to take the page, and for the client to half-close.
     """
     try:
+        holds_open = _holds_open(stream)
         await stream.send(*page.parts)
         await stream.receive()
+        return holds_open
     except BaseException:
         give_up(grace_s if _lost(stream) else 0.0)
         raise
+
+
+def _holds_open(stream: ServerStream) -> bool:
+    """Whether the client has not half-closed."""
+    try:
+        return stream.receive_nowait() is not None
+    except trio.WouldBlock:
+        return True
 
 
 def _lost(stream: ServerStream) -> bool:

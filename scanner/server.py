@@ -95,6 +95,7 @@ class Server:
         self._draining = False
         self._drained = trio.Event()
         services.admin.serve(self)
+        server.on_answer_lost = services.answer_lost
 
     @property
     def host(self) -> str:
@@ -244,6 +245,11 @@ class _Services:
     tables: TablesService
     admin: AdminService
     keeping: Keeping
+
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """See `transport.Server.on_answer_lost`."""
+        self.sessions.answer_lost(connection_id, stream_id)
+        self.pages.answer_lost(connection_id, stream_id)
 
     def handlers(self) -> Mapping[str, transport.Handler]:
         """The handler of every call, by path."""

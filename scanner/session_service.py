@@ -65,6 +65,18 @@ class SessionService:
             await trio.sleep(self._config.session_sweep_interval_s)
             self._registry.sweep(trio.current_time())
 
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """Give up the session that this call has opened, or every one that calls of this connection have.
+
+        Unless it was continued, or its client has shown that page 0 arrived. It lives on for `snapshot_linger_s`: the
+        client may have the page, and come back over another connection.
+        """
+        now = trio.current_time()
+        for session in self._registry.sessions():
+            holder = session.resource.holder
+            if holder is not None and holder.is_call(connection_id, stream_id):
+                self._registry.give_up(session, now, self._config.snapshot_linger_s)
+
     def close_all(self) -> None:
         """Free every session; when no call runs any more."""
         self._registry.close_all()
@@ -137,7 +149,9 @@ class SessionService:
             if session is not None:
                 self._registry.give_up(session, trio.current_time(), grace_s)
 
-        await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
+        confirmed = await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
+        if confirmed and session is not None:
+            session.confirmed = True
 
     async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         session_id = _key(request.scanner_id, stream)

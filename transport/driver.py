@@ -24,6 +24,7 @@ from transport.protocol.events import (
     ConnectionFailed,
     GoawayReceived,
     RequestReceived,
+    ResetLate,
     StreamClosed,
     StreamReadable,
     StreamsAvailable,
@@ -68,6 +69,7 @@ class Driver:
         peer: Whom we talk to, for people.
         peer_certificate: What the peer has shown, and was verified.
         connection_id: Number of the connection, for people.
+        on_late_reset: Called when the peer resets a call that had ended, with the number of its stream.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Driver:
         peer: str = "",
         peer_certificate: PeerCertificate | None = None,
         connection_id: int = 0,
+        on_late_reset: Callable[[int], None] | None = None,
     ) -> None:
         self.core = core
         self.peer = peer
@@ -88,6 +91,7 @@ class Driver:
         self.bytes_sent = 0
         self._bytes = byte_stream
         self._on_request = on_request
+        self._on_late_reset = on_late_reset
         self._writer_wake: trio.Event | None = None
         self._writer_wakes_at = math.inf
         self._sending: trio.CancelScope | None = None
@@ -126,6 +130,9 @@ class Driver:
             elif isinstance(event, CallGivenUp):
                 if event.stream.owner is not None:
                     event.stream.owner.given_up()
+            elif isinstance(event, ResetLate):
+                if self._on_late_reset is not None:
+                    self._on_late_reset(event.stream_id)
             elif isinstance(event, StreamsAvailable):
                 self._call_opener()
             elif isinstance(event, GoawayReceived | ConnectionFailed):

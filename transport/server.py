@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transport.byte_streams import ByteStream
     from transport.protocol.calls import RequestHead
     from transport.protocol.stream import StreamCore
+    from transport.stream import Stream
 
 Handler = Callable[[ServerStream], Awaitable[None]]
 """Answers one call: receives and sends on the stream, then returns (status OK) or raises CallFailed."""
@@ -85,6 +86,9 @@ class Server:
         self._connections_accepted = 0
         self.admission = Admission(config.connections_max)
         self._accepting = trio.CancelScope()
+        self.on_answer_lost: Callable[[int, int | None], None] | None = None
+        """Called with the number of a connection, and of a stream of it, when the answer to that call may not have
+        arrived; without a stream when the connection has ended, and may have with answers on their way."""
         self._draining = False
         self._idle = trio.lowlevel.ParkingLot()
         self.host = ""
@@ -181,6 +185,7 @@ class Server:
                 peer=peer,
                 peer_certificate=certificate,
                 connection_id=self._connections_accepted,
+                on_late_reset=lambda stream_id: self._answer_lost(driver, stream_id),
             )
             self._drivers.add(driver)
             if self._draining:
@@ -190,13 +195,23 @@ class Server:
             finally:
                 self._drivers.discard(driver)
                 self._tally.connection_ended(driver)
+                self._answer_lost(driver, None)
                 self._idle.unpark_all()
                 calls.cancel_scope.cancel()
         _log.debug("connection of %s ended: %s", peer, core.failure)
 
+    def _call_ended(self, driver: Driver, stream: Stream) -> None:
+        self._tally.stream_ended(stream)
+        if stream.cut_off:
+            self._answer_lost(driver, stream.stream_id)
+
+    def _answer_lost(self, driver: Driver, stream_id: int | None) -> None:
+        if self.on_answer_lost is not None:
+            self.on_answer_lost(driver.connection_id, stream_id)
+
     def _accept(self, calls: trio.Nursery, driver: Driver, core: StreamCore, head: RequestHead) -> None:
         stream = ServerStream(driver, core, head)
-        stream.when_closed = self._tally.stream_ended
+        stream.when_closed = functools.partial(self._call_ended, driver)
         handler = self._handlers.get(head.path)
         if handler is None:
             stream.end_call(StatusCode.UNIMPLEMENTED, f"no method {head.path}")

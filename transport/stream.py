@@ -62,6 +62,11 @@ class Stream:
         return self._driver.peer_certificate
 
     @property
+    def cut_off(self) -> bool:
+        """Whether the call was ended by a reset or with its connection; its answer may not have arrived then."""
+        return self._core.failure is not None
+
+    @property
     def over(self) -> bool:
         """Whether the call has ended in both directions."""
         return self._core.state is StreamState.CLOSED

@@ -57,8 +57,8 @@ class Kept(Generic[ResourceT]):
     expires_at: float
     pages: int = 0
     """Pages that are being made of it."""
-    continued: bool = False
-    """A page after the first was asked for, so the first one has arrived."""
+    confirmed: bool = False
+    """The first page has arrived: its client said so, or has asked for another one."""
     given_up: bool = False
     """The first one may not have, and nobody has come back yet: it makes room for others."""
 
@@ -93,6 +93,16 @@ class PageSnapshots(Generic[ResourceT]):
             bucket, ((each.slot, functools.partial(self._remove, each)) for each in given_up)
         )
         return self._slots.reserve(bucket)
+
+    def kept(self) -> list[Kept[ResourceT]]:
+        """All there is now."""
+        return list(self._kept.values())
+
+    def confirm(self, kept_id: int) -> None:
+        """Take it that the first page has arrived; gone is fine."""
+        kept = self._kept.get(kept_id)
+        if kept is not None:
+            kept.confirmed, kept.given_up = True, False
 
     def release(self, reservation: Reservation) -> None:
         """Give a slot back: the first page failed, or was the last. Idempotent; without effect after `keep`."""
@@ -130,7 +140,7 @@ class PageSnapshots(Generic[ResourceT]):
         kept = self._kept.get(kept_id)
         if kept is not None and not self._is_overdue(kept, now):
             kept.pages += 1
-            kept.continued, kept.given_up = True, False
+            kept.confirmed, kept.given_up = True, False
             return kept
         if kept is not None:
             self._remove(kept)
@@ -184,7 +194,7 @@ class PageSnapshots(Generic[ResourceT]):
             grace_s: How soon, seconds; 0: now.
         """
         kept = self._kept.get(kept_id)
-        if kept is None or kept.continued:
+        if kept is None or kept.confirmed:
             return
         kept.given_up = True
         kept.expires_at = min(kept.expires_at, now + grace_s)

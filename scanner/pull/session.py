@@ -78,6 +78,8 @@ class Session(Generic[ResourceT, PageT]):
     sequence: int = 0
     """Number of `page`."""
     state: SessionState = SessionState.IDLE
+    confirmed: bool = False
+    """Page 0 has arrived."""
     given_up: bool = False
     """Page 0 may not have arrived, and nobody has come back yet: it makes room for others."""
     ended_by: ScannerError | None = field(default=None)
@@ -127,6 +129,10 @@ class SessionRegistry(Generic[ResourceT, PageT]):
             bucket, ((each.slot, functools.partial(self._remove, each, None)) for each in given_up)
         )
         return self._slots.reserve(bucket)
+
+    def sessions(self) -> list[Session[ResourceT, PageT]]:
+        """All there are now."""
+        return list(self._sessions.values())
 
     def release(self, reservation: Reservation) -> None:
         """Give a slot back: the open failed, or all rows fitted into its page. Idempotent."""
@@ -235,7 +241,7 @@ class SessionRegistry(Generic[ResourceT, PageT]):
         """
         if self._sessions.get(session.id) is not session:
             return
-        if session.sequence or session.state is not SessionState.IDLE:
+        if session.confirmed or session.sequence or session.state is not SessionState.IDLE:
             return
         session.given_up = True
         session.expires_at = min(session.expires_at, now + grace_s)

@@ -13,7 +13,7 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
     """TTL, sweep, caps and page cap are the published ones."""
     config = ScannerConfig()
 
-    assert (config.session_ttl_s, config.session_sweep_interval_s) == (600, 30)
+    assert (config.session_ttl_s, config.session_sweep_interval_s) == (600, 5)
     assert (config.sessions_per_bucket_max, config.sessions_max) == (8, 200)
     assert config.session_page_bytes_max == 10_000_000
 

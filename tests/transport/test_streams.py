@@ -9,7 +9,8 @@ import pytest
 import trio
 import trio.testing
 
-from tests.support.faults import memory_pair
+from tests.support import wire
+from tests.support.faults import memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo, send_much
 from transport import (
     CallFailed,
@@ -129,3 +130,32 @@ async def test_nothing_is_left_behind() -> None:
         await trio.testing.wait_all_tasks_blocked()
         gc.collect()
     assert len(cores) == 0
+
+
+async def test_answers_that_may_be_lost_are_told() -> None:
+    """A call that is reset before its answer is taken, or after it, and the end of the connection; no other end."""
+    told: list[int | None] = []
+    path = (":path", "/echo")
+    small_window = wire.PREFACE + wire.settings((wire.INITIAL_WINDOW_SIZE, 0)) + wire.settings(ack=True)
+    async with memory_server({"/echo": echo}) as memory:
+        memory.server.on_answer_lost = lambda _connection_id, stream_id: told.append(stream_id)
+        peer = memory.peer
+        await peer.send(small_window)
+        for stream_id in (1, 3, 5):
+            await peer.send(
+                wire.headers(stream_id, [*wire.REQUEST[:2], path, *wire.REQUEST[3:]]),
+                wire.data(stream_id, wire.message(b"hello"), end=True),
+            )
+        await peer.send(wire.window_update(3, 100), wire.window_update(5, 100))
+        frames = await peer.settle()
+        assert [frame.stream_id for frame in wire.only(frames, wire.DATA)] == [3, 5]
+        assert told == []
+        await peer.send(wire.reset(1))
+        await peer.settle()
+        assert told == [1]
+        await peer.send(wire.reset(3))
+        await peer.settle()
+        assert told == [1, 3]
+        await peer.stream.aclose()
+        await memory.ended.wait()
+        assert told == [1, 3, None]

@@ -48,6 +48,13 @@ class CallGivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class ResetLate:
+    """At a server: the peer has reset a call that we had ended, so it may not have taken the answer."""
+
+    stream_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class StreamsAvailable:
     """The peer's limit on our concurrent streams is known, or has room again."""
 
@@ -74,6 +81,7 @@ Event = (
     | StreamWritable
     | StreamClosed
     | CallGivenUp
+    | ResetLate
     | StreamsAvailable
     | GoawayReceived
     | ConnectionFailed

@@ -156,7 +156,10 @@ class Inbound:
         if not connection.client or stream_id not in connection.streams:
             # A client pays nothing when a server resets a call that it opened: that can happen once for each.
             connection.spend_untrusted(Cost.RESET)
+        late = stream_id not in connection.streams
         connection.to_h2_untrusted(bytes(frame))
+        if late:
+            connection.reset_late(stream_id)
 
     def _headers(self, kind: int, flags: int, stream_id: int, frame: memoryview) -> None:
         if kind == frames.CONTINUATION:

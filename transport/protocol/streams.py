@@ -28,6 +28,7 @@ from transport.protocol.control import ControlPlane
 from transport.protocol.counts import FrameCounts
 from transport.protocol.events import (
     Event,
+    ResetLate,
     StreamClosed,
     StreamReadable,
     StreamsAvailable,
@@ -187,6 +188,11 @@ class Streams:
         limit = self._highest_outbound if self.client else self._highest_inbound
         if not odd or stream_id > limit:
             raise RemoteProtocolError(f"{what} on idle stream {stream_id}")
+
+    def reset_late(self, stream_id: int) -> None:
+        """Take a reset of a stream that is over."""
+        if not self.client and self._closed.get(stream_id) is False:
+            self._events.append(ResetLate(stream_id))
 
     def late_headers_untrusted(self, stream_id: int) -> None:
         """Pay for HEADERS on a stream that is over: h2 answers each with a reset.
