@@ -198,7 +198,7 @@ def simulate(output: Path | None, seeds: int, first_seed: int, seed: int | None,
 def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
     """Push, session, token, cursor and as-of pages: speed, what the server keeps, cuts, writers, isolation.
 
-    Takes about six minutes. Example: python -m bench continuation --json c.json --plots docs/plots
+    Takes about seven minutes. Example: python -m bench continuation --json c.json --plots docs/plots
     """
     from bench.continuation.comparison import FULL, QUICK, run
 

@@ -136,7 +136,7 @@ class LeaseService:
         longest_s = self._config.lease_ttl_max_s
         if asked_ms > longest_s * 1000:
             raise ArgumentInvalid(
-                f"a lease lives at most {longest_s:g} s from a renewal on, not {asked_ms / 1000:g} s;"
+                f"a lease lives at most {longest_s:g} s from a renewal on, not {asked_ms / 1000} s;"
                 " renew it from time to time"
             )
         return asked_ms or None

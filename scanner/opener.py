@@ -209,6 +209,19 @@ class ScanOpener:
         scan = bucket.admit(reading.source, reading.hold)
         return Opened(scan, bucket, table, query, reading.rung, self.tokens.mint_of(query, principal))
 
+    async def log_start(self, query: ScanQuery) -> int:
+        """The oldest offset as of which the bucket of a query can be scanned, whatever else is gone.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is none.
+            ScannerError: Storage failed.
+
+        Waits:
+            The first time for storage.
+        """
+        table = await self._catalog.table(query.table)
+        return (await self._catalog.bucket(table, query.bucket)).storage.log_start
+
     async def reopen(self, opened: Opened) -> None:
         """Go on with a parked scan: as of the same offset, from its position.
 

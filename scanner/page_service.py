@@ -26,7 +26,7 @@ import trio
 
 from scanner.access import Right, authorize, principal_of
 from scanner.activity import HolderKind
-from scanner.errors import ArgumentInvalid, TooManyScans
+from scanner.errors import ArgumentInvalid, SnapshotLost, TooManyScans
 from scanner.opener import offset_to_resume
 from scanner.pages import Page, PageMaker, sealed, send_confirmed
 from scanner.position import START
@@ -164,7 +164,11 @@ class PageService:
             await self._begin_token(call)
             return
         else:
-            page = await self._continue_token(call, state)
+            try:
+                page = await self._continue_token(call, state)
+            except SnapshotLost as error:
+                oldest = await self._opener.log_start(query)
+                raise SnapshotLost(error.message, oldest_offset=oldest) from error
         await stream.send(*page.parts)
 
     async def _make_stateless(self, call: _Call) -> Page:

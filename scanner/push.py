@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _GOODBYE_S: Final = 1.0
 """How long the call of a client that has not half-closed outlives its scan's end."""
+_TURNS_OF_OTHERS: Final = 8
+"""Behind each demand."""
 _REOPEN_INTERVAL_S: Final = 1.0
 """How often a parked scan that finds no room for its snapshot looks again."""
 _STEP_BYTES_MIN: Final = 64 * 1024
@@ -169,8 +171,10 @@ class PushScan:
             raised = self._requests.limit is not None and credit.raise_limit(self._requests.limit)
             if raised or self._requests.draining:  # any other demand changes nothing, and costs nothing
                 self._wake()
-            # Receiving does not wait while something is there, and one DATA frame may have hundreds of demands.
-            await trio.lowlevel.checkpoint()
+            # Receiving does not wait while something is there, and one DATA frame may have hundreds of demands. Nobody
+            # needs more than one in a while: who floods us gets fewer turns than the others.
+            for _ in range(_TURNS_OF_OTHERS):
+                await trio.lowlevel.checkpoint()
         self._requests.receive_end()
         if self._requests.limit is None:
             credit.remove_limit()

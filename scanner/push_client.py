@@ -163,7 +163,12 @@ class BucketReceiver:
     async def _receive_stream(self) -> None:
         """Receive one stream, to the scan's end or to where we cut it ourselves."""
         with translated(f"the scan of {self._what}"):
-            async with self._connection.client() as client, client.open_stream(SCAN_PATH) as stream:
+            # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
+            window_bytes = self._receiver.credit.window_bytes
+            async with (
+                self._connection.client() as client,
+                client.open_stream(SCAN_PATH, window_bytes=window_bytes) as stream,
+            ):
                 self._progress.requests += 1
                 request = self._receiver.begin_stream(self._scan_open)
                 grants = self._grants = _Grants(self._receiver.credit.stream_limit)

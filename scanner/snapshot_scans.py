@@ -71,7 +71,8 @@ class SnapshotScans:
         else:
             raise SnapshotLost(
                 f"bucket {query.bucket} of table {query.table!r} has no checkpoint yet; make one with"
-                f" weir checkpoint {query.table}, acquire a lease, which makes one, or scan LIVE_KV"
+                f" weir checkpoint {query.table}, acquire a lease, which makes one, or scan LIVE_KV",
+                oldest_offset=checkpoints.bucket.storage.log_start,
             )
         async with self._readable(checkpoints, log_offset):
             return await self._opener.open(query, principal, log_offset=log_offset, table_id=table.table_id)

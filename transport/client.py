@@ -82,7 +82,12 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def open_stream(
-        self, path: str, *, metadata: Iterable[tuple[str, str | bytes]] = (), timeout_s: float | None = None
+        self,
+        path: str,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        timeout_s: float | None = None,
+        window_bytes: int = 0,
     ) -> AsyncIterator[Stream]:
         """Open a call; leaving the block resets it if it is not over.
 
@@ -90,6 +95,9 @@ class Client:
             path: /package.Service/Method.
             metadata: Custom fields; names in lower case, those with bytes as value end in "-bin".
             timeout_s: Seconds for the whole call, also told to the server; None: no limit.
+            window_bytes: What may be on its way to us on this call: a call whose messages are bounded otherwise, by
+                credit, needs no narrower window. From the config's `stream_window_bytes` to its
+                `connection_window_bytes`.
 
         Raises:
             StreamRefused: The server takes no new calls on this connection.
@@ -110,7 +118,7 @@ class Client:
                 metadata=(*self._metadata, *metadata),
             )
             self._driver.tell_time()
-            stream = Stream(self._driver, self._driver.core.open_stream(headers))
+            stream = Stream(self._driver, self._driver.core.open_stream(headers, window_bytes=window_bytes))
             self._driver.pump()
             try:
                 yield stream

@@ -98,7 +98,12 @@ class Driver:
         self._openers: deque[_Opener] = deque()
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
+        self.starting = trio.Lock()
+        """At a server: held by the call that begins next. A peer that opens many at once has them begun one after
+        another, so that others have their turns in between."""
         self._read_ended = trio.Event()
+        self._rounds_owed = 0
+        """Rounds of the event loop that the others get for the last turn of ours."""
 
     async def run(self) -> None:
         """Serve the connection until it ends, for whatever reason; then the socket is closed.
@@ -232,12 +237,16 @@ class Driver:
             core.bytes_received(size, started)
             self.pump()
             took = trio.current_time() - started
-            for _ in range(min(int(took / _ROUND_S), _ROUNDS_MAX)):
-                await trio.lowlevel.checkpoint()
+            self._rounds_owed = min(int(took / _ROUND_S), _ROUNDS_MAX)
+            await self._give_rounds()
             if not core.unread:
                 return
             await trio.lowlevel.checkpoint()
             size = 0
+
+    async def _give_rounds(self) -> None:
+        for _ in range(self._rounds_owed):
+            await trio.lowlevel.checkpoint()
 
     async def _write(self) -> None:
         core, size_max = self.core, self.core.config.write_bytes_max
@@ -255,6 +264,8 @@ class Driver:
                 break
             else:
                 await self._wait_writable()
+        # Who is cut off for the work that it made comes back at once: not before the others have had their turns.
+        await self._give_rounds()
         await self._say_goodbye(buffers)
 
     async def _send(self, buffers: list[bytes | bytearray | memoryview]) -> bool:

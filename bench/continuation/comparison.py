@@ -64,7 +64,7 @@ class Scale:
 
 
 FULL = Scale(
-    tables=speed.Tables(small=10_000, medium=200_000, large=1_000_000),
+    tables=speed.Tables(small=10_000, medium=200_000, large=1_000_000, huge=3_000_000),
     rounds=3,
     judged_rounds=5,
     cells=None,
@@ -81,10 +81,10 @@ FULL = Scale(
     judges_speed=True,
 )
 QUICK = Scale(
-    tables=speed.Tables(small=1_000, medium=20_000, large=60_000),
+    tables=speed.Tables(small=1_000, medium=20_000, large=60_000, huge=90_000),
     rounds=1,
     judged_rounds=1,
-    cells=30,
+    cells=34,
     cut_every_bytes=(5e6,),
     cut_rounds=1,
     loss_rounds=1,
@@ -135,7 +135,7 @@ def measure(scale: Scale, advance: Callable[[str, int], Callable[[], None]]) -> 
     judged = sum(map(speed.is_judged, wanted))
     with tempfile.TemporaryDirectory(prefix="weir-continuation-") as folder:
         with ServerProcess(Path(folder, "data")) as server:
-            names = ("small", "medium", "large", "wide")
+            names = ("small", "medium", "large", "wide", "huge")
             loaded = advance("loading", len(names))
             for name in names:
                 create(server, name, scale.tables.rows_of(name), buckets=4 if name == "wide" else 1)
@@ -197,9 +197,9 @@ def bars(measured: Measured, scale: Scale) -> list[Bar]:
 
 
 def _speed_bars(measured: Measured) -> list[Bar]:
-    near = measured.rows_per_s("large", "push")
-    far = measured.rows_per_s("large", "push", round_trip_s=ROUND_TRIP_S)
-    session = measured.rows_per_s("large", "session", round_trip_s=ROUND_TRIP_S)
+    near = measured.rows_per_s("huge", "push")
+    far = measured.rows_per_s("huge", "push", round_trip_s=ROUND_TRIP_S)
+    session = measured.rows_per_s("huge", "session", round_trip_s=ROUND_TRIP_S)
     steady, ahead = round(far / near, 3), round(far / session, 2)
     return [
         Bar(

@@ -15,7 +15,6 @@ DEFAULT_WAY: Mapping[str, Any] = {
     "page_depth": 1,
     "round_trip_s": 0.0,
     "cut_bytes": None,
-    "window_bytes": 8 * 1024 * 1024,
 }
 
 
@@ -131,7 +130,6 @@ def _speeds(document: Document) -> Table:
                 cell["table"],
                 f"{way['page_bytes'] / 2**20:g} x{way['page_depth']}" if way["model"] != "push" else "",
                 f"{way['round_trip_s'] * 1000:.0f}",
-                f"{way['window_bytes'] / 2**20:.0f}",
                 f"{median['written_per_s']:.0f}",
                 f"{median['seconds']:.3f}",
                 f"{median['rows_per_s'] / 1e6:.2f}",
@@ -143,7 +141,7 @@ def _speeds(document: Document) -> Table:
             )
 
     heads = (
-        "model", "table", "MiB x ahead", "rtt ms", "window", "writes/s", "s", "M rows/s", "MB/s", "first ms", "calls",
+        "model", "table", "MiB x ahead", "rtt ms", "writes/s", "s", "M rows/s", "MB/s", "first ms", "calls",
         "seeks", "states",
     )  # fmt: skip
     return _rows("Whole scans", heads, rows())

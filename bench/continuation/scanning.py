@@ -23,7 +23,6 @@ import scanner
 from bench.continuation.links import Link
 from bench.continuation.orders import KEY, lost_and_repeated
 from bench.errors import BenchFailed
-from transport import TransportConfig
 
 MODELS = ("push", "session", "token", "cursor", "asof")
 KEEPING = ("session", "token")
@@ -41,8 +40,6 @@ class Way:
     page_depth: int = 1
     round_trip_s: float = 0.0
     cut_bytes: float = math.inf
-    window_bytes: int = TransportConfig().stream_window_bytes
-    """The client's HTTP/2 window: what may be on its way to it."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -93,11 +90,7 @@ async def open_client(endpoint: str, way: Way, seed: int = 7) -> AsyncIterator[t
     """Connect over a line for the length of a block; the seed draws where it breaks, and the delays after it."""
     async with trio.open_nursery() as nursery:
         link = Link(endpoint, nursery, way.round_trip_s, way.cut_bytes, Random(seed))
-        config = TransportConfig(
-            stream_window_bytes=way.window_bytes,
-            connection_window_bytes=max(way.window_bytes, TransportConfig().connection_window_bytes),
-        )
-        async with scanner.connect(endpoint, dial=link.dial, config=config, dice=Random(seed)) as client:
+        async with scanner.connect(endpoint, dial=link.dial, dice=Random(seed)) as client:
             yield client, link
         nursery.cancel_scope.cancel()
 

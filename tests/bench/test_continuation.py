@@ -23,7 +23,7 @@ from bench.continuation.speed import Cell, Speed, Tables, cells, is_judged
 from bench.continuation.stalled import Course, Sample, Stalled
 
 TINY = Scale(
-    tables=Tables(small=500, medium=1_000, large=12_000),
+    tables=Tables(small=500, medium=1_000, large=12_000, huge=12_000),
     rounds=1,
     judged_rounds=1,
     cells=5,
@@ -122,7 +122,7 @@ def good() -> Measured:
 
     def speed(model: str, seconds: float, round_trip_s: float) -> Speed:
         median = median_of([Cost(seconds=seconds, first_row_s=0.1, rows=100, message_bytes=1000)])
-        return Speed(cell=Cell(table="large", way=Way(model=model, round_trip_s=round_trip_s)), median=median)
+        return Speed(cell=Cell(table="huge", way=Way(model=model, round_trip_s=round_trip_s)), median=median)
 
     sample = Sample(
         at_s=1, snapshots=0, iterators=0, parked=1, table_file_bytes=1, resident_bytes=1, written=1

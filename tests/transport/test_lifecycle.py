@@ -340,7 +340,9 @@ async def test_cancelled_calls_count_until_they_have_stopped() -> None:
         peer = memory.peer
         await peer.send(wire.CLIENT_HELLO)
         for stream_id in range(1, 41, 2):
-            await peer.send(wire.headers(stream_id, path), wire.reset(stream_id))
+            await peer.send(wire.headers(stream_id, path))
+            await trio.testing.wait_all_tasks_blocked()
+            await peer.send(wire.reset(stream_id))
         frames = await peer.settle()
         assert running == 3
         assert not wire.only(frames, wire.GOAWAY)

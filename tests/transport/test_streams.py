@@ -148,7 +148,7 @@ async def test_answers_that_may_be_lost_are_told() -> None:
             )
         await peer.send(wire.window_update(3, 100), wire.window_update(5, 100))
         frames = await peer.settle()
-        assert [frame.stream_id for frame in wire.only(frames, wire.DATA)] == [3, 5]
+        assert sorted(frame.stream_id for frame in wire.only(frames, wire.DATA)) == [3, 5]
         assert told == []
         await peer.send(wire.reset(1))
         await peer.settle()
@@ -159,3 +159,18 @@ async def test_answers_that_may_be_lost_are_told() -> None:
         await peer.stream.aclose()
         await memory.ended.wait()
         assert told == [1, 3, None]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 1_000), (500, 1_000), (30_000, 30_000), (1 << 20, 65_535)])
+async def test_a_call_may_have_a_wider_window(asked: int, given: int) -> None:
+    """The server gets the window that was asked for, within those of the config and of its connection, and keeps it."""
+    async with memory_pair({"/echo": echo}, client_config=TINY) as (client, server, *_):
+        async with client.open_stream("/echo", window_bytes=asked) as stream:
+            await trio.testing.wait_all_tasks_blocked()
+            (call,) = server.running()
+            assert call.statistics().send_window == given
+            for _ in range(100):
+                await stream.send(bytes(1_000))
+                assert len(await stream.receive()) == 1_000
+            await trio.testing.wait_all_tasks_blocked()
+            assert given // 2 <= call.statistics().send_window <= given

@@ -146,8 +146,13 @@ class ConnectionCore(ControlEvents):
         """Whether the peer takes one more stream now (its SETTINGS are known, its limit is not reached)."""
         return self._inbound.settings_received and len(self.streams) < self._control.peer_streams_max
 
-    def open_stream(self, headers: calls.Headers) -> StreamCore:
+    def open_stream(self, headers: calls.Headers, *, window_bytes: int = 0) -> StreamCore:
         """Open a call; see `calls.request_headers`.
+
+        Args:
+            headers: That open it.
+            window_bytes: What the peer may have on its way to us; the config's `stream_window_bytes` at least, and its
+                `connection_window_bytes` at most.
 
         Raises:
             LocalProtocolError: This is a server, the headers are illegal, or all stream ids are used up.
@@ -165,6 +170,11 @@ class ConnectionCore(ControlEvents):
         self._highest_outbound = stream_id
         stream = self._new_stream(stream_id)
         stream.headers_sent = True
+        # Beyond the size that our SETTINGS give it, which may not have been acknowledged yet.
+        increment = min(window_bytes, self.config.connection_window_bytes) - self.config.stream_window_bytes
+        if increment > 0:
+            stream.receive_window.enlarge(increment)
+            self.outbound.control(frames.window_update(stream_id, increment))
         return stream
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR, message: str = "closed") -> None:

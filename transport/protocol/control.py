@@ -40,7 +40,7 @@ _CLOSED_REMEMBERED: Final = 4_096
 _STREAMS_MARGIN: Final = 100
 _WALK_STREAMS_MIN: Final = 32
 _HEADER_TABLE_BYTES_MAX: Final = 4096
-_HEADER_LISTS: Final = 4
+_HEADER_LISTS: Final = 2
 """What is decoded of a header list, in limits on header lists. Decoding must not stop inside a block, else no later one
 can be decoded; so a list that is somewhat too long is decoded, and refused by `control_events`."""
 _CODES = h2.settings.SettingCodes

@@ -58,10 +58,12 @@ class SendWindow:
 class ReceiveWindow:
     """Octets that we let the peer send, and those of them that we owe back."""
 
-    __slots__ = ("_threshold", "available", "outstanding", "owed", "size")
+    __slots__ = ("_extra", "_threshold", "available", "outstanding", "owed", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
+        """As SETTINGS_INITIAL_WINDOW_SIZE has it."""
+        self._extra = 0
         self.available = size
         """What the peer may still send, as far as it knows. Negative only after the size was lowered."""
         self.outstanding = 0
@@ -104,4 +106,10 @@ class ReceiveWindow:
         """Follow our own SETTINGS_INITIAL_WINDOW_SIZE once the peer has acknowledged it."""
         self.available += size - self.size
         self.size = size
-        self._threshold = (size + 1) // 2
+        self._threshold = (size + self._extra + 1) // 2
+
+    def enlarge(self, increment: int) -> None:
+        """Let the peer send so many octets more than its size says, from now on; to be announced."""
+        self._extra += increment
+        self.available += increment
+        self._threshold = (self.size + self._extra + 1) // 2

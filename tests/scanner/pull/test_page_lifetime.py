@@ -133,6 +133,7 @@ async def test_an_idle_token_expires(mock_clock: trio.testing.MockClock) -> None
         found = await failure(scan.next)
 
     assert isinstance(error, SnapshotLost)
+    assert error.oldest_offset == 0
     assert isinstance(found, SnapshotLost)
     assert "6 s" in found.message
 

@@ -34,6 +34,7 @@ CONFIGS = st.builds(
     message_bytes_max=st.just(200_000),
     streams_max=st.just(4),
     handshake_timeout_s=st.just(1e6),
+    first_message_timeout_s=st.just(1e6),
     ping_timeout_s=st.just(1e6),
 )
 
