@@ -5,6 +5,7 @@ Determinism, and where it comes from:
 1. Time is a `MockClock` that jumps: nothing ever waits for real.
 2. trio runs its tasks in the order of its own dice, which are seeded (the switch that Hypothesis uses).
 3. Everything else that is random is dice of the seed (`Workload.dice`), the secrets that the server makes included.
+   Threads that the process has besides, the one of `scanner.sync` say, draw from others.
 4. No threads, no sockets, no disk but the overlay's spill files; the store is in memory and does not block. The cyclic
    garbage collector is held back meanwhile: what it finalizes, and when, depends on everything that ran before.
 """
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 import gc
 import logging
-import random
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import trio
 import trio.testing
@@ -77,31 +79,70 @@ def simulate(seed: int) -> Outcome:
 
 @contextmanager
 def _deterministic(seed: int) -> Iterator[None]:
-    """Take chance out of the process, for the length of a run."""
+    """Take chance out of this thread, for the length of a run; the others keep theirs, and draw nothing of ours."""
     scheduler = trio._core._run
-    deterministic, state = scheduler._ALLOW_DETERMINISTIC_SCHEDULING, scheduler._r.getstate()
-    token_bytes, randbelow, collecting = secrets.token_bytes, secrets.randbelow, gc.isenabled()
+    deterministic, scheduling, collecting = (
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING,
+        scheduler._r,
+        gc.isenabled(),
+    )
+    token_bytes, randbelow = secrets.token_bytes, secrets.randbelow
+    here, dice = threading.get_ident(), Random(f"{seed} secrets")
+
+    def is_here() -> bool:
+        return threading.get_ident() == here
+
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    scheduler._r.seed(seed)
-    dice = random.Random(f"{seed} secrets")
-    secrets.token_bytes = lambda nbytes=None: dice.randbytes(nbytes or 32)
-    secrets.randbelow = dice.randrange  # type: ignore[assignment]
+    scheduler._r = _Scheduling(scheduling, Random(seed))
+    secrets.token_bytes = lambda nbytes=None: (
+        dice.randbytes(nbytes or 32) if is_here() else token_bytes(nbytes)
+    )
+    secrets.randbelow = lambda exclusive_upper_bound: (
+        dice.randrange(exclusive_upper_bound) if is_here() else randbelow(exclusive_upper_bound)
+    )
     gc.disable()
     try:
         yield
     finally:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
-        scheduler._r.setstate(state)
+        scheduler._r = scheduling
         secrets.token_bytes, secrets.randbelow = token_bytes, randbelow
         if collecting:
             gc.enable()
 
 
+class _Scheduling(Random):
+    """The dice of trio's schedulers: one for the thread that makes this, another for those that run trio beside it.
+
+    Args:
+        others: For the other threads.
+        own: For this thread.
+    """
+
+    def __init__(self, others: Random, own: Random) -> None:
+        super().__init__()
+        self._thread = threading.get_ident()
+        self._others, self._own = others, own
+
+    def random(self) -> float:
+        """See `random.Random`."""
+        return self._dice().random()
+
+    def shuffle(self, x: MutableSequence[Any]) -> None:
+        """See `random.Random`."""
+        self._dice().shuffle(x)
+
+    def _dice(self) -> Random:
+        return self._own if threading.get_ident() == self._thread else self._others
+
+
 @contextmanager
 def _logged_errors() -> Iterator[list[str]]:
-    """Catch what is logged as an error: nobody foresaw it."""
+    """Catch what is logged as an error in this thread: nobody foresaw it."""
     logged: list[str] = []
+    here = threading.get_ident()
     handler = logging.Handler(logging.ERROR)
+    handler.addFilter(lambda record: record.thread == here)
     handler.emit = lambda record: logged.append(_message_of(record))  # type: ignore[method-assign]
     loggers = [logging.getLogger(name) for name in LOGGERS]
     propagating = [logger.propagate for logger in loggers]

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import trio
 
 from bench.simulation.world import simulate
 
@@ -38,6 +42,36 @@ def test_elsewhere() -> None:
     here = str([simulate(seed).fingerprint for seed in SEEDS])
     assert fingerprints_elsewhere("1") == here
     assert fingerprints_elsewhere("2") == here
+
+
+def test_beside_other_runs() -> None:
+    """A run of trio in another thread of the process, such as `scanner.sync` has, changes nothing."""
+    alone = [simulate(seed).fingerprint for seed in SEEDS[:4]]
+    with running_beside():
+        assert [simulate(seed).fingerprint for seed in SEEDS[:4]] == alone
+
+
+@contextmanager
+def running_beside() -> Iterator[None]:
+    """Three tasks in another thread that are never done with being scheduled."""
+    ended = threading.Event()
+
+    async def turn() -> None:
+        while not ended.is_set():
+            await trio.lowlevel.checkpoint()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(turn)
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def test_seeds_differ() -> None:
