@@ -165,6 +165,8 @@ class LeaseKeeper:
             LeaseNotFound: There is none, or not any more.
             StoreFailed: It could not be written down.
         """
+        # Not only at the next sweep: who renews it would take a table of the same name for the one that it leased.
+        self._forget_dropped(() if (lease := self.get(key)) is None else lease.states.values())
         lease = self._registry.renew(key, now_ms=self._clock.now_ms(), ttl_ms=ttl_ms)
         self._changes += 1
         await self._write()
@@ -246,17 +248,18 @@ class LeaseKeeper:
             StoreFailed: They could not be written down.
         """
         self._registry.expire(self._clock.now_ms())
-        self._registry.forget_tables(
-            {
-                state.table_id
-                for _, state in self._registry.states()
-                if not self._catalog.has(state.table, state.table_id)
-            }
-        )
+        self._forget_dropped(state for _, state in self._registry.states())
         await self._restore()
         if self._changes != self._written_changes or self._promised != set(self._registry.states()):
             self._changes += 1
             await self._write()
+
+    def _forget_dropped(self, states: Iterable[LeasedState]) -> None:
+        """Let go of the tables among these that were dropped; it is written down with the next change or sweep."""
+        gone = {state.table_id for state in states if not self._catalog.has(state.table, state.table_id)}
+        if gone:
+            self._registry.forget_tables(gone)
+            self._changes += 1
 
     def _check_room(self, key: LeaseKey, states: Sequence[LeasedState], now_ms: int) -> None:
         """Refuse what would be too much, of the server or of its principal.

@@ -176,9 +176,7 @@ class LeaseRegistry:
             return False
         self._remove(key)
         if why is not None:
-            self._ended[key] = why
-            if len(self._ended) > _ENDED_MAX:
-                del self._ended[next(iter(self._ended))]
+            self._tell_why(key, why)
         return True
 
     def expire(self, now_ms: int) -> list[Lease]:
@@ -193,7 +191,10 @@ class LeaseRegistry:
         tables = set(gone)
         for lease in list(self._leases.values()):
             left = {at: state for at, state in lease.states.items() if at.table_id not in tables}
-            if len(left) < len(lease.states):
+            if not left:
+                self._remove(lease.key)
+                self._tell_why(lease.key, "its table was dropped")
+            elif len(left) < len(lease.states):
                 self._put(lease.key, left, lease.ttl_ms, lease.expires_at_ms)
 
     def get(self, key: LeaseKey, now_ms: int) -> Lease | None:
@@ -301,6 +302,12 @@ class LeaseRegistry:
         self._ended.pop(key, None)
         self._leases[key] = Lease(key=key, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, states=states)
         self._references.update(_checkpoints(states))
+
+    def _tell_why(self, key: LeaseKey, why: str) -> None:
+        """Remember why a lease that is gone ended, for whoever renews it."""
+        self._ended[key] = why
+        if len(self._ended) > _ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def _remove(self, key: LeaseKey) -> None:
         for checkpoint in _checkpoints(self._leases.pop(key).states):

@@ -33,6 +33,10 @@ class WeirDataSource(DataSource):
     asOf : ``OFFSET`` or ``BUCKET:OFFSET,...``, optional
         Modes ``push`` and ``asof``: read the table as it was in front of this log offset of every bucket, or of each.
         Every task, retry and copy then reads one state, as long as the server's log reaches back to it.
+    leaseTtl : seconds, default 600
+        Modes ``push`` and ``asof`` without ``asOf``: the driver leases the table as it is when Spark plans, every task,
+        retry and copy reads that state, and it is kept until so long after the last task began or renewed it. 0: no
+        lease; each task reads what is there when it begins.
     columns : comma separated names, optional
         Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
         query uses, so this is how to leave out what is not needed.

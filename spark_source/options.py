@@ -32,6 +32,10 @@ SIZE_BYTES_MAX = 1 << 30
 PAGE_DEPTH_MAX = 64
 """Most pages asked for ahead."""
 
+LEASE_TTL_S_DEFAULT = 600
+LEASE_TTL_S_MAX = 86_400
+"""Longest time to live of a read's lease that may be asked for, in seconds."""
+
 _SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
 _OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -53,6 +57,9 @@ class SourceOptions:
     """How rows travel from the server to a task."""
     as_of: Offsets | None = None
     """What the buckets are read as of: the state in front of these log offsets; None: what is there now."""
+    lease_ttl_s: int = LEASE_TTL_S_DEFAULT
+    """Modes push and asof without `as_of`: seconds for which the state of the planning is kept behind the last task
+    that began or renewed; 0: nothing is kept, and each task reads what is there when it begins."""
     columns: tuple[str, ...] | None = None
     """Columns read, in this order; None for all of them, in the table's order."""
     credit_bytes: int | None = None
@@ -73,6 +80,11 @@ class SourceOptions:
     """File with its key; None: it is in `tls_cert`."""
     token_file: str | None = None
     """File with the bearer token. The token itself is never an option: options are in plans and in the Spark UI."""
+
+    @property
+    def takes_lease(self) -> bool:
+        """Whether the driver leases what the tasks are to read."""
+        return self.lease_ttl_s > 0 and self.as_of is None and self.mode in AS_OF_MODES
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -107,6 +119,7 @@ class SourceOptions:
             table=take("table", _parse_table, ""),
             mode=mode,
             as_of=as_of,
+            lease_ttl_s=take("leaseTtl", _parse_ttl, LEASE_TTL_S_DEFAULT),
             columns=take("columns", _parse_columns, None),
             credit_bytes=take("creditBytes", _parse_size, None),
             page_bytes=take("pageBytes", _parse_size, None),
@@ -125,6 +138,7 @@ _HELP: Mapping[str, str] = {
     "table": "the name of the table to read",
     "mode": "push (the default), session, token, cursor or asof",
     "asOf": "a log offset for all buckets, such as 1200, or one for each, such as 0:1200,1:1187",
+    "leaseTtl": "seconds for which the state that was planned is kept behind the last task, 0 for not at all",
     "columns": "column names, comma separated, in the order wanted",
     "creditBytes": "bytes under way to one task, such as 8m",
     "pageBytes": "bytes per page in all modes but push, such as 4m",
@@ -217,6 +231,13 @@ def _parse_size(name: str, value: str) -> int:
 def _parse_depth(name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or int(value) > PAGE_DEPTH_MAX:
         raise _refuse(name, value, f"it is a number of pages from 0 to {PAGE_DEPTH_MAX}")
+    return int(value)
+
+
+def _parse_ttl(name: str, value: str) -> int:
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(LEASE_TTL_S_MAX))
+    if not digits or int(value) > LEASE_TTL_S_MAX:
+        raise _refuse(name, value, f"it is a number of seconds from 0 to {LEASE_TTL_S_MAX}")
     return int(value)
 
 

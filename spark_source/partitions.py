@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from spark_source.options import SourceOptions
 
 
@@ -21,13 +23,23 @@ class BucketPartition(InputPartition):
     """Index of the bucket, from 0."""
     options: SourceOptions
     """How to read it."""
+    as_of: int | None = None
+    """The log offset that it is read as of; None: what is there when the task begins."""
+    lease_id: str | None = None
+    """What keeps that state readable; None: nothing but the server's retention."""
 
 
-def bucket_partitions(options: SourceOptions, buckets: int) -> list[BucketPartition]:
+def bucket_partitions(
+    options: SourceOptions, as_of: Sequence[int | None], lease_id: str | None = None
+) -> list[BucketPartition]:
     """One partition per bucket, in bucket order.
 
     Args:
         options: The read.
-        buckets: How many the table has, at least 1.
+        as_of: Of every bucket of the table, what it is read as of.
+        lease_id: What keeps these states readable.
     """
-    return [BucketPartition(table=options.table, bucket=bucket, options=options) for bucket in range(buckets)]
+    return [
+        BucketPartition(table=options.table, bucket=bucket, options=options, as_of=offset, lease_id=lease_id)
+        for bucket, offset in enumerate(as_of)
+    ]

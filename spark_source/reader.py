@@ -7,7 +7,9 @@ Invariants:
 1. What the driver knows of the table is asked for once per planning; a task never sees another schema than the
    one Spark planned with, or it fails.
 2. A task holds at most the credit (push) or its pages (pull), one converted batch, and what Spark buffers.
-3. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
+3. Every task, retry and copy of a read in the modes push and asof reads one state of its bucket, or fails: that of
+   option ``asOf``, or that of the planning, which the driver leases. (Not with ``leaseTtl`` 0.)
+4. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from scanner import Condition, ScanSource
 from spark_source.connection import open_client
 from spark_source.errors import SourceOptionError
 from spark_source.filters import to_conditions
+from spark_source.leasing import TaskLease, lease_states
 from spark_source.partitions import BucketPartition, bucket_partitions
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 from spark_source.statistics import BucketReport, report_batch
@@ -56,16 +59,20 @@ class BucketReader(DataSourceReader):
             SourceSchemaError: It is not.
             SourceOptionError: Option ``asOf`` does not say what every bucket is read as of.
             TableNotFound: The table is gone.
+            ScannerError: The lease could not be taken.
 
-        Waits: For the server's description of the table.
+        Waits: For the server's description of the table, and for the lease.
         """
         table = self._describe()
         available = spark_schema(
             table.project(self._options.columns or ()), statistics=self._options.statistics
         )
         check_schema(self._schema, available)
-        _check_as_of(self._options, table.buckets)
-        return bucket_partitions(self._options, table.buckets)
+        if not self._options.takes_lease:
+            return bucket_partitions(self._options, _offsets_asked_for(self._options, table.buckets))
+        with open_client(self._options) as client:
+            planned = lease_states(client, self._options)
+        return bucket_partitions(self._options, planned.offsets, planned.lease_id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scan one bucket.
@@ -75,6 +82,7 @@ class BucketReader(DataSourceReader):
             report last.
 
         Raises:
+            LeaseNotFound: The state that was planned is no longer kept; nothing was yielded.
             ScannerError: The scan failed; what was yielded before is a part.
             SourceSchemaError: A value has no equal in Spark's type.
 
@@ -84,10 +92,13 @@ class BucketReader(DataSourceReader):
         target = arrow_schema(self._schema)
         with open_client(partition.options) as client:
             scan = self._scan(client.table(partition.table), partition)
+            lease = TaskLease(client, partition.lease_id, partition.options.lease_ttl_s)
+            lease.begin()
             with scan.execute() as batches:
                 for batch in batches:
                     if batch.num_rows:
                         yield to_spark_batch(batch, target)
+                    lease.renew_if_due()
             if partition.options.statistics:
                 yield report_batch(_report(batches.statistics()), target)
 
@@ -101,8 +112,8 @@ class BucketReader(DataSourceReader):
         columns = [name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN]
         scan = table.new_scan().with_source(ScanSource.LIVE_KV).select(*columns).bucket(partition.bucket)
         scan = scan.where(*self._conditions).with_mode(options.mode)
-        if options.as_of is not None:
-            scan = scan.as_of(options.as_of if isinstance(options.as_of, int) else dict(options.as_of))
+        if partition.as_of is not None:
+            scan = scan.as_of(partition.as_of)
         if options.credit_bytes is not None:
             scan = scan.with_credit(options.credit_bytes)
         if options.page_bytes is not None:
@@ -128,10 +139,14 @@ class FilteringBucketReader(BucketReader):
         return filters
 
 
-def _check_as_of(options: SourceOptions, buckets: int) -> None:
-    """See that every bucket has an offset, while there still is somebody to tell it at once."""
+def _offsets_asked_for(options: SourceOptions, buckets: int) -> list[int | None]:
+    """What option ``asOf`` says of each bucket.
+
+    Raises:
+        SourceOptionError: Not of every bucket, or of one that is not there.
+    """
     if options.as_of is None or isinstance(options.as_of, int):
-        return
+        return [options.as_of] * buckets
     named = [bucket for bucket, _ in options.as_of]
     if named != list(range(buckets)):
         value = ",".join(f"{bucket}:{offset}" for bucket, offset in options.as_of)
@@ -141,6 +156,7 @@ def _check_as_of(options: SourceOptions, buckets: int) -> None:
             f"option 'asOf' cannot be {value!r}: table {options.table} has the buckets 0 to {buckets - 1},"
             " and each of them needs an offset",
         )
+    return [offset for _, offset in options.as_of]
 
 
 def _report(statistics: ScanStatistics) -> BucketReport:

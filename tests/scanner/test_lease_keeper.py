@@ -11,7 +11,13 @@ import trio
 import trio.testing
 
 from scanner.config import ScannerConfig
-from scanner.errors import LeaseNotFound, OffsetOutOfRange, SnapshotLost, StoreFailed, TooManyScans
+from scanner.errors import (
+    LeaseNotFound,
+    OffsetOutOfRange,
+    SnapshotLost,
+    StoreFailed,
+    TooManyScans,
+)
 from scanner.lease_states import Choice, HeldState
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
@@ -90,6 +96,17 @@ async def test_nothing_is_let_go_before_that_is_written_down(
         await kept.keeping.leases.sweep()
         assert len(bucket.pins) == 0
         assert state.checkpoint_id not in await kept.ids()
+
+
+async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> None:
+    """It has ended with its table, whether or not somebody has swept; a table of the same name is another one."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.NEWEST, 0))
+        await kept.catalog.drop("items")
+        store.create_table(description())
+        with pytest.raises(LeaseNotFound, match="its table was dropped"):
+            await kept.keeping.leases.renew(REPORT)
 
 
 async def test_what_cannot_be_held_at_the_start_is_not_dropped(

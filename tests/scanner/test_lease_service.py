@@ -286,7 +286,7 @@ async def test_a_lease_that_keeps_too_much_ends_its_block(state: scanner.LeaseSt
             items = await client.table("items")
             with trio.fail_after(20), pytest.raises(LeaseNotFound, match=r"the lease kept \d+ bytes"):
                 async with await client.acquire_lease(
-                    scanner.LeaseTarget("items", state=state), lease_id="report", ttl_s=0.1
+                    scanner.LeaseTarget("items", state=state), lease_id="report", ttl_s=3
                 ) as lease:
                     assert (await items.new_scan().with_lease(lease).to_arrow()).num_rows == 100
                     await items.write(sample(range(2000)))

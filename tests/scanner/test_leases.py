@@ -82,6 +82,8 @@ def test_dropped_tables_are_forgotten() -> None:
     assert registry.tables() == {7, 8}
     registry.forget_tables([7])
     assert registry.get(other, 0) is None
+    with pytest.raises(LeaseNotFound, match="its table was dropped"):
+        registry.renew(other, now_ms=0)
     kept = registry.get(KEY, 0)
     assert kept is not None
     assert list(kept.states) == [BucketKey(8, 0)]

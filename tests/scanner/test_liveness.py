@@ -43,7 +43,7 @@ async def test_a_stalled_scan_is_kept_and_completes() -> None:
 
 async def test_a_silent_consumer_is_released_with_its_iterator() -> None:
     """A client that dies without a word holds an iterator no longer than the PING's interval and timeout."""
-    config = TransportConfig(ping_interval_s=0.2, ping_timeout_s=0.2)
+    config = TransportConfig(ping_interval_s=0.2, ping_timeout_s=1.0)
     left, right = trio.testing.memory_stream_pair()
     with trio.fail_after(60):
         async with open_server(filled_store(ROWS), config=SMALL, transport_config=config) as server:

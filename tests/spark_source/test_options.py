@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from spark_source import SourceOptionError, WeirDataSource
-from spark_source.options import MODES, OPTION_NAMES, PAGE_DEPTH_MAX, SIZE_BYTES_MAX, SourceOptions
+from spark_source.options import (
+    AS_OF_MODES,
+    LEASE_TTL_S_MAX,
+    MODES,
+    OPTION_NAMES,
+    PAGE_DEPTH_MAX,
+    SIZE_BYTES_MAX,
+    SourceOptions,
+)
 
 REQUIRED = {"endpoint": "127.0.0.1:9123", "table": "orders"}
 
@@ -28,6 +36,7 @@ def test_defaults() -> None:
         table="orders",
         mode="push",
         as_of=None,
+        lease_ttl_s=600,
         columns=None,
         credit_bytes=None,
         page_bytes=None,
@@ -48,6 +57,7 @@ def test_every_option() -> None:
         "table": " orders ",
         "mode": "ASOF",
         "asOf": "1:20, 0 : 10",
+        "leaseTtl": "60",
         "columns": "b, a ,c",
         "creditBytes": "8m",
         "pageBytes": "512K",
@@ -65,6 +75,7 @@ def test_every_option() -> None:
         table="orders",
         mode="asof",
         as_of=((0, 10), (1, 20)),
+        lease_ttl_s=60,
         columns=("b", "a", "c"),
         credit_bytes=8 << 20,
         page_bytes=512 << 10,
@@ -240,6 +251,22 @@ def test_plain_sizes(size: int) -> None:
 def test_page_depths_refused(text: str) -> None:
     """A page depth is a small whole number."""
     assert f"from 0 to {PAGE_DEPTH_MAX}" in str(refused({"pageDepth": text}))
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "10m", "²", str(LEASE_TTL_S_MAX + 1), "9" * 30])
+def test_lease_ttls_refused(text: str) -> None:
+    """A lease's time to live is a whole number of seconds."""
+    assert f"from 0 to {LEASE_TTL_S_MAX}" in str(refused({"leaseTtl": text}))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_takes_a_lease(mode: str) -> None:
+    """The modes that can read a state of the past do, unless the user names one, or wants no lease."""
+    options = REQUIRED | {"mode": mode}
+    assert SourceOptions.parse(options).takes_lease == (mode in AS_OF_MODES)
+    assert not SourceOptions.parse(options | {"leaseTtl": "0"}).takes_lease
+    if mode in AS_OF_MODES:
+        assert not SourceOptions.parse(options | {"asOf": "7"}).takes_lease
 
 
 @pytest.mark.parametrize("option", ["pushFilters", "statistics"])

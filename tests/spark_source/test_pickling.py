@@ -12,10 +12,15 @@ OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a",
 
 def test_partitions() -> None:
     """There is one partition per bucket, in order, each with what its task needs and no more."""
-    partitions = bucket_partitions(OPTIONS, 3)
+    partitions = bucket_partitions(OPTIONS, [5, 6, 7], "spark-1")
     assert [partition.bucket for partition in partitions] == [0, 1, 2]
+    assert [(partition.as_of, partition.lease_id) for partition in partitions] == [
+        (5, "spark-1"),
+        (6, "spark-1"),
+        (7, "spark-1"),
+    ]
     assert sent_to_worker(partitions) == partitions
-    assert len(pickled(partitions[0])) < 500
+    assert len(pickled(partitions[0])) < 600
 
 
 def test_partition_shows_what_it_is() -> None:

@@ -315,6 +315,36 @@ def test_pushed_filters(spark: SparkSession, server: RunningServer, table: str) 
 
 
 @pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
+@pytest.mark.parametrize("mode", ["push", "asof"])
+def test_retried_tasks_read_what_was_planned(
+    spark: SparkSession, server: RunningServer, client: Client, mode: str
+) -> None:
+    """A task that fails after somebody wrote, and runs again, reads what its first attempt read."""
+    rows = numbers(1_000)
+    table = client.create_table(f"retried_{mode}", rows.schema, primary_key=["k"], buckets=BUCKETS)
+    table.write(rows)
+    endpoint, name = server.endpoint, table.name
+
+    def write_and_fail_at_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        yield from batches
+        context = TaskContext.get()
+        assert context is not None
+        if context.attemptNumber() == 0:
+            with connect(endpoint) as writer:
+                part = context.partitionId()
+                writer.table(name).write(pa.table({"k": [5_000 + part], "g": [9], "s": ["new"]}, rows.schema))
+                writer.table(name).delete([(key,) for key in range(part, 1_000, 7)])
+            raise RuntimeError("the first attempt of every task fails at its end")
+
+    frame = read(spark, server, name, mode=mode)
+    read_back = frame.mapInArrow(write_and_fail_at_first, frame.schema).toArrow()
+    assert read_back.sort_by("k").to_pydict() == rows.to_pydict()
+    assert table.new_scan().to_arrow().num_rows < 1_000
+
+
+@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_retried_tasks_count_once(spark: SparkSession, server: RunningServer, table: str) -> None:
     """When a task fails after its scan and runs again, its rows and its report are there once."""
 

@@ -186,9 +186,10 @@ def test_table_that_changed(server: RunningServer, client: Client, table: str) -
         reader.partitions()
 
 
-def test_bucket_that_went_away(server: RunningServer, client: Client, table: str) -> None:
+@pytest.mark.parametrize("mode", ["push", "session"])
+def test_bucket_that_went_away(server: RunningServer, client: Client, table: str, mode: str) -> None:
     """A task whose bucket is gone fails; it does not report an empty bucket."""
-    reader = open_reader(server, table)
+    reader = open_reader(server, table, mode=mode, leaseTtl="0")
     partition = reader.partitions()[1]
     schema = client.table(table).schema
     client.drop_table(table)

@@ -1,0 +1,183 @@
+"""Every attempt of a task reads the state that the driver leased when it planned, or fails."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from scanner.config import ScannerConfig
+from scanner.errors import LeaseNotFound
+from scanner.sync import Client, connect
+from spark_source import WeirDataSource
+from spark_source.leasing import TaskLease
+from spark_source.options import AS_OF_MODES
+from spark_source.schema import STATISTICS_COLUMN
+from spark_source.statistics import BucketReport
+from tests.support.pickling import sent_to_worker
+from tests.support.server import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from spark_source.partitions import BucketPartition
+    from spark_source.reader import BucketReader
+
+pytestmark = [pytest.mark.rocks, pytest.mark.socket]
+
+TABLE = "orders"
+ROWS = 2_000
+TTL_S = 600.0
+
+
+@dataclass(slots=True)
+class Clock:
+    """Monotonic seconds that pass when they are told to."""
+
+    now: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with room for three leases, which cuts its changelogs when it is told to."""
+    config = ScannerConfig(leases_max=3, leases_per_principal_max=3, retention_interval_s=3600.0)
+    with running_server(tmp_path_factory.mktemp("weir"), config) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    """A client of it; there are a table of two buckets and no lease."""
+    with connect(server.endpoint) as client:
+        make_table(client)
+        yield client
+        for lease in client.list_leases():
+            client.leases.drop(lease.lease_id)
+        client.drop_table(TABLE)
+
+
+def make_table(client: Client) -> None:
+    """A table of two buckets, with rows."""
+    rows = pa.table({"k": range(ROWS), "s": [f"{row:0100d}" for row in range(ROWS)]})
+    client.create_table(TABLE, rows.schema, primary_key=["k"], buckets=2).write(rows)
+
+
+def change(client: Client) -> None:
+    """Change every row, take half of them away, and add others."""
+    table = client.table(TABLE)
+    table.write(pa.table({"k": range(ROWS + 100), "s": ["changed"] * (ROWS + 100)}))
+    table.delete([(key,) for key in range(0, ROWS, 2)])
+
+
+def open_reader(server: RunningServer, **options: str) -> BucketReader:
+    """A reader as Spark makes it, having crossed a pickle."""
+    source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE, "statistics": "true"} | options)
+    return sent_to_worker(source.reader(source.schema()))
+
+
+def attempt(reader: BucketReader, partition: BucketPartition) -> tuple[dict[int, str], BucketReport]:
+    """The rows by key, and the report, of one attempt at a task."""
+    *batches, last = sent_to_worker(reader).read(sent_to_worker(partition))
+    rows = {row["k"]: row["s"] for batch in batches for row in batch.to_pylist()}
+    return rows, BucketReport.from_json(last.column(STATISTICS_COLUMN)[0].as_py())
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_every_attempt_reads_what_was_planned(server: RunningServer, client: Client, mode: str) -> None:
+    """Whatever is written between planning, attempt and attempt, the rows and the digest are those of the planning."""
+    reader = open_reader(server, mode=mode, pageBytes="32k")
+    partitions = reader.partitions()
+    ends = {each.bucket: each.end_offset for each in client.table(TABLE).offsets()}
+    expected = client.table(TABLE).new_scan().to_arrow()
+    first = [attempt(reader, partition) for partition in partitions]
+    change(client)
+    again = [attempt(reader, partition) for partition in partitions]
+    assert [rows for rows, _ in again] == [rows for rows, _ in first]
+    assert [report.digest for _, report in again] == [report.digest for _, report in first]
+    assert {report.bucket: report.log_offset for _, report in again} == ends
+    assert sum(report.rows for _, report in again) == expected.num_rows
+
+
+def test_the_lease_keeps_the_changelog(server: RunningServer, client: Client) -> None:
+    """What retention would have cut stays for the tasks that have not begun."""
+    (first, _), kept = open_reader(server).partitions(), client.list_leases()[0]
+    assert (first.lease_id, kept.ttl_s) == (kept.lease_id, TTL_S)
+    assert [each.log_offset for each in kept.buckets] == [
+        each.end_offset for each in client.table(TABLE).offsets()
+    ]
+    assert {each.checkpoint_id for each in kept.buckets} == {None}
+
+
+def test_a_lease_that_has_ended(server: RunningServer, client: Client) -> None:
+    """A task that begins after its lease has ended says so, and what to do."""
+    reader = open_reader(server)
+    partition, _ = reader.partitions()
+    assert partition.lease_id is not None
+    client.leases.drop(partition.lease_id)
+    with pytest.raises(LeaseNotFound, match=r"load the DataFrame again, or give option leaseTtl more"):
+        attempt(reader, partition)
+
+
+def test_a_table_that_was_created_anew(server: RunningServer, client: Client) -> None:
+    """A table of the same name and columns is another table: its rows are not taken for those that were planned."""
+    reader = open_reader(server)
+    partition, _ = reader.partitions()
+    client.drop_table(TABLE)
+    make_table(client)
+    with pytest.raises(LeaseNotFound):
+        attempt(reader, partition)
+
+
+def test_without_a_lease_tasks_read_what_is_there(server: RunningServer, client: Client) -> None:
+    """With `leaseTtl` 0 nothing is leased, and an attempt reads what is there when it begins."""
+    reader = open_reader(server, leaseTtl="0")
+    partition, _ = reader.partitions()
+    assert client.list_leases() == []
+    change(client)
+    rows, _ = attempt(reader, partition)
+    assert set(rows.values()) == {"changed"}
+
+
+def test_no_room_for_a_lease(server: RunningServer, client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """The read goes on without a lease, says so in the log, and still reads what was planned."""
+    for _ in range(3):
+        client.acquire_lease(TABLE)
+    reader = open_reader(server)
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        partition, other = reader.partitions()
+    assert "read without a lease" in caplog.text
+    assert (partition.lease_id, other.lease_id) == (None, None)
+    before, _ = attempt(reader, partition)
+    change(client)
+    rows, _ = attempt(reader, partition)
+    assert rows == before
+
+
+def test_a_state_of_the_users_choice_is_the_users_to_keep(server: RunningServer, client: Client) -> None:
+    """With `asOf` no lease is taken."""
+    first, second = open_reader(server, asOf="0:1,1:2").partitions()
+    assert (first.as_of, second.as_of, first.lease_id) == (1, 2, None)
+    assert client.list_leases() == []
+
+
+def test_tasks_renew_the_lease(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """Three times in its time to live; a renewal that fails fails no task, whose scan keeps what it needs itself."""
+    clock = Clock()
+    lease = client.acquire_lease(TABLE, ttl_s=TTL_S)
+    task = TaskLease(client, lease.id, TTL_S, clock)
+    task.begin()
+    lease.drop()
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        clock.now += TTL_S / 3 - 1
+        task.renew_if_due()
+        assert caplog.text == ""
+        clock.now += 1
+        task.renew_if_due()
+        assert caplog.text.count("was not renewed") == 1
+        task.renew_if_due()
+        assert caplog.text.count("was not renewed") == 1
