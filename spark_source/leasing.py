@@ -15,8 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scanner import LeaseState, LeaseTarget, TooManyScans
-from scanner.errors import LeaseNotFound, ScannerError
+from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, TooManyScans
 
 if TYPE_CHECKING:
     from collections.abc import Callable
