@@ -9,6 +9,7 @@ This module knows no row format and no storage.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,11 +52,23 @@ class RowBlock:
         """
         starts = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=starts[1:])
-        if starts[-1] > BLOCK_BYTES_MAX:
-            raise ValueError(
-                f"{starts[-1]} bytes of rows in one block; at most {BLOCK_BYTES_MAX} are allowed"
-            )
+        _require_size(int(starts[-1]))
         return cls(b"".join(rows), starts)
+
+    @classmethod
+    def concat(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """Copy blocks together; a single one is that one.
+
+        Raises:
+            ValueError: they take more than BLOCK_BYTES_MAX.
+        """
+        if len(blocks) == 1:
+            return blocks[0]
+        starts = np.zeros(sum(map(len, blocks)) + 1, np.int64)
+        if blocks:
+            np.cumsum(np.concatenate([np.diff(block.starts) for block in blocks]), out=starts[1:])
+        _require_size(int(starts[-1]))
+        return cls(b"".join([block.bytes(0, len(block)) for block in blocks]), starts)
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -86,6 +99,15 @@ class RowBlock:
         starts = np.frombuffer(offsets, np.int32)[: len(indices) + 1].astype(np.int64)
         return RowBlock(data.to_pybytes(), starts)
 
+    def fitting(self, bytes_max: int) -> int:
+        """How many of the first rows take no more than `bytes_max` together."""
+        return int(np.searchsorted(self._starts, self._starts[0] + bytes_max, side="right")) - 1
+
+    def to_list(self) -> list[bytes]:
+        """Copies of the rows."""
+        starts = self._starts.tolist()
+        return [self._buffer[start:end] for start, end in itertools.pairwise(starts)]
+
     def row(self, index: int) -> bytes:
         """A copy of one row, 0 <= index < len(self)."""
         return self._buffer[self._starts[index] : self._starts[index + 1]]
@@ -97,6 +119,11 @@ class RowBlock:
     def digest(self, crc: int = DIGEST_EMPTY) -> int:
         """Continue the digest of a scan with the rows of this block."""
         return checksum(self.bytes(0, len(self)), crc)
+
+
+def _require_size(nbytes: int) -> None:
+    if nbytes > BLOCK_BYTES_MAX:
+        raise ValueError(f"{nbytes} bytes of rows in one block; at most {BLOCK_BYTES_MAX} are allowed")
 
 
 def binary_view(buffer: Any, offsets: NDArray[np.int32]) -> pa.Array:

@@ -305,11 +305,9 @@ def _heads(block: RowBlock, layout: _Layout) -> NDArray[np.uint8]:
     if block.nbytes == count * width:
         raw = np.frombuffer(block.buffer, np.uint8)
         return raw[int(starts[0]) : int(starts[-1])].reshape(count, width)
-    offsets = np.empty(2 * count + 1, np.int32)
-    offsets[0::2] = starts
-    offsets[1::2] = starts[:-1] + width
-    heads = binary_view(block.buffer, offsets).take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
-    return np.frombuffer(heads.buffers()[2], np.uint8)[: count * width].reshape(count, width)
+    # One opaque item at every byte: indexing then copies whole heads.
+    windows = np.ndarray(len(block.buffer) - width + 1, f"V{width}", block.buffer, strides=(1,))
+    return windows[starts[:-1]].view(np.uint8).reshape(count, width)
 
 
 def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -330,16 +328,18 @@ def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]
 
 
 def _decode_fixed(matrix: NDArray[np.uint8], column: _Column, validity: pa.Buffer | None) -> pa.Array:
-    cells = matrix[:, column.offset : column.offset + column.width]
     if pa.types.is_boolean(column.field.type):
+        cells = matrix[:, column.offset]
         if int(cells.max()) > 1:
             raise DataCorrupted(
                 f"a stored row has byte {int(cells.max())} in the bool column {column.field.name!r}"
             )
-        values = pa.py_buffer(np.packbits(cells[:, 0], bitorder="little"))
+        values = np.packbits(cells, bitorder="little")
     else:
-        values = pa.py_buffer(np.ascontiguousarray(cells))
-    return pa.Array.from_buffers(column.field.type, len(matrix), [validity, values])
+        # As opaque items, not as bytes: to copy an item at a time is eight times as fast.
+        items = np.ndarray(len(matrix), f"V{column.width}", matrix, column.offset, matrix.strides[:1])
+        values = items.copy().view(np.uint8)
+    return pa.Array.from_buffers(column.field.type, len(matrix), [validity, pa.py_buffer(values)])
 
 
 def _decode_variable(

@@ -217,7 +217,7 @@ class AsOfScan:
             if live.unfinished:
                 return live
             self._keys_of = live.keys_of
-            self._live_ended = not live.rows
+            self._live_ended = not len(live)
             next_key = self._overlay.next_key
             if live.last_key is not None:
                 self._touched = next_key is not None and next_key <= live.last_key

@@ -30,13 +30,13 @@ from scanner.digest import checksum
 from scanner.filters import Filter
 from scanner.keys import KeyCodec
 from scanner.position import START, Position
-from scanner.row_block import RowBlock
 from scanner.rows import keys_of_rows
 from scanner.sources.interface import Batch, EndReason
 from scanner.wire import batch_size_bytes
 
 if TYPE_CHECKING:
     from scanner.query import ScanQuery
+    from scanner.row_block import RowBlock
     from scanner.rows import RowCodec
     from scanner.storage.interface import BucketScan
     from scanner.table import TableDescription
@@ -182,12 +182,12 @@ class KvSource:
         if self._rows_left is not None and not self._filter:
             rows_max = min(rows_max, self._rows_left)
         read = self._scan.read(rows_max, min(bytes_max or self._block_bytes_max, self._block_bytes_max))
-        if not read.rows:
+        if not len(read):
             if not read.unfinished:
                 self._exhausted = True
                 self._scan.close()
             return
-        block = self._decode(RowBlock.join(read.rows))
+        block = self._decode(read.block)
         if self._rows_left is not None:
             self._cut_to_limit(block, self._rows_left)
             self._rows_left -= block.passing.num_rows

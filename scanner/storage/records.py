@@ -1,6 +1,6 @@
 """The records that pass between storage and the rest of scanner: mutations in, changes, rows and checkpoints out.
 
-Pure data. This module knows no RocksDB, no trio and no Arrow.
+Pure data. This module knows no RocksDB and no trio.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+from scanner.row_block import RowBlock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -91,28 +93,50 @@ class Rows:
     """What one `BucketScan.read` yields: stored rows in key order. None of them: the proven end, unless unfinished.
 
     Args:
-        rows: The stored rows.
+        rows: The stored rows, one by one or joined; whichever form is asked for and is not there is made then.
         keys_of: Works out the keys of stored rows.
         unfinished: There are no rows yet, but this is not the end: the scan had work to do before its first
             row and did a piece of it. Read again.
     """
 
-    __slots__ = ("_last_key", "keys_of", "rows", "unfinished")
+    __slots__ = ("_block", "_last_key", "_rows", "keys_of", "unfinished")
 
-    def __init__(self, rows: list[bytes], keys_of: KeysOf, *, unfinished: bool = False) -> None:
-        self.rows = rows
+    def __init__(self, rows: list[bytes] | RowBlock, keys_of: KeysOf, *, unfinished: bool = False) -> None:
+        self._rows = rows if isinstance(rows, list) else None
+        self._block = rows if isinstance(rows, RowBlock) else None
         self.unfinished = unfinished
         self.keys_of = keys_of
         self._last_key: bytes | None = None
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.rows if self._block is None else self._block)
+
+    @property
+    def rows(self) -> list[bytes]:
+        """The rows, one by one."""
+        if self._rows is None:
+            assert self._block is not None
+            self._rows = self._block.to_list()
+        return self._rows
+
+    @property
+    def block(self) -> RowBlock:
+        """The rows, joined.
+
+        Raises:
+            ValueError: They take more than `scanner.row_block.BLOCK_BYTES_MAX`.
+        """
+        if self._block is None:
+            assert self._rows is not None
+            self._block = RowBlock.join(self._rows)
+        return self._block
 
     @property
     def last_key(self) -> bytes | None:
         """Key of the last row, worked out when first asked for (tens of microseconds); None without rows."""
-        if self._last_key is None and self.rows:
-            self._last_key = self.keys_of(self.rows[-1:])[0]
+        if self._last_key is None and len(self):
+            last = self.rows[-1] if self._block is None else self._block.row(len(self) - 1)
+            self._last_key = self.keys_of([last])[0]
         return self._last_key
 
 

@@ -4,6 +4,10 @@ The end is reported once it is proven (`scanner.storage.readers`); anything else
 scan. An error is kept: every further read raises it again.
 
 RocksDB is let go of at the first chance: at the proven end, at an error, at close.
+
+Rows are joined piece by piece as they come, and not kept one by one: a step of 8192 rows of 110 bytes was larger
+than the cache when it was joined. Measured on two cores, interleaved, five runs each: the CPU time of a full scan up
+to its encoded batches fell from 394 to 314 ns a row (about 15 ns of it by quicker decoding of fixed-width columns).
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scanner.errors import ScannerError, StoreClosed
+from scanner.row_block import RowBlock
 from scanner.storage.interface import KeysOf, Rows
 
 if TYPE_CHECKING:
     from scanner.storage.readers import RowReader
 
+_NO_ROWS = RowBlock.join([])
 _PIECE_ROWS = 1024
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
 _PIECE_GROWTH = 4
@@ -48,7 +54,8 @@ class RocksScan:
         self._log_offset = log_offset
         self._keys_of = keys_of
         self._on_close = on_close
-        self._ahead: list[bytes] = []
+        self._ahead = _NO_ROWS
+        """Read and not yet asked for."""
         self._last_row: bytes | None = None
         self._row_bytes = 256
         """Estimate of the next rows' size, from the ones before."""
@@ -71,7 +78,7 @@ class RocksScan:
             raise self._error.with_traceback(None)
         try:
             rows = self._read(rows_max, bytes_max)
-            if not rows and self._reader is not None:
+            if not len(rows) and self._reader is not None:
                 self._reader.prove_end(self._last_row)
                 self._release()
         except ScannerError as error:
@@ -86,7 +93,7 @@ class RocksScan:
     def _fail(self, error: ScannerError) -> None:
         if self._error is None:
             self._error = error
-        self._ahead = []
+        self._ahead = _NO_ROWS
         self._release()
 
     def _release(self) -> None:
@@ -95,42 +102,41 @@ class RocksScan:
             self._reader = None
             self._on_close(self)
 
-    def _read(self, rows_max: int, bytes_max: int) -> list[bytes]:
-        rows: list[bytes] = []
-        left = bytes_max
-        while len(rows) < rows_max and left > 0:
-            chunk = self._next_chunk(min(rows_max - len(rows), left // self._row_bytes + 1, self._piece_rows))
-            if not chunk:
+    def _read(self, rows_max: int, bytes_max: int) -> RowBlock:
+        pieces: list[RowBlock] = []
+        count, left = 0, bytes_max
+        while count < rows_max and left > 0:
+            self._read_ahead(min(rows_max - count, left // self._row_bytes + 1), left, bytes_max)
+            piece = self._ahead.slice(0, min(rows_max - count, len(self._ahead)))
+            if not len(piece):
                 break
-            size = sum(map(len, chunk))
-            self._row_bytes = max(1, size // len(chunk))
-            self._piece_rows = min(_PIECE_ROWS, self._piece_rows * _PIECE_GROWTH)
-            if size > left:
-                fitting = _fitting(chunk, left)
+            if piece.nbytes > left:
                 # A row larger than the limit goes alone.
-                keep = fitting if rows or fitting else 1
-                self._ahead = chunk[keep:] + self._ahead
-                if size > left + bytes_max:
-                    self._piece_rows = 1  # Sizes vary widely.
-                chunk, left = chunk[:keep], 0
-            else:
-                left -= size
-            rows += chunk
-        if rows:
-            self._last_row = rows[-1]
+                piece = piece.slice(0, piece.fitting(left) if count or piece.fitting(left) else 1)
+                left = 0
+            self._ahead = self._ahead.slice(len(piece), len(self._ahead))
+            left -= piece.nbytes
+            count += len(piece)
+            pieces.append(piece)
+        rows = RowBlock.concat(pieces)
+        if count:
+            self._last_row = rows.row(count - 1)
         return rows
 
-    def _next_chunk(self, count: int) -> list[bytes]:
-        if self._ahead:
-            chunk, self._ahead = self._ahead[:count], self._ahead[count:]
-            return chunk
-        return [] if self._reader is None else self._reader.next_rows(count)
+    def _read_ahead(self, rows_max: int, left: int, bytes_max: int) -> None:
+        """See that there are rows to take, unless it is the end.
 
-
-def _fitting(rows: list[bytes], bytes_max: int) -> int:
-    """How many of the first rows take no more than `bytes_max` together."""
-    for index, row in enumerate(rows):
-        bytes_max -= len(row)
-        if bytes_max < 0:
-            return index
-    return len(rows)
+        Args:
+            rows_max: Rows at most, >= 1.
+            left: Bytes that can be taken of them now.
+            bytes_max: Bytes that this read can take altogether.
+        """
+        if len(self._ahead) or self._reader is None:
+            return
+        # Joined at once, while they are in the cache, and let go of: the next ones find their memory there.
+        self._ahead = RowBlock.join(self._reader.next_rows(min(rows_max, self._piece_rows)))
+        if not len(self._ahead):
+            return
+        self._row_bytes = max(1, self._ahead.nbytes // len(self._ahead))
+        varied = self._ahead.nbytes > left + bytes_max
+        self._piece_rows = 1 if varied else min(_PIECE_ROWS, self._piece_rows * _PIECE_GROWTH)

@@ -49,3 +49,34 @@ def test_rows_are_taken_in_the_order_asked_for() -> None:
     block = RowBlock.join([b"a", b"", b"ccc", b"dd"]).slice(1, 4)
     taken = block.take(np.array([2, 0, 1]))
     assert [taken.row(index) for index in range(3)] == [b"dd", b"", b"ccc"]
+
+
+@given(st.lists(st.lists(st.binary(max_size=20), max_size=4), max_size=4), st.data())
+def test_blocks_put_together_are_their_rows(parts: list[list[bytes]], data: st.DataObject) -> None:
+    """Slices, put together, are the rows of the slices; a list of them is a copy."""
+    blocks, expected = [], []
+    for rows in parts:
+        start = data.draw(st.integers(0, len(rows)))
+        stop = data.draw(st.integers(start, len(rows)))
+        blocks.append(RowBlock.join(rows).slice(start, stop))
+        expected += rows[start:stop]
+    whole = RowBlock.concat(blocks)
+    assert whole.to_list() == expected
+    assert bytes(whole.bytes(0, len(whole))) == b"".join(expected)
+
+
+@given(st.lists(st.binary(max_size=5), max_size=6), st.integers(0, 30), st.integers(0, 3))
+def test_rows_that_fit(rows: list[bytes], bytes_max: int, skipped: int) -> None:
+    """As many of the first rows as take no more than the limit together, out of a slice too."""
+    block = RowBlock.join(rows).slice(min(skipped, len(rows)), len(rows))
+    fitting = block.fitting(bytes_max)
+    left = block.to_list()
+    assert sum(map(len, left[:fitting])) <= bytes_max
+    assert fitting == len(left) or sum(map(len, left[: fitting + 1])) > bytes_max
+
+
+def test_blocks_put_together_have_a_greatest_size() -> None:
+    """More bytes than Arrow's 32-bit offsets reach are refused before they are copied."""
+    block = RowBlock.join([bytes(1 << 20)])
+    with pytest.raises(ValueError, match=str(BLOCK_BYTES_MAX)):
+        RowBlock.concat([block] * (BLOCK_BYTES_MAX // len(block.buffer) + 1))

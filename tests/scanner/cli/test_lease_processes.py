@@ -80,7 +80,7 @@ def test_a_leased_state_survives_kill_9(tmp_path: Path, weir: Weir) -> None:
         assert state_of(weir, endpoint, "--snapshot") == state_of(weir, endpoint) != before
         weir("leases", "renew", "nightly", "-e", endpoint)
         weir("leases", "release", "nightly", "items:1", "-e", endpoint)
-        assert run(["scan", "items", "--lease", "nightly", "-e", endpoint]) == 1
+        assert run(["scan", "items", "--lease", "nightly", "--format", "json", "-e", endpoint]) == 1
         weir("leases", "drop", "nightly", "by-log", "-e", endpoint)
         assert weir("leases", "--json", "-e", endpoint)[0] == ""
         server.send_signal(signal.SIGTERM)
