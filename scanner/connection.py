@@ -99,6 +99,8 @@ class Connection:
         self._failures = 0
         """Attempts to connect that failed, ever."""
         self._failure: ScannerError | None = None
+        self._heard = False
+        """Something that speaks HTTP/2 has answered, ever."""
         self.connects = 0
         """TCP connections made."""
 
@@ -178,8 +180,14 @@ class Connection:
         link = await self._living_link()
         link.enter()
         try:
-            with translated("the opening of a call"):
-                await link.client.wait_openable()
+            try:
+                with translated("the opening of a call"):
+                    await link.client.wait_openable()
+            except ServerUnavailable as error:
+                if self._heard:
+                    raise
+                raise ServerUnavailable(f"{error.message}; does {self._where} want TLS?") from error
+            self._heard = True
             if not link.client.alive:
                 raise ServerUnavailable(f"the server at {self._where} takes no new calls")
         except BaseException:

@@ -64,7 +64,7 @@ class Scale:
 
 
 FULL = Scale(
-    tables=speed.Tables(small=10_000, medium=200_000, large=1_000_000, huge=3_000_000),
+    tables=speed.Tables(small=10_000, medium=200_000, large=1_000_000, huge=5_000_000),
     rounds=3,
     judged_rounds=5,
     cells=None,
