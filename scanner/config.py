@@ -159,6 +159,10 @@ class ScannerConfig:
     write_rows_max: int = 1_000_000
     """Rows in one WriteRequest; more is an ARGUMENT_INVALID."""
 
+    write_decoded_bytes_max: int = 128 * MIB
+    """What one WriteRequest may take in memory once it is decompressed and every value is spelled out, whatever it
+    took on the wire; more is an ARGUMENT_INVALID."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

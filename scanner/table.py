@@ -18,10 +18,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from scanner.arrow_bounds import require_size, spelled_out_bytes
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch
 
 BUCKETS_MAX = 1024
 COLUMNS_MAX = 4096
+COLUMN_NAME_BYTES_MAX = 512
+"""In UTF-8. Every description of the table and every block of its rows carries the names."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -94,26 +97,32 @@ class TableDescription:
         _require_distinct(columns, "column")
         return pa.schema([self.schema.field(name) for name in columns])
 
-    def conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def conform(self, batch: pa.RecordBatch, bytes_max: int | None = None) -> pa.RecordBatch:
         """Check rows that are to be written, and cast them to the table's schema.
 
         Columns go by name; their order and representation may differ. The batch may come from a hostile peer:
         its buffers are validated in full.
 
+        Args:
+            batch: The rows.
+            bytes_max: What they may take with every cell spelled out; None: anything.
+
         Raises:
+            ArgumentInvalid: they would take more.
             SchemaMismatch: a column is missing, unknown, cannot be cast without loss, or holds a null it must not.
             KeyInvalid: a key column holds a null.
         """
-        return _conform(batch, self.schema, self.primary_key)
+        return _conform(batch, self.schema, self.primary_key, bytes_max)
 
-    def conform_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Check primary keys that are to be deleted or looked up, and cast them to `key_schema`.
+    def conform_keys(self, batch: pa.RecordBatch, bytes_max: int | None = None) -> pa.RecordBatch:
+        """Check primary keys that are to be deleted or looked up, and cast them to `key_schema`; see `conform`.
 
         Raises:
+            ArgumentInvalid: they would take more than `bytes_max`.
             SchemaMismatch: a key column is missing, another column is present, or a cast would lose something.
             KeyInvalid: a key column holds a null.
         """
-        return _conform(batch, self.key_schema, self.primary_key)
+        return _conform(batch, self.key_schema, self.primary_key, bytes_max)
 
 
 def stored_type(column: str, data_type: pa.DataType) -> pa.DataType:
@@ -172,6 +181,12 @@ def _is_fixed_binary(data_type: pa.DataType) -> bool:
 def _check_columns(schema: pa.Schema, primary_key: tuple[str, ...]) -> None:
     if not 1 <= len(schema.names) <= COLUMNS_MAX:
         raise SchemaMismatch(f"a table has 1 to {COLUMNS_MAX} columns, not {len(schema.names)}")
+    longest = max(schema.names, key=lambda name: len(name.encode()))
+    if len(longest.encode()) > COLUMN_NAME_BYTES_MAX:
+        raise SchemaMismatch(
+            f"the name of column {longest[:32]!r}... takes {len(longest.encode())} bytes;"
+            f" at most {COLUMN_NAME_BYTES_MAX} are allowed"
+        )
     _require_distinct(schema.names, "column")
     if not primary_key:
         raise KeyInvalid("a table needs a primary key: name at least one column")
@@ -185,11 +200,15 @@ def _require_distinct(names: Sequence[str], what: str) -> None:
         raise ArgumentInvalid(f"{what} {repeated!r} is named twice")
 
 
-def _conform(batch: pa.RecordBatch, schema: pa.Schema, primary_key: tuple[str, ...]) -> pa.RecordBatch:
+def _conform(
+    batch: pa.RecordBatch, schema: pa.Schema, primary_key: tuple[str, ...], bytes_max: int | None
+) -> pa.RecordBatch:
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(f"the batch is not valid Arrow data: {error}") from error
+    if bytes_max is not None:
+        require_size(sum(map(spelled_out_bytes, batch.columns)), bytes_max)
     given = batch.schema.names
     missing = [name for name in schema.names if name not in given]
     unknown = [name for name in given if name not in schema.names]

@@ -166,7 +166,10 @@ class TablesService:
         return _Submitted(tuple((index, bucket.submit(routed[index])) for index, bucket in buckets))
 
     async def _encode(self, request: pb.WriteRequest, table: ServedTable) -> dict[int, list[Mutation]]:
-        batch = conform_request(request, table.description, self._config.write_rows_max)
+        config = self._config
+        batch = conform_request(
+            request, table.description, config.write_rows_max, config.write_decoded_bytes_max
+        )
         routed: dict[int, list[Mutation]] = {}
         for mutations in encode_mutations(
             batch,

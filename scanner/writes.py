@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from scanner.arrow_bounds import decoded_bytes, require_size
 from scanner.errors import ArgumentInvalid
 from scanner.keys import KeyCodec, bucket_of
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -22,34 +23,44 @@ if TYPE_CHECKING:
     from scanner.table import TableDescription
 
 
-def read_arrow_stream(stream: Buffer, rows_max: int) -> pa.RecordBatch:
+def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.RecordBatch:
     """Read the one batch of an Arrow IPC stream.
 
     Args:
         stream: From the peer. The batch is a view of it, and its contents are not yet validated.
         rows_max: Rows allowed.
+        bytes_max: Bytes allowed once it is decompressed; nothing is before that is known.
 
     Raises:
-        ArgumentInvalid: It is no such stream, holds another number of batches than one, or too many rows.
+        ArgumentInvalid: It is no such stream, holds another number of batches than one, or too many rows or bytes.
     """
     try:
+        count, size = decoded_bytes(stream)
+        require_size(size, bytes_max)
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
-            batches = list(reader) if reader.schema.names else []
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            # What looks at the messages alone counts a batch without columns, too.
+            batch = reader.read_next_batch() if count == 1 and reader.schema.names else None
+    except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration) as error:
         raise ArgumentInvalid(f"arrow_stream is not an Arrow IPC stream: {error}") from error
-    if len(batches) != 1:
+    if batch is None:
+        raise ArgumentInvalid(f"arrow_stream must hold one record batch with columns, and holds {count}")
+    if batch.num_rows > rows_max:
         raise ArgumentInvalid(
-            f"arrow_stream must hold one record batch with columns, and holds {len(batches)}"
+            f"arrow_stream holds {batch.num_rows} rows, and {rows_max} are allowed; write them in parts"
         )
-    if batches[0].num_rows > rows_max:
-        raise ArgumentInvalid(
-            f"arrow_stream holds {batches[0].num_rows} rows, and {rows_max} are allowed; write them in parts"
-        )
-    return batches[0]
+    return batch
 
 
-def conform_request(request: pb.WriteRequest, table: TableDescription, rows_max: int) -> pa.RecordBatch:
+def conform_request(
+    request: pb.WriteRequest, table: TableDescription, rows_max: int, bytes_max: int
+) -> pa.RecordBatch:
     """Read a request's rows, or keys if it deletes, as the table has them.
+
+    Args:
+        request: From the peer.
+        table: What it is to be written to.
+        rows_max: Rows allowed.
+        bytes_max: Bytes allowed, decompressed and with every cell spelled out.
 
     Raises:
         ArgumentInvalid: The request makes no sense.
@@ -58,10 +69,10 @@ def conform_request(request: pb.WriteRequest, table: TableDescription, rows_max:
     """
     if request.operation not in (pb.WriteRequest.OPERATION_UPSERT, pb.WriteRequest.OPERATION_DELETE):
         raise ArgumentInvalid(f"a write is an upsert or a delete, not operation {request.operation}")
-    batch = read_arrow_stream(request.arrow_stream, rows_max)
+    batch = read_arrow_stream(request.arrow_stream, rows_max, bytes_max)
     if request.operation == pb.WriteRequest.OPERATION_DELETE:
-        return table.conform_keys(batch)
-    return table.conform(batch)
+        return table.conform_keys(batch, bytes_max)
+    return table.conform(batch, bytes_max)
 
 
 def encode_mutations(

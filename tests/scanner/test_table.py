@@ -45,6 +45,11 @@ def test_key_columns_become_not_nullable_and_metadata_goes() -> None:
         ({"primary_key": ("a", "a")}, ArgumentInvalid, "'a' is named twice"),
         ({"schema": pa.schema([])}, SchemaMismatch, "not 0"),
         ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, ArgumentInvalid, "'a' is named twice"),
+        (
+            {"schema": _SCHEMA.append(pa.field("ü" * 257, pa.int8()))},
+            SchemaMismatch,
+            "takes 514 bytes; at most 512",
+        ),
         ({"schema": _SCHEMA.append(pa.field("u", pa.uint8()))}, SchemaMismatch, "'u' has type uint8"),
     ],
 )

@@ -23,10 +23,10 @@ STORE = filled_store(0)
 STREAM = arrow_stream(sample(range(40)))
 
 
-def conform(stream: bytes) -> pa.RecordBatch:
+def conform(stream: bytes, bytes_max: int = 1 << 20) -> pa.RecordBatch:
     """Take an upsert of a stream."""
     request = pb.WriteRequest(table="items", operation=pb.WriteRequest.OPERATION_UPSERT, arrow_stream=stream)
-    return conform_request(request, TABLE, rows_max=1000)
+    return conform_request(request, TABLE, rows_max=1000, bytes_max=bytes_max)
 
 
 @given(st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(0, 255)), min_size=1, max_size=6))
@@ -57,7 +57,7 @@ def test_cut_streams_are_read_or_refused_by_type(length: int) -> None:
 def test_random_bytes_are_no_stream(data: bytes) -> None:
     """Garbage is an argument error."""
     with pytest.raises(ArgumentInvalid):
-        read_arrow_stream(data, rows_max=1000)
+        read_arrow_stream(data, rows_max=1000, bytes_max=1 << 20)
 
 
 @given(st.integers(1, 50), st.integers(1, 7), st.booleans())
