@@ -6,7 +6,8 @@ cut off goes on from it at no cost; then it is closed. All registries of a serve
 Invariants:
 
 1. At most one snapshot is open per bucket and offset.
-2. A snapshot is open while it is held, and at most the linger time longer, unless its bucket is retired.
+2. A snapshot is open while it is held, and at most the linger time longer, unless its bucket is retired. Who lets go
+   of it for good takes nothing from another who let go of it to come back.
 3. At most `snapshots_max` are open on a server: one that lingers makes room for one that is needed.
 
 This module knows no scan and no wire.
@@ -14,6 +15,7 @@ This module knows no scan and no wire.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import trio
@@ -73,13 +75,17 @@ class SnapshotPool:
         if scope is not None:
             scope.cancel()
 
+    def lingers_until(self) -> float:
+        """When the time is over of who lets go of a snapshot now, and may come back."""
+        return trio.current_time() + self._linger_s
+
     def let_linger(self, shared: SharedSnapshot) -> bool:
-        """Close a snapshot after the linger time.
+        """Close a snapshot when everybody's time to come back is over.
 
         Returns:
             Whether it lingers; else it is to be closed now.
         """
-        if not self._linger_s or self._nursery.cancel_scope.cancel_called:
+        if shared.wanted_until <= trio.current_time() or self._nursery.cancel_scope.cancel_called:
             return False
         self._lingering[shared] = trio.CancelScope()
         self._nursery.start_soon(self._close_later, shared, self._lingering[shared])
@@ -87,7 +93,7 @@ class SnapshotPool:
 
     async def _close_later(self, shared: SharedSnapshot, scope: trio.CancelScope) -> None:
         with scope:
-            await trio.sleep(self._linger_s)
+            await trio.sleep_until(shared.wanted_until)
             shared.close()
 
 
@@ -98,6 +104,8 @@ class SharedSnapshot:
         self._registry = registry
         self.snapshot = snapshot
         self.holds = 0
+        self.wanted_until = -math.inf
+        """Until when somebody who let go of it may come back."""
         self.opened_at = trio.current_time()
         """Seconds of trio's clock."""
 
@@ -135,8 +143,8 @@ class SnapshotHold:
         """Let go of it. Idempotent.
 
         Args:
-            linger: The scan may be continued soon. False: nobody will ask for this snapshot again, or its files
-                shall be free at once; it is closed if nobody else holds it.
+            linger: The scan may be continued soon. False: it will not ask for this snapshot again, or its files
+                shall be free at once; it is closed if nobody else holds it, or has let it linger.
         """
         if not self._released:
             self._released = True
@@ -228,9 +236,11 @@ class SnapshotRegistry:
     def released(self, shared: SharedSnapshot, *, linger: bool) -> None:
         """A hold on it was released."""
         shared.holds -= 1
+        if linger:
+            shared.wanted_until = self._pool.lingers_until()
         if shared.holds or self._snapshots.get(shared.snapshot.log_offset) is not shared:
             return
-        if not (linger and self._pool.let_linger(shared)):
+        if not self._pool.let_linger(shared):
             shared.close()
 
     def forget(self, shared: SharedSnapshot) -> bool:

@@ -83,6 +83,28 @@ async def test_a_snapshot_lingers_after_its_last_hold(mock_clock: trio.testing.M
         assert snapshots.acquire(10) is None
 
 
+@pytest.mark.parametrize("held", [True, False], ids=["held", "let go of"])
+async def test_who_is_done_with_it_takes_it_from_nobody(
+    mock_clock: trio.testing.MockClock, held: bool
+) -> None:
+    """A scan that will not come back does not close what another one let linger, and does not prolong it either."""
+    async with registry(linger_s=10) as (snapshots, bucket, _):
+        cut_off, done = snapshots.current(), snapshots.current()
+        cut_off.release()
+        await passes(mock_clock, 4)
+        done.release(linger=False)
+        if not held:
+            passing = snapshots.acquire(10)
+            assert passing is not None
+            passing.release(linger=False)
+        await passes(mock_clock, 5.9)
+        again = snapshots.acquire(10)
+        assert again is not None
+        again.release(linger=False)
+        await passes(mock_clock, 0.2)
+        assert (bucket.open_iterators, snapshots.acquire(10)) == (0, None)
+
+
 async def test_needed_in_its_last_moment(mock_clock: trio.testing.MockClock) -> None:
     """Who takes hold of a snapshot just when its time is over has it, or a new one; never one that is then closed."""
     for _ in range(20):  # trio runs what wakes at the same time in random order
