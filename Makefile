@@ -8,6 +8,8 @@ SHELL := bash
 
 uv_version := 0.13.8
 python := .venv/bin/python
+# Tests of these marks have the machine to themselves, as users of real sockets, disks and JVMs do; the others share it.
+outside := socket or rocks or spark or slow
 packages := transport scanner spark_source bench tests tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
@@ -27,7 +29,8 @@ peers: .venv/node/installed ## The foreign clients and proxies that the interop 
 	@tools/find-peers --install
 
 test: install peers format lint types imports drift ## Everything that must hold before a change is merged
-	$(with_java) $(python) -m pytest
+	$(python) -m pytest --quiet --no-header --numprocesses logical --dist loadfile -m "not ($(outside))"
+	$(with_java) $(python) -m pytest -m "$(outside)"
 
 unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"
@@ -41,7 +44,7 @@ format: .venv/installed ## Is every file formatted?
 lint: .venv/installed ## ruff, and flake8-async's rules on cancellation that ruff does not have
 	.venv/bin/ruff check .
 	find $(packages) -name '*.py' ! -name '*_pb2.py' -print0 \
-	    | xargs -0 .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
+	    | xargs -0 -n 100 -P "$$(nproc)" .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
 
 types: .venv/installed ## mypy, strict
 	.venv/bin/mypy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,30 +35,22 @@ def rocks_store(tmp_path: Path) -> Iterator[Store]:
 
 
 class CutPoints:
-    """Counts the places at which scans were cut, over all tests; told at the end of the run."""
+    """Counts the places at which scans were cut.
 
-    def __init__(self) -> None:
-        self.places = 0
-        self.resumes = 0
+    Args:
+        counts: Told at the end of the run.
+    """
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
 
     def add(self, found: Found) -> None:
         """Count one scenario, and say what it was (`pytest -rP` shows it)."""
-        self.places += found.tally.struck
-        self.resumes += found.tally.resumes
+        self._counts.update(cuts=found.tally.struck, resumes=found.tally.resumes)
         print(f"{found.scenario}: {found.frames} frames, {found.tally}")
 
 
-_cut_points = CutPoints()
-
-
 @pytest.fixture
-def cut_points() -> CutPoints:
-    """Shared by all tests of the run."""
-    return _cut_points
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line for the whole run."""
-    if _cut_points.places:
-        told = f"scans were cut at {_cut_points.places} places, and resumed {_cut_points.resumes} times"
-        terminalreporter.write_line(told)
+def cut_points(counts: Counter[str]) -> CutPoints:
+    """For the scenarios of this test."""
+    return CutPoints(counts)
