@@ -313,7 +313,8 @@ def _heads(block: RowBlock, layout: _Layout) -> NDArray[np.uint8]:
 def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]) -> NDArray[np.int32]:
     """Offsets of [cell, cell, ..., the next row's head] per row, checked against the row's length."""
     count, variable, starts = len(block), layout.variable_count, block.starts
-    lengths = np.ascontiguousarray(matrix[:, layout.lengths_at : layout.head_bytes]).view("<u4")
+    strides = (layout.head_bytes, _LENGTH_BYTES)
+    lengths: NDArray[np.uint32] = np.ndarray((count, variable), "<u4", matrix, layout.lengths_at, strides)
     bounds = np.empty((count, variable + 1), np.int64)
     bounds[:, 0] = starts[:-1] + layout.head_bytes
     for index in range(variable):

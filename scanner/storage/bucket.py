@@ -39,7 +39,7 @@ from scanner.storage.changelog import (
 )
 from scanner.storage.checkpoints import make_checkpoint, next_checkpoint_id, note_checkpoint
 from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Checkpoint, KeyRange, KeysOf, Mutation
-from scanner.storage.readers import CheckedIterator, ValuesReader, stored_values
+from scanner.storage.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
 from scanner.storage.rocks_log import LOG_RANGE_KEY, load_log_range, read_log, read_record, stored_bytes
 from scanner.storage.scan import RocksScan
@@ -82,7 +82,7 @@ class RocksBucket:
         self._path = path
         self._keys_of = keys_of
         self._clock = clock
-        self._readahead_bytes = resources.config.scan_readahead_bytes
+        self._reading = Reading.of(resources.config)
         self._scans: set[RocksScan] = set()
         self._snapshots: set[RocksSnapshot] = set()
         self._failure: ScannerError | None = None
@@ -127,8 +127,8 @@ class RocksBucket:
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
         """See `Bucket.open_scan`."""
         database = self._usable()
-        checked = CheckedIterator(database.kv, self._path, self._readahead_bytes, key_range)
-        values = stored_values(database.kv, self._path, self._readahead_bytes, key_range)
+        checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
+        values = stored_values(database.kv, self._path, self._reading, key_range)
         reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
         scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
         self._scans.add(scan)
@@ -138,7 +138,7 @@ class RocksBucket:
         """See `Bucket.open_snapshot`."""
         log_offset = self._range.end
         snapshot = RocksSnapshot(
-            CheckedIterator(self._usable().kv, self._path, self._readahead_bytes),
+            CheckedIterator(self._usable().kv, self._path, self._reading),
             log_offset,
             self._keys_of,
             partial(self._values_as_of, log_offset),
@@ -261,7 +261,7 @@ class RocksBucket:
             database = self._database
             if database is None or self._failure is not None or self._range.end != log_offset:
                 return None
-            return stored_values(database.kv, self._path, self._readahead_bytes, key_range)
+            return stored_values(database.kv, self._path, self._reading, key_range)
         finally:
             self._committing.release()
 

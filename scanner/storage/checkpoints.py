@@ -27,7 +27,7 @@ from scanner.errors import DataCorrupted, SnapshotLost
 from scanner.storage.changelog import decode_log_range
 from scanner.storage.files import disk_errors, sync_directory, sync_tree
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
-from scanner.storage.readers import CheckedIterator, stored_values
+from scanner.storage.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocks import Database, RocksResources, open_database, translated
 from scanner.storage.rocks_log import LOG_RANGE_KEY
 from scanner.storage.snapshot import RocksSnapshot
@@ -117,12 +117,12 @@ def open_checkpoint(
     if checkpoint is None:
         raise SnapshotLost(f"there is no checkpoint {checkpoint_id} in {directory}, or not any more")
     path = directory / _name_of(checkpoint)
-    readahead_bytes = resources.config.scan_readahead_bytes
+    reading = Reading.of(resources.config)
     database = open_database(path, resources, read_only=True)
 
     def values(key_range: KeyRange) -> Iterator[bytes]:
         # Nobody writes to it, so every scan may go the fast way.
-        return stored_values(database.kv, path, readahead_bytes, key_range)
+        return stored_values(database.kv, path, reading, key_range)
 
     def close(snapshot: RocksSnapshot) -> None:
         database.close()
@@ -130,7 +130,7 @@ def open_checkpoint(
 
     try:
         _require_itself(database, checkpoint)
-        checked = CheckedIterator(database.kv, path, readahead_bytes)
+        checked = CheckedIterator(database.kv, path, reading)
     except BaseException:
         database.close()
         raise
