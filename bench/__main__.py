@@ -254,7 +254,7 @@ def cuts(
 ) -> None:
     """Scans cut at every place, in every model: is a row lost or repeated, or a digest changed?
 
-    Takes several minutes. Example: python -m bench cuts --rows 1000 --only quiet --only killed
+    Takes some forty minutes. Example: python -m bench cuts --rows 1000 --only quiet --only killed
     """
     from bench.cuts import NAMES, run
 

@@ -83,7 +83,6 @@ async def run_cuts(campaign: Campaign, cuts: list[Cut], told: Callable[[int], No
         told: Told how many are done.
 
     Raises:
-        ScannerError: A scan did not get over its cut.
         trio.TooSlowError: A scan hangs.
     """
     tally = Tally()
@@ -93,8 +92,10 @@ async def run_cuts(campaign: Campaign, cuts: list[Cut], told: Callable[[int], No
                 tally.outcomes.append(await campaign.run(cut))
             except scanner.SessionUnknown:
                 tally.refused.append(cut)
+            except scanner.ScannerError as error:
+                tally.failed.append(f"{cut}: {error}")
         if told is not None:
-            told(len(tally.outcomes) + len(tally.refused))
+            told(tally.scans)
     return tally
 
 
@@ -175,7 +176,8 @@ def bars(found: list[Found]) -> list[Bar]:
     """What must be so."""
     cut_points = sum(each.tally.struck for each in found)
     idle = sum(not each.tally.resumes for each in found)
-    stopped = sum(len(each.tally.refused) for each in found if each.scenario != SESSION)
+    stopped = sum(len(each.tally.failed) for each in found)
+    stopped += sum(len(each.tally.refused) for each in found if each.scenario != SESSION)
     judged = [
         Bar("cut points", cut_points, "> 0", cut_points > 0),
         Bar("scenarios in which no scan was resumed", idle, "= 0", idle == 0),
@@ -223,6 +225,9 @@ def run(
                 found.append(trio.run(run_killed, Path(directory) / "data", KILLED_ROWS, KILLS, seed, told))
     judged = bars(found)
     console.print(_table(found))
+    for each in found:
+        for failure in each.tally.failed:
+            console.print(f"{each.scenario}, cut {failure}", markup=False, highlight=False)
     if output is not None:
         document: dict[str, Any] = {
             "bars": [asdict(bar) for bar in judged],
@@ -289,6 +294,7 @@ def _to_dict(found: Found) -> dict[str, object]:
         "disordered": tally.disordered,
         "digests_wrong": tally.digests_wrong,
         "refused": list(map(str, tally.refused)),
+        "failed": tally.failed,
         "written_meanwhile": sum(outcome.commits_meanwhile for outcome in tally.outcomes),
         "seconds": found.seconds,
     }

@@ -102,11 +102,18 @@ class Tally:
     outcomes: list[Outcome] = field(default_factory=list)
     refused: list[Cut] = field(default_factory=list)
     """Cuts of sessions after which the server said that the session was over."""
+    failed: list[str] = field(default_factory=list)
+    """Cuts that a scan did not get over, and its error."""
+
+    @property
+    def scans(self) -> int:
+        """All of them."""
+        return len(self.outcomes) + len(self.refused) + len(self.failed)
 
     @property
     def struck(self) -> int:
         """Connections cut."""
-        return sum(outcome.struck for outcome in self.outcomes) + len(self.refused)
+        return sum(outcome.struck for outcome in self.outcomes) + len(self.refused) + len(self.failed)
 
     @property
     def resumes(self) -> int:
@@ -146,7 +153,7 @@ class Tally:
             "unique": self.repeated,
             "isolated": self.wrong,
             "ordered": self.disordered,
-            "resumable": self.digests_wrong,
+            "resumable": self.digests_wrong + len(self.failed),
         }
         return {name for name, count in found.items() if count}
 
@@ -158,7 +165,8 @@ class Tally:
     def __str__(self) -> str:
         return (
             f"{self.struck} cut points, {self.resumes} resumes: {self.lost} rows lost, {self.repeated} repeated, "
-            f"{self.wrong} wrong, {self.disordered} scans out of order, {self.digests_wrong} digests wrong"
+            f"{self.wrong} wrong, {self.disordered} scans out of order, {self.digests_wrong} digests wrong, "
+            f"{len(self.failed)} failed{''.join(f'; {each}' for each in self.failed)}"
         )
 
 

@@ -45,6 +45,7 @@ TINY = Scale(
 @pytest.mark.slow
 @pytest.mark.socket
 @pytest.mark.rocks
+@pytest.mark.timeout(600)
 def test_the_comparison_runs(tmp_path: Path) -> None:
     """Every question is asked of real servers; JSON, tables and pictures are there, and no scan is wrong."""
     said = io.StringIO()

@@ -21,6 +21,7 @@ from bench.simulation.network import Network
 from bench.simulation.pipes import Line
 from scanner.opener import Rung, ScanOpener
 from scanner.server import open_server
+from scanner.snapshots import SnapshotPool
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
 from tests.support.conformance import read
@@ -147,6 +148,23 @@ async def test_a_session_past_its_last_page(autojump_clock: trio.testing.MockClo
 
     assert tally.perfect, str(tally)
     assert 0 < len(tally.refused) < 6
+
+
+@pytest.mark.parametrize("lingers", [True, False])
+async def test_a_scan_by_token_past_its_last_page(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, lingers: bool
+) -> None:
+    """It can ask for its last page again; a server that lets go of the snapshot at once is found out."""
+    if not lingers:
+        monkeypatch.setattr(SnapshotPool, "let_linger", lambda *_: False)
+    (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "token")
+    async with open_campaign(MemoryStore(), 100, scenario, random.Random(SEED)) as campaign:
+        down = len((await campaign.record()).ends[Direction.DOWN])
+        tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
+
+    assert tally.perfect == lingers, str(tally)
+    assert tally.violated == (set() if lingers else {"resumable"})
+    assert all("the snapshot of this scan by token is gone" in failure for failure in tally.failed)
 
 
 @pytest.mark.rocks
