@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scanner import row_block
 from scanner.storage.store import RocksStore
 from tests.support.storage_tables import ITEMS, put
 
@@ -55,6 +56,19 @@ def test_a_scan_reads_no_more_large_rows_than_it_gives(store: RocksStore, shared
     assert sum(counts) == ROWS + 2000
     assert max(counts) > 500
     assert tracemalloc.get_traced_memory()[1] < 8 * ROW_BYTES
+
+
+def test_large_rows_behind_small_ones(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece that was thought to be small, and is too much for one block, comes in several; nothing is lost."""
+    monkeypatch.setattr(row_block, "BLOCK_BYTES_MAX", 3 * ROW_BYTES)
+    bucket = store.bucket("items", 0)
+    bucket.commit([[put(number, "x" * ROW_BYTES) for number in range(ROWS + 2000, 2 * ROWS + 2000)]])
+    scan = bucket.open_scan()
+    keys: list[bytes] = []
+    while len(read := scan.read(1000, READ_BYTES)):
+        keys += read.keys_of(read.rows)
+    assert keys == sorted(set(keys))
+    assert len(keys) == 2 * ROWS + 2000
 
 
 def test_changes_are_read_no_further_than_they_are_wanted(store: RocksStore, memory: None) -> None:
