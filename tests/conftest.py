@@ -48,7 +48,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take the counts of a process that is done."""
-    _counts.update(node.workeroutput["counts"])
+    _counts.update(getattr(node, "workeroutput", {}).get("counts", {}))  # one that crashed has none
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

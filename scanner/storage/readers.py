@@ -15,9 +15,7 @@ cache; `read(4096, 1 MiB)` to the proven end; million rows a second, best (media
 turns: fast 6.0 (5.1); shared 3.8 (3.1); shared, of a range with an end 3.9 (2.7); two shared scans that
 read in turn, together 3.6 (2.8).
 
-Blocks of large buckets stay out of the cache: five million such rows, four times the cache, CPU time of a scan up to
-its batches, best of four that take turns: 300 ns a row, with filling it 322. A bucket of 200 000 rows, which fits:
-293, and 270 from the cache.
+Blocks of large buckets stay out of the cache (`Reading.options`). Small ones gain from it, and fill it.
 
 An iterator shows the state at the moment it was made. rocksdict's `Snapshot` would not do: its iterators
 show the newest state, whatever the snapshot (seen with 0.3.29; only its point reads are as of the
