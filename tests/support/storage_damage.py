@@ -8,10 +8,12 @@ from pathlib import Path
 
 import rocksdict
 
+from scanner.storage.changelog import offset_of_key
+
 
 def file_with(directory: Path, needle: bytes) -> tuple[Path, int]:
-    """The smallest table file of bucket 0 that holds some bytes, and where; the rows' file, not the changes'."""
-    for path in sorted(directory.glob("tables/*/0000/*.sst"), key=lambda path: path.stat().st_size):
+    """The largest table file of bucket 0 that holds some bytes, and where; the rows' file: the changes are compressed."""
+    for path in sorted(directory.glob("tables/*/0000/*.sst"), key=lambda path: -path.stat().st_size):
         at = path.read_bytes().find(needle)
         if at >= 0:
             return path, at
@@ -40,8 +42,17 @@ def raw_database(directory: Path) -> Iterator[rocksdict.Rdict]:
 
 
 def delete_change(directory: Path, offset: int) -> None:
-    """Remove one change record."""
+    """Remove the chunk of the log that begins at an offset."""
     with raw_database(directory) as raw:
         log = raw.get_column_family("log")
-        log.delete(offset.to_bytes(8, "big"))
+        (key,) = [key for key in log.keys() if offset_of_key(key) == offset]  # noqa: SIM118
+        log.delete(key)
+        log.flush()
+
+
+def delete_chunk(directory: Path, number: int) -> None:
+    """Remove one chunk of the log, counted from its beginning."""
+    with raw_database(directory) as raw:
+        log = raw.get_column_family("log")
+        log.delete(list(log.keys())[number])
         log.flush()
