@@ -34,7 +34,14 @@ from typing import Any
 import numpy as np
 from rocksdict import WriteBatch
 
-from scanner.errors import ArgumentInvalid, DataCorrupted, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    OffsetOutOfRange,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+)
 from scanner.keys import ALL_KEYS
 from scanner.storage.changelog import (
     EMPTY_RANGE,
@@ -62,7 +69,14 @@ from scanner.storage.interface import (
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
 from scanner.storage.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
-from scanner.storage.rocks_log import LINEAGE_KEY, LOG_RANGE_KEY, load_log_range, read_chunk, read_chunks, stored_bytes
+from scanner.storage.rocks_log import (
+    LINEAGE_KEY,
+    LOG_RANGE_KEY,
+    load_log_range,
+    read_chunk,
+    read_chunks,
+    stored_bytes,
+)
 from scanner.storage.scan import RocksScan
 from scanner.storage.snapshot import RocksSnapshot
 

@@ -88,18 +88,19 @@ class Lineage:
                 return not following or log_offset <= following[0].start
         return False
 
-    def require(self, history_id: bytes, log_offset: int, what: str) -> None:
+    def require(self, history_id: bytes, log_offset: int, log_end: int, what: str) -> None:
         """See that something is of this bucket's histories.
 
         Args:
             history_id: What it was made of.
             log_offset: What it was made as of.
+            log_end: The end of the bucket's log now.
             what: Names it, for people: `the resume token`.
 
         Raises:
             SnapshotLost: It is of another history.
         """
-        if not self.holds(history_id, log_offset):
+        if log_offset > log_end or not self.holds(history_id, log_offset):
             raise SnapshotLost(
                 f"{what} is as of {log_offset} of another history of this bucket: its data directory was restored from a"
                 " copy, or lost its newest commits; begin anew, with what there is now"
@@ -131,7 +132,9 @@ def decode_lineage(value: bytes | None) -> Lineage:
         histories = [History(*parts) for parts in _HISTORY.iter_unpack(value[_HEAD.size :])]
         _require_ascending(histories)
     except (struct.error, ValueError) as error:
-        raise DataCorrupted(f"the lineage is damaged, or of another format than {_FORMAT}: {error}") from error
+        raise DataCorrupted(
+            f"the lineage is damaged, or of another format than {_FORMAT}: {error}"
+        ) from error
     return Lineage(tuple(histories))
 
 

@@ -6,7 +6,7 @@ Pure data. This module knows no RocksDB and no trio.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -82,7 +82,7 @@ class PreparedCommit:
     """The end of the log that it follows; it can be written there and nowhere else."""
     offsets: list[tuple[int, int]]
     """Per group, in order, the offsets that its changes will have: [start, end)."""
-    refusals: dict[int, ScannerError]
+    refusals: Mapping[int, ScannerError]
     """By index, the groups that are refused; they change nothing, and the others are not affected."""
     contents: Any = field(repr=False)
     """What the implementation writes."""

@@ -102,9 +102,7 @@ def load_log_range(database: Database) -> LogRange:
     return log_range
 
 
-def read_chunks(
-    database: Database, offset: int, end_offset: int, bytes_max: int
-) -> tuple[list[Chunk], bool]:
+def read_chunks(database: Database, offset: int, end_offset: int, bytes_max: int) -> tuple[list[Chunk], bool]:
     """Read adjacent chunks, from the one that holds an offset on.
 
     Args:
@@ -261,7 +259,9 @@ def _require_ends(database: Database, log_range: LogRange) -> None:
         raise _ends_elsewhere(database, log_range, key)
     oldest = read_chunk(database, log_range.start)
     if oldest is None or oldest[0] != log_key(log_range.start, log_range.start_ordinal):
-        raise DataCorrupted(f"{database.path}: the first changes of the log, at offset {log_range.start}, are missing")
+        raise DataCorrupted(
+            f"{database.path}: the first changes of the log, at offset {log_range.start}, are missing"
+        )
 
 
 def _ends_elsewhere(database: Database, log_range: LogRange, key: bytes | None) -> DataCorrupted:

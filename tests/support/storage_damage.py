@@ -45,9 +45,15 @@ def delete_change(directory: Path, offset: int) -> None:
     """Remove the chunk of the log that begins at an offset."""
     with raw_database(directory) as raw:
         log = raw.get_column_family("log")
-        (key,) = [key for key in log.keys() if offset_of_key(key) == offset]  # noqa: SIM118
-        log.delete(key)
+        log.delete(chunk_key(log, offset))
         log.flush()
+
+
+def chunk_key(log: rocksdict.Rdict, offset: int) -> bytes:
+    """The key of the chunk of the log that begins at an offset."""
+    keys = [key for key in log.keys() if isinstance(key, bytes)]  # noqa: SIM118
+    (found,) = [key for key in keys if offset_of_key(key) == offset]
+    return found
 
 
 def delete_chunk(directory: Path, number: int) -> None:

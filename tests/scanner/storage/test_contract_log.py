@@ -70,7 +70,10 @@ def test_a_request_that_is_too_large_is_refused_alone(store: Store, monkeypatch:
         monkeypatch.setattr(f"{module}.ENTRY_BYTES_MAX", 1000)
     bucket = store.bucket("items", 0)
     bucket.commit([[put(number, "x" * 400)] for number in range(4)])
-    deletes, inserts = [delete(number) for number in range(4)], puts((number, "w" * 90) for number in range(9, 30))
+    deletes, inserts = (
+        [delete(number) for number in range(4)],
+        puts((number, "w" * 90) for number in range(9, 30)),
+    )
     for group in (deletes, inserts):
         prepared = bucket.prepare([[put(7, "a")], group, [put(0, "x" * 400), delete(7)]])
         (refusal,) = prepared.refusals.values()

@@ -9,10 +9,9 @@ import pytest
 
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
 from scanner.keys import ALL_KEYS, KeyRange
-from scanner.storage.changelog import offset_of_key
 from scanner.storage.config import Compression, StorageConfig
 from scanner.storage.store import RocksStore
-from tests.support.storage_damage import delete_change, file_with, flip
+from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
 from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, items_of, put, puts
 
 if TYPE_CHECKING:
@@ -136,8 +135,7 @@ def test_a_missing_change_is_an_error_of_the_read(tmp_path: Path) -> None:
     with RocksStore.open(tmp_path, _CONFIG) as store:
         bucket = store.bucket("items", 0)
         assert bucket._database is not None
-        (key,) = [key for key in bucket._database.log.keys() if offset_of_key(key) == 2500]  # noqa: SIM118
-        bucket._database.log.delete(key)
+        bucket._database.log.delete(chunk_key(bucket._database.log, 2500))
         for end in (2501, _ROWS):
             with pytest.raises(DataCorrupted, match="2500 is missing"):
                 list(bucket.read_changes(0, end))
