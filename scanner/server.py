@@ -27,6 +27,7 @@ from scanner.access import Access, CredentialsFile
 from scanner.activity import Activity, ActivityStatistics
 from scanner.admin_service import AdminService
 from scanner.catalog import Catalog
+from scanner.clock import WallClock
 from scanner.config import ScannerConfig
 from scanner.errors import ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.auth import Credentials
-    from scanner.clock import WallClock
     from scanner.storage.config import StorageConfig
     from scanner.storage.interface import Store
 

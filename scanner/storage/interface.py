@@ -214,7 +214,8 @@ class Bucket(Protocol):
         """
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """Read changes from start_offset on, at most to end_offset, a bounded number at once: a tenth of a microsecond each.
+        """Read changes from start_offset on, at most to end_offset, a bounded number at once: a tenth of a
+        microsecond each.
 
         Args:
             start_offset: Of the first change.

@@ -122,7 +122,7 @@ def test_a_hole_in_a_truncated_log_is_refused_at_open(tmp_path: Path, offset: in
     delete_change(tmp_path, offset)
     with (
         RocksStore.open(tmp_path, _SMALL) as store,
-        pytest.raises(DataCorrupted, match="1 of the 7655 pieces|the first changes of the log"),
+        pytest.raises(DataCorrupted, match=r"1 of the 7655 pieces|the first changes of the log"),
     ):
         store.bucket("items", 0)
 
