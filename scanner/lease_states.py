@@ -163,8 +163,6 @@ class StateFinder:
             raise TableNotFound(f"table {state.table!r} was dropped, and created again")
         checkpoints = await self._checkpoints.of(table, state.bucket)
         async with checkpoints.bucket.between_commits():
-            if state.checkpoint_id is not None:
-                _existing(checkpoints, state.checkpoint_id)
             return _held(key, state, checkpoints, on_end)
 
     def problem_of(self, held: HeldState) -> ScannerError | None:
@@ -236,8 +234,15 @@ def _existing(checkpoints: BucketCheckpoints, checkpoint_id: int) -> Checkpoint:
 
 
 def _held(key: LeaseKey, state: LeasedState, checkpoints: BucketCheckpoints, on_end: OnEnd) -> HeldState:
-    """Hold a state, if its log is there. Between two commits."""
+    """Hold a state, if its checkpoint and its log are there. Between two commits."""
     bucket: ServedBucket = checkpoints.bucket
+    if state.checkpoint_id is not None:
+        offset = _existing(checkpoints, state.checkpoint_id).log_offset
+        if offset != state.log_offset:
+            raise SnapshotLost(
+                f"checkpoint {state.checkpoint_id} is as of offset {offset}, and the lease of {state.log_offset}:"
+                " they are not from one copy of the data directory"
+            )
     start, end = bucket.storage.log_start, bucket.storage.log_end
     if not start <= state.log_offset <= end:
         raise OffsetOutOfRange(

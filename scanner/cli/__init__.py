@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from scanner.cli.admin import drain, snapshots, streams
+from scanner.cli.adopt import adopt_table
 from scanner.cli.app import Interrupted, weir
 from scanner.cli.data import delete, load
 from scanner.cli.leases import checkpoint, leases
@@ -39,6 +40,7 @@ for _command in (
     drop,
     token,
     rotate_keys,
+    adopt_table,
     streams,
     snapshots,
     top,

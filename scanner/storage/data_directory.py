@@ -112,7 +112,7 @@ def prepare(path: Path) -> None:
         StoreFailed: It is of another format, something else's, or the disk refused.
     """
     make_directories(path)
-    _require_format(path)
+    require_format(path)
     if not (path / CATALOG_NAME).exists():
         _require_fresh(path)
 
@@ -172,7 +172,13 @@ def acquire_lock(path: Path) -> int:
     return descriptor
 
 
-def _require_format(path: Path) -> None:
+def require_format(path: Path) -> None:
+    """See that a data directory, if it is one already, is of the format that this version reads.
+
+    Raises:
+        DataCorrupted: What says so is damaged or gone.
+        StoreFailed: It is of another format, or the disk refused.
+    """
     sealed = read_file(path / FORMAT_NAME)
     if sealed is not None:
         try:
