@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Self
 
 from scanner.errors import (
     BucketNotFound,
-    DataCorrupted,
     ScannerError,
     SchemaMismatch,
     StoreClosed,
@@ -32,11 +31,9 @@ from scanner.keys import KeyCodec
 from scanner.rows import RowCodec, keys_of_rows
 from scanner.storage.bucket import RocksBucket
 from scanner.storage.catalog import (
-    TABLE_NAME,
     Catalog,
     TableEntry,
     load_catalog,
-    load_table_entry,
     save_catalog,
     save_table_entry,
 )
@@ -45,22 +42,25 @@ from scanner.storage.config import StorageConfig
 from scanner.storage.data_directory import (
     acquire_lock,
     begin,
-    begin_creation,
     bucket_name,
     checkpoints_directory,
-    finish_creation,
-    mark_dropping,
-    next_table_id,
     prepare,
-    remove_dropped,
-    settle,
     table_directory,
-    undo_creation,
-    unmark_dropping,
 )
 from scanner.storage.documents import read_document, write_document
 from scanner.storage.files import DirectoryHandle, disk_errors, make_directories, make_private, sync_directory
 from scanner.storage.rocks import RocksResources
+from scanner.storage.table_directories import (
+    begin_creation,
+    finish_creation,
+    found_in,
+    mark_dropping,
+    next_table_id,
+    remove_dropped,
+    settle,
+    undo_creation,
+    unmark_dropping,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -352,7 +352,7 @@ class RocksStore:
         entry = table.entry
         name, directory = entry.description.name, self._directory(entry)
         try:
-            found = _found_in(directory, entry)
+            found = found_in(directory, entry)
         except ScannerError as error:
             table.damage = type(error)(f"table {name!r} is refused: {error.message}")
             _logger.warning("%s", table.damage.message)
@@ -362,40 +362,6 @@ class RocksStore:
             _logger.warning("table %r has columns that the catalog did not name; now it does", name)
             self._save(self._catalog.with_table(found))
             table.use(found)
-
-
-def _found_in(directory: Path, entry: TableEntry) -> TableEntry:
-    """What a table's directory says of itself: what the catalog says, or the same with columns added.
-
-    Raises:
-        DataCorrupted: It is gone, or says something else.
-        StoreFailed: It cannot be read, or a newer version wrote it.
-    """
-    if not directory.is_dir():
-        raise DataCorrupted(f"its directory {directory} is gone; restore it from a copy, or drop the table")
-    advice = (
-        "restore directory and catalog from one copy, or, if the directory is the right one, take it with:"
-        f" weir adopt --data {directory.parents[1]} {directory.name}"
-    )
-    try:
-        found = load_table_entry(directory)
-    except DataCorrupted as error:
-        raise DataCorrupted(f"{error.message}; {advice}") from error
-    if found is None:
-        raise DataCorrupted(f"{directory / TABLE_NAME} is gone; {advice}")
-    if found != entry and not found.extends(entry):
-        raise DataCorrupted(
-            f"{directory / TABLE_NAME} and the catalog disagree: there it is {_outline(found)}, and here"
-            f" {_outline(entry)}; {advice}"
-        )
-    return found
-
-
-def _outline(entry: TableEntry) -> str:
-    return (
-        f"{entry.description.name!r} (id {entry.table_id}, {entry.unique_id[:8]}, {entry.description.buckets} buckets,"
-        f" {len(entry.description.schema)} columns)"
-    )
 
 
 class _OpenTable:
