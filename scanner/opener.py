@@ -19,7 +19,7 @@ This module knows no wire beyond the query, and no stream.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ResumeTokenInvalid, TableNotFound
@@ -165,6 +165,7 @@ class ScanOpener:
         if table_id is not None and table.table_id != table_id:
             raise TableNotFound(f"table {query.table!r} was dropped")
         bucket = await self._catalog.bucket(table, query.bucket)
+        query = table.schema.resolve(query)
         async with bucket.between_commits():
             reading = self._read(table, bucket, query, log_offset, position)
             scan = bucket.admit(reading.source, reading.hold)
@@ -237,16 +238,16 @@ class ScanOpener:
             The scan stays parked.
         """
         parked = opened.scan.source
+        # All columns are those that the scan began with.
+        query = replace(opened.query, columns=tuple(parked.schema.names))
         async with opened.bucket.between_commits():
-            reading = self._read(
-                opened.table, opened.bucket, opened.query, parked.log_offset, parked.position
-            )
+            reading = self._read(opened.table, opened.bucket, query, parked.log_offset, parked.position)
             opened.scan.reopen(reading.source, reading.hold)
             opened.rung = reading.rung
 
     async def read_token(
         self, token: bytes, query: ScanQuery, principal: str, *, source: int, model: int
-    ) -> TokenState:
+    ) -> tuple[TokenState, ScanQuery]:
         """Read a token that a client brought.
 
         Args:
@@ -256,6 +257,10 @@ class ScanOpener:
             source: Number of the wire's ScanSource that it asks for.
             model: `MODEL_PUSH`, or the number of the wire's PageModel that it asks for.
 
+        Returns:
+            What the token says; and the query with the columns that the scan began with, if it asks for all of them
+            and there are more now.
+
         Raises:
             ResumeTokenInvalid: It is damaged, or was made for another query, bucket, table, source, model or principal.
             TableNotFound: It is right, and the table is gone.
@@ -263,14 +268,34 @@ class ScanOpener:
         Waits:
             For the catalog, once the token has been found to be one of ours.
         """
-        state = self.tokens.read(token, query, principal)
+        try:
+            state = self.tokens.read(token, query, principal)
+        except ResumeTokenInvalid:
+            if query.columns or not self.tokens.made(token, principal):
+                raise
+            state, query = self._read_older(token, query, principal, await self._catalog.table(query.table))
         if state.bucket != query.bucket:
             raise ResumeTokenInvalid(
                 f"the resume token is of bucket {state.bucket}, not {query.bucket}; bring it to its own"
             )
         table = await self._catalog.table(query.table)
         state.require(table_id=table.table_id, source=source, model=model)
-        return state
+        if not query.columns and table.schema.row_codec.older_schemas:
+            query = replace(query, columns=tuple(table.schema.row_codec.older_schemas[0].names))
+        return state, query
+
+    def _read_older(
+        self, token: bytes, query: ScanQuery, principal: str, table: ServedTable
+    ) -> tuple[TokenState, ScanQuery]:
+        """Read the token of a scan of all columns, when the table has had columns added."""
+        refusal: ResumeTokenInvalid | None = None
+        for resolved in table.schema.resolutions(query):
+            try:
+                return self.tokens.read(token, resolved, principal), resolved
+            except ResumeTokenInvalid as error:
+                refusal = error
+        assert refusal is not None  # There is one resolution at least.
+        raise refusal
 
     def _read(
         self,
@@ -311,10 +336,11 @@ class ScanOpener:
             if log_offset is not None and hold.log_offset != log_offset:
                 scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
                 rung = Rung.AS_OF
+            schema = table.schema
             source = KvSource(
                 scan,
-                table.description,
-                table.row_codec,
+                schema.description,
+                schema.row_codec,
                 query,
                 position=position,
                 block_rows_max=self._config.block_rows_max,

@@ -155,7 +155,7 @@ class ScanService:
             if of_snapshot:
                 return await self._snapshots.open(query, principal, request.lease_id)
             return await self._opener.open(query, principal, log_offset=as_of)
-        state = await self._opener.read_token(
+        state, query = await self._opener.read_token(
             request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
         )
         if of_snapshot:

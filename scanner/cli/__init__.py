@@ -20,7 +20,7 @@ from scanner.cli.leases import checkpoint, leases
 from scanner.cli.scan import scan
 from scanner.cli.security import token
 from scanner.cli.serve import serve
-from scanner.cli.tables import describe, drop, tables
+from scanner.cli.tables import add_column, describe, drop, tables
 from scanner.cli.token_keys import rotate_keys
 from scanner.cli.top import top
 from scanner.errors import ScannerError
@@ -38,6 +38,7 @@ for _command in (
     scan,
     delete,
     drop,
+    add_column,
     token,
     rotate_keys,
     adopt_table,

@@ -53,14 +53,12 @@ class TableEntry:
         return (*self.older_schemas, self.description.schema)
 
     def with_column(self, column: pa.Field) -> TableEntry:
-        """This table with one more column, the last one."""
-        description = self.description
-        schema = description.schema.append(column)
-        return replace(
-            self,
-            description=replace(description, schema=schema),
-            older_schemas=self.schemas,
-        )
+        """This table with one more column, the last one.
+
+        Raises:
+            SchemaMismatch, ArgumentInvalid: As `TableDescription.with_column`.
+        """
+        return replace(self, description=self.description.with_column(column), older_schemas=self.schemas)
 
     def extends(self, older: TableEntry) -> bool:
         """Whether this is another entry's table with columns added since."""

@@ -27,6 +27,8 @@ from scanner.keys import ALL_KEYS, KeyRange
 from scanner.storage.records import Change, ChangeBlock, ChangeKind, Checkpoint, KeysOf, Mutation, Rows
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
     from scanner.table import TableDescription
@@ -243,6 +245,19 @@ class Store(Protocol):
             TableNotFound: no such table.
         """
 
+    def add_column(self, name: str, column: pa.Field) -> None:
+        """Add a column to a table, the last one; durable when this returns. Rows that are there read as null in it.
+
+        Codecs that were handed out before know nothing of it: ask for them again.
+
+        Raises:
+            TableNotFound: no such table.
+            SchemaMismatch: the column is not nullable, so old rows have no value for it, or of a type that
+                cannot be stored, or one too many.
+            ArgumentInvalid: the table has a column of that name.
+            StoreFailed: the disk refused.
+        """
+
     def drop_table(self, name: str) -> None:
         """Drop a table, its rows and its checkpoints; buckets, snapshots and scans are closed.
 
@@ -252,7 +267,7 @@ class Store(Protocol):
         """
 
     def key_codec(self, name: str) -> KeyCodec:
-        """The codec of the table's keys; the same object each time.
+        """The codec of the table's keys; the same object each time, until a column is added.
 
         Raises:
             TableNotFound: no such table.

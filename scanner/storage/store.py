@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Self
 from scanner.errors import (
     BucketNotFound,
     ScannerError,
-    SchemaMismatch,
     StoreClosed,
     TableExists,
     TableNotFound,
@@ -194,24 +193,10 @@ class RocksStore:
         remove_dropped(marked)
 
     def add_column(self, name: str, column: pa.Field) -> None:
-        """Add a column to a table, the last one. Rows that are there read as null in it.
-
-        Codecs that were handed out before know nothing of it: ask for them again.
-
-        Raises:
-            TableNotFound: no such table.
-            SchemaMismatch: the column is not nullable, so old rows have no value for it, or of a type that
-                cannot be stored.
-            ArgumentInvalid: the table has a column of that name.
-            StoreFailed: the disk refused.
-        """
+        """See `Store.add_column`."""
         self._require_in_place()
         table = self._table(name)
         table.require_undamaged()
-        if not column.nullable:
-            raise SchemaMismatch(
-                f"column {column.name!r} must be nullable: the rows that are there have no value"
-            )
         entry = table.entry.with_column(column)
         # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
         save_table_entry(self._directory(entry), entry)
