@@ -40,18 +40,22 @@ class TableSchema:
     row_codec: RowCodec
     """Reads rows of every schema that the table had, and writes those of this one."""
 
+    @property
+    def first_columns(self) -> tuple[str, ...]:
+        """Those that the table was created with. A token of all columns of a table that has no others means these."""
+        older = self.row_codec.older_schemas
+        return tuple((older[0] if older else self.row_codec.schema).names)
+
     def resolve(self, query: ScanQuery) -> ScanQuery:
-        """A query that names the columns which it has today, if "all columns" were fewer once."""
+        """A query of all columns with their names, if they were fewer once."""
         if query.columns or self.row_codec.schema_id == 0:
             return query
         return replace(query, columns=self.description.column_names)
 
     def resolutions(self, query: ScanQuery) -> Iterator[ScanQuery]:
-        """The queries that a query stood for when a scan began with it, today's first: all columns were fewer then."""
-        yield self.resolve(query)
-        if not query.columns and self.row_codec.schema_id:
-            for older in reversed(self.row_codec.older_schemas):
-                yield replace(query, columns=tuple(older.names))
+        """What a query of all columns may have meant when a scan began with it, by name, newest first."""
+        for schema in (self.row_codec.schema, *reversed(self.row_codec.older_schemas)):
+            yield replace(query, columns=tuple(schema.names))
 
 
 class ServedTable:

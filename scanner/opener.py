@@ -11,7 +11,9 @@ Invariants:
 1. What is opened as of S shows S. No rung ever stands in for another state.
 2. From the moment at which it is opened a scan keeps the log from S on, so that it can be parked and reopened, and so
    can a scan that is continued with its token as long as the first one is open.
-3. A token is looked at by itself, before anything of storage is.
+3. A token is looked at by itself, before anything of storage is. Only for one of ours whose query names no columns is
+   the table asked: it tells which ones it had.
+4. A scan delivers the columns that it began with, however often it is parked or resumed, and whatever is added.
 
 This module knows no wire beyond the query, and no stream.
 """
@@ -165,8 +167,9 @@ class ScanOpener:
         if table_id is not None and table.table_id != table_id:
             raise TableNotFound(f"table {query.table!r} was dropped")
         bucket = await self._catalog.bucket(table, query.bucket)
-        query = table.schema.resolve(query)
         async with bucket.between_commits():
+            # No waiting from here on: the columns are those that the source reads.
+            query = table.schema.resolve(query)
             reading = self._read(table, bucket, query, log_offset, position)
             scan = bucket.admit(reading.source, reading.hold)
             # A checkpoint may be older than the log. Then there is nothing to keep.
@@ -258,8 +261,7 @@ class ScanOpener:
             model: `MODEL_PUSH`, or the number of the wire's PageModel that it asks for.
 
         Returns:
-            What the token says; and the query with the columns that the scan began with, if it asks for all of them
-            and there are more now.
+            What the token says; and the query with the columns that the scan began with.
 
         Raises:
             ResumeTokenInvalid: It is damaged, or was made for another query, bucket, table, source, model or principal.
@@ -280,9 +282,7 @@ class ScanOpener:
             )
         table = await self._catalog.table(query.table)
         state.require(table_id=table.table_id, source=source, model=model)
-        if not query.columns and table.schema.row_codec.older_schemas:
-            query = replace(query, columns=tuple(table.schema.row_codec.older_schemas[0].names))
-        return state, query
+        return state, query if query.columns else replace(query, columns=table.schema.first_columns)
 
     def _read_older(
         self, token: bytes, query: ScanQuery, principal: str, table: ServedTable
