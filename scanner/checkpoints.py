@@ -49,8 +49,7 @@ class BucketCheckpoints:
         self._pruning = trio.Lock()
 
     async def load(self) -> None:
-        """Find the checkpoints that are on the disk. Those of another history of the bucket are left there, and not
-        used.
+        """Find the checkpoints that are on the disk; those of another history of the bucket stay there, unused.
 
         Raises:
             ScannerError: They cannot be listed.

@@ -256,6 +256,7 @@ class _Services:
         unary = {
             "CreateTable": self.tables.create_table,
             "DropTable": self.tables.drop_table,
+            "AddColumn": self.tables.add_column,
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,

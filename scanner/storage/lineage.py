@@ -1,5 +1,4 @@
-"""Which histories a bucket's changelog is made of: how what was made as of an offset is told from what only looks
-like it.
+"""Which histories a bucket's changelog is made of, and so whether a state as of an offset is one of this bucket's.
 
 Nothing in a directory tells a restored copy from the original. So the first commit after each open begins a
 *history*: it
