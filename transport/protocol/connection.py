@@ -165,8 +165,7 @@ class ConnectionCore(ControlEvents):
         if self.closing:
             raise StreamRefused("the peer takes no new streams on this connection")
         stream_id = self._control.next_stream_id()
-        frame = self._control.send_headers(stream_id, headers, end_stream=False)
-        self.outbound.control(frame)
+        self.outbound.control(self._headers(stream_id, headers, end_stream=False))
         self._highest_outbound = stream_id
         stream = self._new_stream(stream_id)
         stream.headers_sent = True

@@ -29,7 +29,7 @@ from transport.protocol.events import (
     StreamsAvailable,
 )
 from transport.protocol.state import StreamInput, StreamState
-from transport.protocol.streams import Streams
+from transport.protocol.streams import Closed, Streams
 
 if TYPE_CHECKING:
     from transport.config import TransportConfig
@@ -114,7 +114,7 @@ class ControlEvents(Streams):
             # Refused streams cost the peer as much as reset ones: otherwise a flood of them is free.
             self.spend_untrusted(Cost.RESET)
             self.outbound.control(self._control.reset(stream_id, ErrorCode.REFUSED_STREAM))
-            self._remember(stream_id, reset_by_us=True)
+            self._remember(stream_id, Closed(reset_by_us=True))
             return
         stream = self._new_stream(stream_id)
         stream.headers_received = True
@@ -190,7 +190,8 @@ class ControlEvents(Streams):
         failure: TransportError = StreamReset(code, by_peer=event.remote_reset)
         if code == ErrorCode.REFUSED_STREAM and event.remote_reset:
             failure = StreamRefused("the peer refused the stream")
-        self._close(stream, failure, reset_by_us=not event.remote_reset)
+        reset_by_peer = event.remote_reset
+        self._close(stream, failure, reset_by_us=not reset_by_peer, reset_by_peer=reset_by_peer)
 
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
         self._liveness.settings_seen()
