@@ -204,7 +204,7 @@ class Driver:
         core = self.core
         if core.failure is not None or core.drained:
             return True
-        return not core.client and bool(core.goodbye) and not core.streams  # the client has no more to ask
+        return not core.client and core.peer_failed and not core.streams
 
     async def _read(self) -> None:
         """Read until the peer has closed; after a failure only to leave nothing unread (see `_say_goodbye`)."""
@@ -316,5 +316,5 @@ class Driver:
             if last:
                 await self._bytes.send(last)
             await self._bytes.send_end()
-            if self.core.client or not self.core.goodbye:  # a client that took its leave reads no more
+            if self.core.client or not self.core.peer_failed:  # a client that failed reads no more
                 await self._read_ended.wait()

@@ -125,15 +125,33 @@ def test_reflection_v1(blobs: Served) -> None:
     assert empty.error_response.error_code == 3
 
 
-def test_reflection_request_that_is_none(blobs: Served) -> None:
-    """Octets that are no request end the call with INTERNAL, as gRPC's own servers do."""
+def test_reflection_of_nothing_is_answered(blobs: Served) -> None:
+    """A request that asks for nothing gets an answer, and the call goes on to its end."""
     with grpc.insecure_channel(blobs.endpoint) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         assert list(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest()]), timeout=20))
-        call: Any = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/weir.v1.Scanner/Scan",
+        "/weir.v1.Scanner/ScanPage",
+        "/weir.v1.Tables/ListTables",
+        "/weir.v1.Tables/Write",
+    ],
+)
+def test_octets_that_are_no_request(blobs: Served, path: str) -> None:
+    """Octets that are no message of the method's type end the call with INVALID_ARGUMENT, whatever the service."""
+    with grpc.insecure_channel(blobs.endpoint) as channel:
+        call: Any = channel.stream_stream(path)
         with pytest.raises(grpc.RpcError) as caught:
-            list(call(iter([b"\xff\xff"]), timeout=20))
-        assert caught.value.code() is grpc.StatusCode.INTERNAL
+            list(call(iter([b"\xff\xff"]), timeout=60))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_weirs_own_client_beside_them(blobs: Served) -> None:

@@ -52,14 +52,19 @@ class ControlEvents(Streams):
         self.failure: TransportError | None = None
         self.goodbye = ""
         """What the peer's GOAWAY said, if there was one."""
+        self.peer_failed = False
+        """The peer's GOAWAY had an error code: it is about to close. One without ends nothing that the peer opens."""
         self._grace_over = False  # the GOAWAY with the true last stream id is out
         self._draining = False
-        self._refuse_above: int | None = None
+        self._refused = False  # at a client: the server takes no new streams
 
     @property
     def closing(self) -> bool:
-        """Whether new streams are refused: the connection failed, or an end of it says goodbye."""
-        return self.failure is not None or self._refuse_above is not None or self._draining
+        """Whether new streams are refused: the connection failed, we drain, or the server said goodbye.
+
+        A client's GOAWAY refuses only what a server would open (RFC 9113 section 6.8), which is nothing.
+        """
+        return self.failure is not None or self._refused or self._draining
 
     @property
     def drained(self) -> bool:
@@ -79,8 +84,9 @@ class ControlEvents(Streams):
         self._ping(_GRACE_PING)
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer says goodbye: our newer streams were not processed, the others go on."""
-        self._refuse_above = last_stream_id
+        """The peer says goodbye: our newer streams were not processed, the others go on, and so do the peer's own."""
+        self._refused = self.client
+        self.peer_failed = code != ErrorCode.NO_ERROR
         self.counts.goaways_received += 1
         self._events.append(GoawayReceived(last_stream_id, code, debug))
         if self.client:
