@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import transport
+from tests.support import wire
 from tests.support.certificates import (
     ca_file,
     client_tls,
@@ -41,6 +42,8 @@ async def names(stream: ServerStream) -> None:
     await stream.send("\n".join(certificate.names if certificate else ["nobody"]).encode())
 
 
+DEADLOCK_S = 60.0
+"""What no step takes, however slow the machine is."""
 HANDLERS = {"/echo": echo, "/much": much, "/names": names}
 
 
@@ -329,3 +332,28 @@ async def test_handshake_failures_leave_nothing(tmp_path: Path) -> None:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[0] == counts[-1]
+
+
+async def test_peer_that_never_reads(tmp_path: Path) -> None:
+    """A TLS socket that takes nothing for the send timeout ends its connection and the handler, as a plain one does."""
+    stopped = trio.Event()
+
+    async def flood(stream: ServerStream) -> None:
+        try:
+            while True:
+                await stream.send(bytes(1 << 16))
+        finally:
+            stopped.set()
+
+    config = TransportConfig(send_timeout_s=0.2, ping_interval_s=0, near_send_buffer_bytes=4_096)
+    wide = wire.settings((wire.INITIAL_WINDOW_SIZE, 2**31 - 1)) + wire.window_update(0, 2**30)
+    handlers = {"/test.Test/Method": flood}
+    async with transport.serve(handlers, ssl_context=server_tls(tmp_path), config=config) as server:
+        peer = await trio.open_ssl_over_tcp_stream(
+            server.host, server.port, ssl_context=client_tls(tmp_path), https_compatible=True
+        )
+        peer.transport_stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        await peer.send_all(wire.CLIENT_HELLO + wide + wire.headers(1))
+        with trio.fail_after(DEADLOCK_S):
+            await stopped.wait()
+        await trio.aclose_forcefully(peer)
