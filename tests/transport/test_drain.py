@@ -211,7 +211,7 @@ async def test_drain_over_sockets_closes_the_door_first() -> None:
                 drained.append(await server.drain(60))
 
             nursery.start_soon(drain)
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while client.alive:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(StreamRefused):

@@ -59,7 +59,7 @@ def test_messages_that_cannot_be_sent() -> None:
                     for _ in range(SMALL.streams_max):
                         nursery.start_soon(hold)
                     bound = SMALL.streams_max * (SMALL.send_buffer_bytes + 705)
-                    with trio.fail_after(20):
+                    with trio.fail_after(100):
                         while server.statistics().unsent_bytes < SMALL.streams_max * SMALL.send_buffer_bytes:
                             await trio.lowlevel.checkpoint()
                             assert server.statistics().unsent_bytes <= bound
