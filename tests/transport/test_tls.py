@@ -253,6 +253,26 @@ async def test_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
             await check_echo(client)
 
 
+async def test_our_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
+    """A client without TLS learns from the alert that the server speaks TLS; who hangs up says nothing of the kind."""
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(100)
+
+    async with (
+        transport.serve(HANDLERS, ssl_context=server_tls(tmp_path)) as server,
+        trio.open_nursery() as nursery,
+    ):
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+        for port, expected in ((server.port, True), (listeners[0].socket.getsockname()[1], False)):
+            async with transport.connect(server.host, port) as client:
+                with pytest.raises(ConnectionLost) as caught:
+                    await client.call("/echo", b"")
+                assert transport.tls_expected(caught.value) is expected
+        nursery.cancel_scope.cancel()
+
+
 async def test_tls_client_on_a_plaintext_port(tmp_path: Path) -> None:
     """A client that expects TLS where there is none says so."""
     async with transport.serve(HANDLERS) as server:
