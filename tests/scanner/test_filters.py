@@ -22,6 +22,7 @@ from scanner.filters import (
     predicate_from_proto,
     predicate_to_proto,
 )
+from scanner.literals import Temporal
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 COMPARISONS = {
@@ -115,8 +116,6 @@ def test_literals_of_every_type_find_their_cell(array: pa.Array, value: object) 
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (pa.int8(), 300),
-        (pa.int64(), 1.5),
         (pa.int64(), "1"),
         (pa.int64(), True),
         (pa.string(), 1),
@@ -124,8 +123,12 @@ def test_literals_of_every_type_find_their_cell(array: pa.Array, value: object) 
         (pa.bool_(), 1),
         (pa.date32(), "tomorrow"),
         (pa.timestamp("us", "UTC"), "2013-01-02T03:04:05"),
-        (pa.decimal128(4, 2), "123456.7"),
+        (pa.timestamp("us"), "2013-01-02T03:04:05Z"),
+        (pa.timestamp("us"), 5),
+        (pa.date32(), "2013-02-29"),
         (pa.decimal128(4, 2), 1.5),
+        (pa.decimal128(4, 2), "1.5 or more"),
+        (pa.float64(), "1.5"),
         (pa.binary(), "a"),
     ],
     ids=str,
@@ -178,9 +181,13 @@ def test_unknown_operators_and_empty_literals_are_refused() -> None:
 
 
 def test_values_that_cannot_travel_are_refused() -> None:
-    """None, huge integers and foreign types are refused; numpy scalars are not."""
-    for value in (None, 2**64, object(), Decimal("NaN")):
+    """None, numbers without an end and foreign types are refused; numpy scalars and huge integers are not."""
+    for value in (None, 10**5000, object(), Decimal("NaN"), Decimal("1e10000"), np.datetime64("NaT")):
         with pytest.raises(ArgumentInvalid):
             literal(value)
     assert literal(np.int32(5)) == 5
+    assert literal(2**64) == Decimal(2**64)
     assert type(literal(np.float32(0.5))) is float
+    assert literal(np.datetime64("2013-01-02T03:04:05.000000006")) == Temporal(
+        "2013-01-02T03:04:05.000000006"
+    )
