@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.errors import ArgumentInvalid
-from scanner.literals import LiteralValue, Temporal, decimal_literal
+from scanner.literals import LiteralValue, Temporal, decimal_literal, literal
 
 Test: TypeAlias = Callable[[pa.Array], pa.BooleanArray]
 """What tells of each cell of a column whether a comparison holds; null of a null cell."""
@@ -112,6 +112,40 @@ def starts_with(value: LiteralValue, field: pa.Field) -> Test:
         raise _does_not_fit(value, field, "only a string or binary column begins with something")
     _place_of(value, field)
     return lambda column: pc.starts_with(column, pattern=value)
+
+
+def exact_cell(value: object, field: pa.Field) -> pa.Array:
+    """The cell of a column that is a Python value: an array of one.
+
+    Args:
+        value: Of the column's kind. An int is a float or decimal, too, if there is one that is equal to it, and a
+            `date` is none of the times of its day. -0.0 counts as 0.0.
+        field: The column.
+
+    Raises:
+        ArgumentInvalid: The value is None, of another kind, or the column's type has none that is equal to it.
+    """
+    kind = field.type
+    if isinstance(value, float) and not math.isfinite(value) and pa.types.is_floating(kind):
+        return pa.array([value], kind)  # NaN as well: it is equal to nothing, but it can be stored.
+    given = literal(value)
+    place = _place_of(given, field)
+    takes_floats, is_day = pa.types.is_floating(kind), isinstance(given, Temporal) and given.read()[2]
+    other_kind = (
+        (isinstance(given, float) and not takes_floats)
+        or (
+            isinstance(given, decimal.Decimal)
+            and not isinstance(value, int)
+            and not pa.types.is_decimal(kind)
+        )
+        or (isinstance(given, str) and not pa.types.is_string(kind))
+        or (isinstance(given, Temporal) and is_day != pa.types.is_date32(kind))
+    )
+    if other_kind or place is _NOWHERE or not place.exact:
+        raise ArgumentInvalid(
+            f"{value!r} is no {kind}, which column {field.name!r} is; nothing is rounded or parsed"
+        )
+    return _cells([place.below], kind)
 
 
 def _constant(holds: bool) -> Test:
@@ -242,6 +276,4 @@ def _floating(value: Fraction | float, kind: Any) -> _Place | None:
 
 def _does_not_fit(value: LiteralValue, field: pa.Field, hint: str) -> ArgumentInvalid:
     shown = value.text if isinstance(value, Temporal) else value
-    return ArgumentInvalid(
-        f"the filter compares column {field.name!r} of type {field.type} with {shown!r}, which does not fit it: {hint}"
-    )
+    return ArgumentInvalid(f"{shown!r} does not fit column {field.name!r} of type {field.type}: {hint}")

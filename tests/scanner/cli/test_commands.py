@@ -133,8 +133,8 @@ def test_scan_where_means_all_that_is_typed(command: Weir, items: str) -> None:
         ("use is null", "name = null"),
         ("did not understand 'boat' behind 'name = rowing'", "name = rowing boat"),
         ("one % behind it", "name like '%7'"),
-        ("which does not fit it: it is a number", "id = '7'"),
-        ("which does not fit it: it is text", "name = 7"),
+        ("does not fit column 'id' of type int64: it is a number", "id = '7'"),
+        ("does not fit column 'name' of type string: it is text", "name = 7"),
     ]:
         assert mistake in one_line(command("scan", items, "-w", text))
 
@@ -158,6 +158,8 @@ def test_delete_by_key(command: Weir, items: str) -> None:
     assert command("scan", items, "--format", "none")[1] == "199 rows\n"
     assert "int64" in one_line(command("delete", items, "one"))
     assert "form id" in one_line(command("delete", items, "1,2"))
+    for other in ("5.0", "0x5", "5_0"):
+        assert "int64" in one_line(command("delete", items, other))
 
 
 def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> None:
