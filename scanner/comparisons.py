@@ -79,6 +79,12 @@ def compared(name: str, value: LiteralValue, field: pa.Field) -> Test:
     if pa.types.is_boolean(kind):  # Arrow does not order them.
         scalar = scalar.cast(pa.int8())
         return lambda column: pc.call_function(name, [column.cast(pa.int8()), scalar])
+    if (
+        pa.types.is_decimal(kind) and kind.scale < 0
+    ):  # Nor does it compare these, but in another unit it does.
+        unit = pa.decimal128(kind.precision, 0)
+        (scalar,) = _cells([place.below], unit)
+        return lambda column: pc.call_function(name, [column.view(unit), scalar])
     return lambda column: pc.call_function(name, [column, scalar])
 
 

@@ -68,7 +68,7 @@ def parse(text: str) -> Condition:
         tree = sqlglot.parse_one(text, dialect=_Where, into=exp.Condition)
         if tree.find(exp.HexString) is not None:
             _require_quoted_octets(text)
-        return Condition(tuple(_predicate(each) for each in _operands(tree, exp.And)))
+        return Condition(_joined(tree, exp.And, Operator.AND))
     except TokenError:
         raise _refusal(
             f"{_shown(text)}, where a quote is not closed, or a character makes no sense"
@@ -88,9 +88,7 @@ def _predicate(node: exp.Expr) -> Predicate:
     match node:
         case exp.And() | exp.Or():
             operator = Operator.AND if isinstance(node, exp.And) else Operator.OR
-            return Predicate(
-                "", operator, (), tuple(_predicate(each) for each in _operands(node, type(node)))
-            )
+            return Predicate("", operator, (), _joined(node, type(node), operator))
         case exp.Not():
             return _negated(_predicate(_child(node)))
         case exp.Is():
@@ -113,6 +111,15 @@ def _predicate(node: exp.Expr) -> Predicate:
     _refuse(_shown(node))
 
 
+def _joined(node: exp.Expr, kind: type[exp.Expr], operator: Operator) -> tuple[Predicate, ...]:
+    """The predicates that `kind` joins in a node, those of a joined one among them: as flat as can be."""
+    found: list[Predicate] = []
+    for each in _operands(node, kind):
+        predicate = _predicate(each)
+        found += predicate.operands if predicate.operator is operator else (predicate,)
+    return tuple(found)
+
+
 def _operands(node: exp.Expr, kind: type[exp.Expr]) -> list[exp.Expr]:
     """What `kind` joins: `a and b and c` is a tree that leans to the left, as deep as it is long."""
     operands = []
@@ -120,8 +127,6 @@ def _operands(node: exp.Expr, kind: type[exp.Expr]) -> list[exp.Expr]:
         _require_only(node, "this", "expression")
         operands.append(node.expression)
         node = node.this
-        while isinstance(node, exp.Paren) and type(_child(node)) is kind:
-            node = _child(node)
     return [node, *reversed(operands)]
 
 

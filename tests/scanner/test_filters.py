@@ -24,6 +24,7 @@ from scanner.filters import (
 )
 from scanner.literals import Temporal
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from tests.support.predicates import PREDICATES, combined
 
 COMPARISONS = {
     Operator.EQUAL: lambda cell, value: cell == value,
@@ -84,6 +85,72 @@ def test_predicates_are_a_conjunction() -> None:
     assert both.mask(batch).to_pylist() == [False, True, True, False]
     assert both.columns == ("a", "b")
     assert Filter([], batch.schema).mask(batch).to_pylist() == [True] * 4
+
+
+ROWS = st.lists(
+    st.tuples(st.none() | st.integers(-2, 2), st.none() | st.sampled_from(["", "a", "ab", "b"])),
+    min_size=1,
+    max_size=8,
+)
+NUMBERS = st.builds(
+    lambda operator, value: Predicate("n", operator, (value,)),
+    st.sampled_from(sorted(COMPARISONS, key=lambda each: each.value)),
+    st.integers(-3, 3),
+)
+TEXTS = st.sampled_from(
+    [
+        Predicate("s", Operator.STARTS_WITH, ("a",)),
+        Predicate("s", Operator.IN, ("b", "c")),
+        Predicate("s", Operator.IS_NULL),
+        Predicate("s", Operator.IS_NOT_NULL),
+    ]
+)
+
+
+def holds(predicate: Predicate, row: dict[str, object]) -> bool | None:
+    """SQL's three values, in Python: None is unknown."""
+    known = [holds(each, row) for each in predicate.operands]
+    match predicate.operator:
+        case Operator.AND:
+            return False if False in known else None if None in known else True
+        case Operator.OR:
+            return True if True in known else None if None in known else False
+        case Operator.NOT:
+            return None if known == [None] else not known[0]
+        case Operator.IS_NULL:
+            return row[predicate.column] is None
+        case Operator.IS_NOT_NULL:
+            return row[predicate.column] is not None
+    cell = row[predicate.column]
+    if cell is None:
+        return None
+    match predicate.operator:
+        case Operator.STARTS_WITH:
+            return str(cell).startswith(str(predicate.literals[0]))
+        case Operator.IN:
+            return cell in predicate.literals
+    return bool(COMPARISONS[predicate.operator](cell, predicate.literals[0]))
+
+
+@given(ROWS, st.recursive(NUMBERS | TEXTS, combined, max_leaves=8))
+def test_trees_are_three_valued(rows: list[tuple[int | None, str | None]], predicate: Predicate) -> None:
+    """A row passes if the tree is true of it, by SQL's logic of what is unknown."""
+    batch = pa.record_batch(
+        {
+            "n": pa.array([row[0] for row in rows], pa.int8()),
+            "s": pa.array([row[1] for row in rows], pa.string()),
+        }
+    )
+    mask = Filter([predicate], batch.schema).mask(batch)
+    assert mask.null_count == 0
+    assert mask.to_pylist() == [holds(predicate, row) is True for row in batch.to_pylist()]
+
+
+@given(PREDICATES)
+def test_trees_round_trip(predicate: Predicate) -> None:
+    """A tree read from its message is the same."""
+    message = pb.Predicate.FromString(predicate_to_proto(predicate).SerializeToString())
+    assert predicate_from_proto(message) == predicate
 
 
 DAY = datetime.date(2013, 1, 2)
