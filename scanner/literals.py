@@ -89,7 +89,8 @@ def literal(value: object) -> LiteralValue:
             value.
 
     Raises:
-        ArgumentInvalid: It is of another type, None included, or a decimal that is not finite or too long.
+        ArgumentInvalid: It is of another type, None included, a decimal that is not finite or too long, or a string
+            that is no Unicode text.
     """
     if isinstance(value, np.datetime64):
         return Temporal(str(value))
@@ -97,7 +98,9 @@ def literal(value: object) -> LiteralValue:
     if callable(item) and not isinstance(value, bytes | str):
         value = item()
     match value:
-        case bool() | float() | str() | bytes() | Temporal():
+        case str():
+            return _encodable(value)
+        case bool() | float() | bytes() | Temporal():
             return value
         case int() if INTEGER_MIN <= value <= INTEGER_MAX:
             return value
@@ -111,6 +114,14 @@ def literal(value: object) -> LiteralValue:
         f"a {type(value).__name__} ({value!r}) cannot be compared with a column; "
         "use bool, int, float, str, bytes, Decimal, date or datetime, and is_null() for nulls"
     )
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # Octets that are no UTF-8, on a command line for one.
+        raise ArgumentInvalid(f"{text!r} is no Unicode text, and cannot be compared with a column") from error
+    return text
 
 
 def decimal_literal(value: decimal.Decimal | str) -> decimal.Decimal:

@@ -197,7 +197,7 @@ def _value(node: exp.Expr, within: exp.Expr) -> LiteralValue:
     node = _unwrapped(node)
     match node:
         case exp.Literal():
-            return str(node.this) if node.is_string else _number(str(node.this))
+            return literal(str(node.this)) if node.is_string else _number(str(node.this))
         case exp.Neg() if isinstance(node.this, exp.Literal) and not node.this.is_string:
             return _number(f"-{node.this.this}")
         case exp.Boolean():

@@ -249,7 +249,15 @@ def test_unknown_operators_and_empty_literals_are_refused() -> None:
 
 def test_values_that_cannot_travel_are_refused() -> None:
     """None, numbers without an end and foreign types are refused; numpy scalars and huge integers are not."""
-    for value in (None, 10**5000, object(), Decimal("NaN"), Decimal("1e10000"), np.datetime64("NaT")):
+    for value in (
+        None,
+        "\udcff",
+        10**5000,
+        object(),
+        Decimal("NaN"),
+        Decimal("1e10000"),
+        np.datetime64("NaT"),
+    ):
         with pytest.raises(ArgumentInvalid):
             literal(value)
     assert literal(np.int32(5)) == 5

@@ -167,6 +167,7 @@ def test_what_is_understood(text: str, said: Condition) -> None:
         ("* = 1", "a column is compared with a value"),
         ("case when a = 1 then true end", "did not understand"),
         ("a = 1e99999", "no number that can be compared"),
+        ("a = '\udcff'", "no Unicode text"),
         ("a = " + "1" * 5000, "no number that can be compared"),
         ("a = 1 and " * 30_000 + "a = 1", "too long"),
     ],
