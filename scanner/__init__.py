@@ -42,7 +42,7 @@ from scanner.errors import (
     TooManyScans,
     Unauthenticated,
 )
-from scanner.expressions import Column, Condition, col
+from scanner.expressions import Column, Condition, col, parse_where
 from scanner.lease_client import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
 from scanner.scan import ScanMode, ScanSource
 from scanner.statistics import BucketStatistics, ScanStatistics
@@ -113,6 +113,7 @@ __all__ = [
     "col",
     "combine_digests",
     "connect",
+    "parse_where",
     "read_token",
     "tls",
 ]

@@ -150,7 +150,7 @@ def _cell_lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.asarray(counted.to_numpy(zero_copy_only=False), np.int64)
     try:
         width = -(-kind.bit_width // 8)
-    except ValueError:  # Of no fixed width, and not to be stored: the cast says so.
+    except ValueError:  # Of no fixed width, and not stored: `scanner.exact_casts` refuses it.
         width = 0
     return np.full(len(column), width, np.int64)
 

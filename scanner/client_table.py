@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from scanner.descriptions import description_from_proto
 from scanner.errors import KeyInvalid
+from scanner.keys import key_cells
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.scan import ScanBuilder, ScanPlan
 from scanner.table_scan import Batches, open_scan
@@ -200,9 +201,6 @@ def keys_to_arrow(
             )
     columns = []
     for index, field in enumerate(table.key_schema):
-        try:
-            columns.append(pa.array([row[index] for row in rows], field.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise KeyInvalid(f"a value of key column {field.name!r} is no {field.type}: {error}") from error
+        columns.append(key_cells([row[index] for row in rows], field))
     schema = pa.schema([field.with_nullable(True) for field in table.key_schema])
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,4 +1,4 @@
-"""Conditions on columns, written as Python: `col("price") > 5`, joined with `&`.
+"""Conditions on columns: written as Python, `(col("price") > 5) | col("item").startswith("b")`, or read from text.
 
 Pure data: what a condition means for rows, nulls and types is `scanner.filters`' business.
 """
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from scanner.errors import ArgumentInvalid, ColumnNotFound
-from scanner.filters import Operator, Predicate, literal
+from scanner.filters import LiteralValue, Operator, Predicate, literal
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A conjunction of comparisons; `&` makes a longer one."""
+    """Predicates that must all be true; `&` adds more, `|` makes alternatives, `~` the opposite."""
 
     predicates: tuple[Predicate, ...]
 
@@ -25,18 +25,34 @@ class Condition:
             return NotImplemented
         return Condition(self.predicates + other.predicates)
 
-    def __or__(self, other: object) -> NoReturn:
-        raise ArgumentInvalid(
-            "conditions are joined with & only; use .isin([...]) for alternatives of one column,"
-            " or filter the batches with | afterwards"
-        )
+    def __or__(self, other: Condition) -> Condition:
+        if not isinstance(other, Condition):
+            return NotImplemented
+        return Condition((Predicate("", Operator.OR, (), (*self._alternatives, *other._alternatives)),))
 
-    def __invert__(self) -> NoReturn:
-        raise ArgumentInvalid("~ is not supported; use the opposite comparison, e.g. != for ==")
+    def __invert__(self) -> Condition:
+        whole = self._whole
+        return Condition(
+            whole.operands if whole.operator is Operator.NOT else (Predicate("", Operator.NOT, (), (whole,)),)
+        )
 
     def __bool__(self) -> bool:
         # `a and b`, `not a` and `1 < col < 5` would silently drop half of what was asked for.
-        raise ArgumentInvalid("a condition has no truth value; join conditions with &, each in parentheses")
+        raise ArgumentInvalid(
+            "a condition has no truth value; join conditions with &, | and ~, each in parentheses"
+        )
+
+    @property
+    def _whole(self) -> Predicate:
+        """All of it as one predicate."""
+        if len(self.predicates) == 1:
+            return self.predicates[0]
+        return Predicate("", Operator.AND, (), self.predicates)
+
+    @property
+    def _alternatives(self) -> tuple[Predicate, ...]:
+        whole = self._whole
+        return whole.operands if whole.operator is Operator.OR else (whole,)
 
 
 class Column:
@@ -73,6 +89,24 @@ class Column:
     def __ge__(self, value: object) -> Condition:
         return self._compare(Operator.GREATER_OR_EQUAL, value)
 
+    def between(self, low: object, high: object) -> Condition:
+        """The cell is at least `low` and at most `high`.
+
+        Raises:
+            ArgumentInvalid: One of them cannot be compared.
+        """
+        return (self >= low) & (self <= high)
+
+    def startswith(self, prefix: str | bytes) -> Condition:
+        """The cell, of a string or binary column, begins with `prefix`.
+
+        Raises:
+            ArgumentInvalid: `prefix` is neither str nor bytes.
+        """
+        if not isinstance(prefix, str | bytes):
+            raise ArgumentInvalid(f"a cell starts with str or bytes, not with {prefix!r}")
+        return self._condition(Operator.STARTS_WITH, [prefix])
+
     def isin(self, values: Iterable[object]) -> Condition:
         """The cell equals one of `values`.
 
@@ -99,9 +133,7 @@ class Column:
             raise ArgumentInvalid(f"{self!r} is compared with a value, not with another column ({value!r})")
         return self._condition(operator, [literal(value)])
 
-    def _condition(
-        self, operator: Operator, literals: Sequence[bool | int | float | str | bytes]
-    ) -> Condition:
+    def _condition(self, operator: Operator, literals: Sequence[LiteralValue]) -> Condition:
         return Condition((Predicate(self.name, operator, tuple(literals)),))
 
 
@@ -109,9 +141,26 @@ def col(name: str) -> Column:
     """Name a column in a condition.
 
     Example:
-        >>> scan.where((col("origin") == "JFK") & (col("dep_delay") > 60))
+        >>> scan.where((col("origin") == "JFK") & ~(col("dep_delay") > 60))
     """
     return Column(name)
+
+
+def parse_where(text: str) -> Condition:
+    """Read a condition that is written as in SQL; docs/filters.md has the grammar.
+
+    Args:
+        text: For example `origin = 'JFK' and (dep_delay > 60 or tailnum is null)`.
+
+    Raises:
+        ArgumentInvalid: It cannot be read in full; one line shows what was not understood and what is allowed.
+
+    Example:
+        >>> scan.where(parse_where("origin in ('JFK', 'LGA')"))
+    """
+    from scanner.where import parse  # The SQL parser takes a tenth of a second to load, and few need it.
+
+    return parse(text)
 
 
 def column_not_found(table: str, name: str, known: Sequence[str]) -> ColumnNotFound:

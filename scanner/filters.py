@@ -1,37 +1,48 @@
-"""Filters: what rows a scan delivers, as a conjunction of comparisons of a column with literals.
+"""Filters: what rows a scan delivers, as comparisons of columns with literals, joined by and, or and not.
 
-A `Predicate` is data: the client makes it, the wire carries it, the server binds it to a table's
-schema (`Filter`), which is where its literals get the column's type. A null cell satisfies IS_NULL
-and nothing else, so NOT_EQUAL does not deliver rows whose cell is null. NaN equals nothing, in
-EQUAL and in IN.
+A `Predicate` is data, a tree: the client makes it, the wire carries it, the server binds it to a table's
+schema (`Filter`). What a comparison means is in `scanner.comparisons`; here is how they are combined, which is as in
+SQL: with a null cell every comparison but IS_NULL and IS_NOT_NULL is unknown, NOT of unknown is unknown, AND is
+false if any operand is, OR is true if any is, and a row passes if the whole is true.
+
+Trees come from peers, so their depth is bounded here, and their size where they are read (`scanner.query`).
 
 This module knows no transport and no storage.
 """
 
 from __future__ import annotations
 
-import datetime
-import decimal
 import enum
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.comparisons import Test, compared, equal_to_any, starts_with
 from scanner.errors import ArgumentInvalid, ColumnNotFound
+from scanner.literals import LiteralValue, literal, literal_from_proto, literal_to_proto
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 
-LiteralValue: TypeAlias = bool | int | float | str | bytes
-"""What travels. Dates, timestamps and decimals travel as text."""
+__all__ = [
+    "DEPTH_MAX",
+    "Filter",
+    "LiteralValue",
+    "Operator",
+    "Predicate",
+    "literal",
+    "predicate_from_proto",
+    "predicate_to_proto",
+]
 
-_INTEGER_MIN, _INTEGER_MAX = -(1 << 63), (1 << 63) - 1
+DEPTH_MAX: Final = 32
+"""Levels of a predicate: a comparison has one. Far from what protobuf and Python allow, and enough for people."""
 
 
 class Operator(enum.Enum):
-    """How a cell is compared; the value is the number on the wire."""
+    """How a cell is compared, or predicates are combined; the value is the number on the wire."""
 
     EQUAL = pb.Predicate.OPERATOR_EQUAL
     NOT_EQUAL = pb.Predicate.OPERATOR_NOT_EQUAL
@@ -43,9 +54,14 @@ class Operator(enum.Enum):
     """Equal to one of the literals, of which there is at least one."""
     IS_NULL = pb.Predicate.OPERATOR_IS_NULL
     IS_NOT_NULL = pb.Predicate.OPERATOR_IS_NOT_NULL
+    STARTS_WITH = pb.Predicate.OPERATOR_STARTS_WITH
+    """Of a string or binary column."""
+    AND = pb.Predicate.OPERATOR_AND
+    OR = pb.Predicate.OPERATOR_OR
+    NOT = pb.Predicate.OPERATOR_NOT
 
 
-_COMPARISONS = {
+_COMPARISONS: Final = {
     Operator.EQUAL: "equal",
     Operator.NOT_EQUAL: "not_equal",
     Operator.LESS: "less",
@@ -53,17 +69,44 @@ _COMPARISONS = {
     Operator.GREATER: "greater",
     Operator.GREATER_OR_EQUAL: "greater_equal",
 }
+_COMBINATIONS: Final = (Operator.AND, Operator.OR, Operator.NOT)
+_RowTest: TypeAlias = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
-    """One comparison: `column operator literals`."""
+    """One comparison, `column operator literals`, or a combination of predicates, `operator operands`.
+
+    Raises:
+        ArgumentInvalid: The number of literals or operands is not the operator's, or it is deeper than `DEPTH_MAX`.
+    """
 
     column: str
+    """Empty: a combination."""
     operator: Operator
     literals: tuple[LiteralValue, ...] = ()
+    operands: tuple[Predicate, ...] = ()
+    depth: int = field(init=False, repr=False, compare=False)
+    """Levels: 1 of a comparison."""
 
     def __post_init__(self) -> None:
+        if self.operator in _COMBINATIONS:
+            self._check_combination()
+        else:
+            self._check_comparison()
+        depth = 1 + max((each.depth for each in self.operands), default=0)
+        if depth > DEPTH_MAX:
+            raise ArgumentInvalid(f"the filter is nested more than {DEPTH_MAX} levels deep; write it flatter")
+        object.__setattr__(self, "depth", depth)
+
+    def leaves(self) -> Iterator[Predicate]:
+        """The comparisons in it, from left to right."""
+        if not self.operands:
+            yield self
+        for each in self.operands:
+            yield from each.leaves()
+
+    def _check_comparison(self) -> None:
         count = len(self.literals)
         if self.operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
             fits, wanted = count == 0, "no literal"
@@ -75,36 +118,17 @@ class Predicate:
             raise ArgumentInvalid(
                 f"{self.operator.name} on column {self.column!r} takes {wanted}, but got {count}"
             )
+        if self.operands:
+            raise ArgumentInvalid(f"{self.operator.name} on column {self.column!r} takes no operands")
 
-
-def literal(value: object) -> LiteralValue:
-    """Turn a Python value into what travels.
-
-    Args:
-        value: bool, int, float, str, bytes, `Decimal`, `date` or `datetime`; numpy scalars count as
-            their Python value.
-
-    Raises:
-        ArgumentInvalid: It is of another type, None included, or an int of more than 64 bits.
-    """
-    item = getattr(value, "item", None)
-    if callable(item) and not isinstance(value, bytes | str):
-        value = item()
-    match value:
-        case bool() | float() | str() | bytes():
-            return value
-        case int() if _INTEGER_MIN <= value <= _INTEGER_MAX:
-            return value
-        case int():
-            raise ArgumentInvalid(f"{value} does not fit into 64 bits")
-        case datetime.date():
-            return value.isoformat()
-        case decimal.Decimal() if value.is_finite():
-            return format(value, "f")
-    raise ArgumentInvalid(
-        f"a {type(value).__name__} ({value!r}) cannot be compared with a column; "
-        "use bool, int, float, str, bytes, Decimal, date or datetime, and is_null() for nulls"
-    )
+    def _check_combination(self) -> None:
+        count = len(self.operands)
+        fits = count == 1 if self.operator is Operator.NOT else count >= 2
+        if not fits:
+            wanted = "one operand" if self.operator is Operator.NOT else "two operands or more"
+            raise ArgumentInvalid(f"{self.operator.name} takes {wanted}, but got {count}")
+        if self.column or self.literals:
+            raise ArgumentInvalid(f"{self.operator.name} takes operands only, neither column nor literals")
 
 
 def predicate_to_proto(predicate: Predicate) -> pb.Predicate:
@@ -112,15 +136,19 @@ def predicate_to_proto(predicate: Predicate) -> pb.Predicate:
     return pb.Predicate(
         column=predicate.column,
         operator=predicate.operator.value,
-        literals=[_literal_to_proto(value) for value in predicate.literals],
+        literals=[literal_to_proto(value) for value in predicate.literals],
+        operands=[predicate_to_proto(each) for each in predicate.operands],
     )
 
 
 def predicate_from_proto(message: pb.Predicate) -> Predicate:
     """Read a predicate.
 
+    Args:
+        message: From the peer. Protobuf reads none that is nested more than a hundred times.
+
     Raises:
-        ArgumentInvalid: Its operator is not known here, a literal is empty, or their number is wrong.
+        ArgumentInvalid: An operator is not known here, a literal cannot be read, or a part makes no sense.
     """
     try:
         operator = Operator(message.operator)
@@ -129,8 +157,9 @@ def predicate_from_proto(message: pb.Predicate) -> Predicate:
             f"the filter on column {message.column!r} has operator {message.operator}, "
             "which this server does not know"
         ) from None
-    literals = tuple(_literal_from_proto(message.column, each) for each in message.literals)
-    return Predicate(message.column, operator, literals)
+    literals = tuple(literal_from_proto(message.column, each) for each in message.literals)
+    operands = tuple(predicate_from_proto(each) for each in message.operands)
+    return Predicate(message.column, operator, literals, operands)
 
 
 class Filter:
@@ -138,20 +167,22 @@ class Filter:
 
     Args:
         predicates: All of them must be true of a row.
-        schema: Of the table; every predicate's column is looked up in it.
+        schema: Of the table; every predicate's columns are looked up in it.
 
     Raises:
         ColumnNotFound: A predicate names a column that the schema has not.
-        ArgumentInvalid: A literal does not fit its column's type.
+        ArgumentInvalid: A literal's kind is not that of its column.
     """
 
     def __init__(self, predicates: Sequence[Predicate], schema: pa.Schema) -> None:
-        self._terms = [(each, _bind(each, schema)) for each in predicates]
-        self.columns: tuple[str, ...] = tuple(dict.fromkeys(each.column for each in predicates))
+        self._tests = [_bind(each, schema) for each in predicates]
+        self.columns: tuple[str, ...] = tuple(
+            dict.fromkeys(leaf.column for each in predicates for leaf in each.leaves())
+        )
         """The columns that `mask` looks at, each once."""
 
     def __bool__(self) -> bool:
-        return bool(self._terms)
+        return bool(self._tests)
 
     def mask(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Tell for each row whether it passes.
@@ -162,94 +193,41 @@ class Filter:
         Returns:
             One boolean a row, none of them null.
         """
-        masks = [
-            _evaluate(predicate, literals, batch.column(predicate.column))
-            for predicate, literals in self._terms
-        ]
-        if not masks:
+        if not self._tests:
             return pa.repeat(pa.scalar(True), batch.num_rows)
+        masks = (pc.fill_null(test(batch), False) for test in self._tests)
         return functools.reduce(pc.and_, masks)
 
 
-def _bind(predicate: Predicate, schema: pa.Schema) -> list[pa.Scalar]:
-    index = schema.get_field_index(predicate.column)
+def _bind(predicate: Predicate, schema: pa.Schema) -> _RowTest:
+    if predicate.operator in _COMBINATIONS:
+        return _combined(predicate.operator, [_bind(each, schema) for each in predicate.operands])
+    name = predicate.column
+    index = schema.get_field_index(name)
     if index < 0:
         known = ", ".join(schema.names)
-        raise ColumnNotFound(
-            f"the filter names column {predicate.column!r}, which the table has not; it has {known}"
-        )
-    field = schema.field(index)
-    return [_cast(value, field) for value in predicate.literals]
+        raise ColumnNotFound(f"the filter names column {name!r}, which the table has not; it has {known}")
+    test = _comparison(predicate, schema.field(index))
+    return lambda batch: test(batch.column(name))
 
 
-def _cast(value: LiteralValue, field: pa.Field) -> pa.Scalar:
-    try:
-        if _comparable(value, field.type):
-            if isinstance(value, str) and not _is_text(field.type):
-                return pa.scalar(value, pa.string()).cast(field.type)
-            if isinstance(value, int) and pa.types.is_decimal(field.type):
-                return pa.scalar(decimal.Decimal(value), field.type)
-            if isinstance(value, float) and pa.types.is_integer(field.type):
-                return pa.scalar(value, pa.float64()).cast(field.type)
-            return pa.scalar(value, field.type)
-    except (pa.ArrowException, ValueError, OverflowError, TypeError, decimal.InvalidOperation):
-        pass  # Falls through to the one message that says what does not fit what.
-    raise ArgumentInvalid(
-        f"the filter compares column {field.name!r} of type {field.type} with {value!r}, which does not fit it"
-    )
+def _combined(operator: Operator, tests: Sequence[_RowTest]) -> _RowTest:
+    if operator is Operator.NOT:
+        (test,) = tests
+        return lambda batch: pc.invert(test(batch))
+    combine = pc.and_kleene if operator is Operator.AND else pc.or_kleene
+    return lambda batch: functools.reduce(combine, (test(batch) for test in tests))
 
 
-def _comparable(value: LiteralValue, kind: pa.DataType) -> bool:
-    types = pa.types
-    if isinstance(value, bool):
-        return bool(types.is_boolean(kind))
-    if isinstance(value, int):
-        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
-    if isinstance(value, float):
-        return bool(types.is_integer(kind) or types.is_floating(kind))
-    if isinstance(value, bytes):
-        return bool(types.is_binary(kind) or types.is_large_binary(kind))
-    return bool(_is_text(kind) or types.is_date(kind) or types.is_timestamp(kind) or types.is_decimal(kind))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _evaluate(predicate: Predicate, literals: Sequence[pa.Scalar], column: pa.Array) -> pa.BooleanArray:
-    if predicate.operator is Operator.IS_NULL:
-        return pc.is_null(column)
-    if predicate.operator is Operator.IS_NOT_NULL:
-        return pc.is_valid(column)
-    if predicate.operator is Operator.IN:
-        return pc.fill_null(_is_in(column, literals), False)
-    return pc.fill_null(pc.call_function(_COMPARISONS[predicate.operator], [column, literals[0]]), False)
-
-
-def _is_in(column: pa.Array, literals: Iterable[pa.Scalar]) -> pa.BooleanArray:
-    if pa.types.is_floating(column.type):
-        # The hash lookup of is_in takes NaN for equal to NaN and -0.0 for other than 0.0.
-        return functools.reduce(pc.or_, [pc.equal(column, each) for each in literals])
-    return pc.is_in(column, value_set=pa.array([each.as_py() for each in literals], column.type))
-
-
-def _literal_to_proto(value: LiteralValue) -> pb.Literal:
-    if isinstance(value, bool):
-        return pb.Literal(boolean=value)
-    if isinstance(value, int):
-        return pb.Literal(integer=value)
-    if isinstance(value, float):
-        return pb.Literal(number=value)
-    if isinstance(value, str):
-        return pb.Literal(text=value)
-    return pb.Literal(binary=value)
-
-
-def _literal_from_proto(column: str, message: pb.Literal) -> LiteralValue:
-    kind = message.WhichOneof("value")
-    if kind is None:
-        raise ArgumentInvalid(
-            f"the filter on column {column!r} has a literal without a value; use IS_NULL to find nulls"
-        )
-    value: LiteralValue = getattr(message, kind)
-    return value
+def _comparison(predicate: Predicate, column: pa.Field) -> Test:
+    match predicate.operator:
+        case Operator.IS_NULL:
+            return lambda cells: pc.is_null(cells)
+        case Operator.IS_NOT_NULL:
+            return lambda cells: pc.is_valid(cells)
+        case Operator.IN:
+            return equal_to_any(predicate.literals, column)
+        case Operator.STARTS_WITH:
+            return starts_with(predicate.literals[0], column)
+        case _:
+            return compared(_COMPARISONS[predicate.operator], predicate.literals[0], column)

@@ -27,8 +27,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.comparisons import exact_cell
 from scanner.digest import checksum
-from scanner.errors import DataCorrupted, KeyInvalid, SchemaMismatch
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +41,13 @@ KEY_BYTES_MAX = 64 * 1024
 
 _CELL_BYTES_MAX = 16
 """Of a cell of fixed width, a decimal."""
+_PLAIN_VALUES = {
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.int32(), pa.int64()), int),
+    pa.bool_(): bool,
+    pa.string(): str,
+    pa.binary(): bytes,
+}
+"""The Python type of which every value is one of the column's, or refused by Arrow."""
 _END = b"\x00\x01"
 _ESCAPED = b"\x00\xff"
 
@@ -71,6 +79,32 @@ def prefix_end(prefix: bytes) -> bytes:
     """The exclusive end of the keys that start with a prefix; empty (open) if there is no such key."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
+
+
+def key_cells(values: Sequence[object], field: pa.Field) -> pa.Array:
+    """Cells of a key column, from Python values.
+
+    Args:
+        values: Each exactly one of the column's values: nothing is rounded, parsed or taken for UTC.
+        field: The column.
+
+    Raises:
+        KeyInvalid: A value is None, of another kind, or none of the column's type.
+    """
+    if None in values:
+        raise KeyInvalid(
+            f"key column {field.name!r} is null in key {values.index(None)}; every key has a value for it"
+        )
+    try:
+        if set(map(type, values)) == {_PLAIN_VALUES.get(field.type)}:
+            return pa.array(values, field.type)  # Arrow takes these as they are, and far quicker.
+        return pa.concat_arrays([exact_cell(value, field) for value in values] or [pa.array([], field.type)])
+    except ArgumentInvalid as error:
+        raise KeyInvalid(
+            f"key column {field.name!r} of type {field.type} cannot hold this: {error}"
+        ) from error
+    except (pa.ArrowException, ValueError, OverflowError) as error:
+        raise KeyInvalid(f"a value of key column {field.name!r} is no {field.type}: {error}") from error
 
 
 class KeyCodec:
@@ -126,14 +160,7 @@ class KeyCodec:
             raise KeyInvalid(f"{len(values)} values for the {len(self._cells)} columns of the primary key")
         columns = []
         for value, field in zip(values, self.schema, strict=False):
-            try:
-                if isinstance(value, float) and not pa.types.is_floating(field.type):
-                    raise TypeError("a float does not become a whole number by itself")
-                columns.append(pa.array([value], field.type))
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                raise KeyInvalid(
-                    f"{value!r} is no {field.type} for key column {field.name!r}: {error}"
-                ) from error
+            columns.append(key_cells([value], field))
         return self._encode(columns)[0] if columns else b""
 
     def encode_stored(self, cells: Sequence[bytes]) -> bytes:

@@ -6,6 +6,7 @@ table. It says nothing of how the rows travel.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -56,7 +57,7 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
 
     Args:
         message: From the peer.
-        predicates_max: Predicates allowed in its filter.
+        predicates_max: Predicates allowed in its filter, comparisons and combinations.
         literals_max: Literals allowed in its filter.
 
     Raises:
@@ -69,11 +70,9 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
     if len(set(columns)) != len(columns):
         twice = next(name for name in columns if columns.count(name) > 1)
         raise ArgumentInvalid(f"the query asks for column {twice!r} more than once")
-    if len(message.filter) > predicates_max:
-        raise ArgumentInvalid(
-            f"the filter has {len(message.filter)} predicates; {predicates_max} are allowed"
-        )
-    literals = sum(len(each.literals) for each in message.filter)
+    predicates, literals = _filter_size(message.filter)
+    if predicates > predicates_max:
+        raise ArgumentInvalid(f"the filter has {predicates} predicates; {predicates_max} are allowed")
     if literals > literals_max:
         raise ArgumentInvalid(f"the filter has {literals} literals; {literals_max} are allowed")
     return ScanQuery(
@@ -84,6 +83,18 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
         row_limit=message.row_limit if message.HasField("row_limit") else None,
         range=KeyRange(start=message.range.start, end=message.range.end),
     )
+
+
+def _filter_size(messages: Iterable[pb.Predicate]) -> tuple[int, int]:
+    """How many predicates are in a filter, on all levels, and how many literals."""
+    predicates = literals = 0
+    pending = list(messages)
+    while pending:
+        message = pending.pop()
+        predicates += 1
+        literals += len(message.literals)
+        pending += message.operands
+    return predicates, literals
 
 
 def parse_request(kind: type[_Message], message: Buffer) -> _Message:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.errors import ArgumentInvalid, BucketNotFound
-from scanner.expressions import Condition, column_not_found
+from scanner.expressions import Condition, column_not_found, parse_where
 from scanner.filters import Filter
 from scanner.keys import KeyCodec, KeyRange, prefix_end
 
@@ -82,7 +82,7 @@ class ScanPlan:
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
     predicates: tuple[Predicate, ...] = ()
-    """All of them must hold."""
+    """All of them must be true of a row."""
     row_limit: int | None = None
     """Rows of the whole table scan; None: no limit."""
     key_range: KeyRange = _ALL_KEYS
@@ -205,22 +205,28 @@ class ScanBuilder:
             raise ArgumentInvalid(f"a column is selected twice: {', '.join(columns)}")
         return self._replace(columns=tuple(columns))
 
-    def where(self, *conditions: Condition) -> Self:
-        """Deliver only rows for which all conditions hold, those of earlier calls included.
+    def where(self, *conditions: Condition | str) -> Self:
+        """Deliver only rows for which all conditions are true, those of earlier calls included.
 
-        A null cell satisfies `is_null()` only.
+        The server evaluates them. Nulls are as in SQL: a comparison with a null cell is never true, nor
+        is its opposite; only `is_null()` finds it.
+
+        Args:
+            conditions: Made with `col(...)`, or text such as `"price > 5 or item is null"`; see `parse_where`.
 
         Raises:
             ColumnNotFound: The table has no such column.
-            ArgumentInvalid: Something that is not a condition made with `col(...)`, or a value that does not fit
+            ArgumentInvalid: Something that is not a condition, text that cannot be read, or a value that does not fit
                 its column.
         """
         predicates = list(self._plan.predicates)
-        for condition in conditions:
+        for given in conditions:
+            condition = parse_where(given) if isinstance(given, str) else given
             if not isinstance(condition, Condition):
-                raise ArgumentInvalid(f"where takes conditions like col('a') > 5, not {condition!r}")
+                raise ArgumentInvalid(f"where takes conditions like col('a') > 5, or text, not {condition!r}")
             for predicate in condition.predicates:
-                self._require_column(predicate.column)
+                for leaf in predicate.leaves():
+                    self._require_column(leaf.column)
                 predicates.append(predicate)
         Filter(predicates, self._plan.table.schema)  # Refuses literals that do not fit their columns.
         return self._replace(predicates=tuple(predicates))

@@ -4,8 +4,8 @@ A `TableDescription` that exists is valid: its construction checks everything. S
 to int64, float32, float64, decimal128, date32, timestamp (any unit, with or without zone), string and
 binary. Other layouts of the same values (large_string, string_view, dictionary-encoded strings, ...) are
 accepted at this boundary and normalised: the description holds the stored type, `conform` casts the
-batches. Types whose values would change (unsigned and half-precision numbers, date64, time, nested
-types) are refused by name.
+batches, where no value changes by it. Types whose values would change (unsigned and half-precision numbers, date64,
+time, nested types) are refused by name.
 
 This module knows no encoding and no storage.
 """
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from scanner.arrow_bounds import require_size, spelled_out_bytes
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch
+from scanner.exact_casts import cast_exactly
 
 BUCKETS_MAX = 1024
 COLUMNS_MAX = 4096
@@ -110,32 +111,39 @@ class TableDescription:
             )
         return replace(self, schema=self.schema.append(column))
 
-    def conform(self, batch: pa.RecordBatch, bytes_max: int | None = None) -> pa.RecordBatch:
+    def conform(
+        self, batch: pa.RecordBatch, bytes_max: int | None = None, *, first_row: int = 0
+    ) -> pa.RecordBatch:
         """Check rows that are to be written, and cast them to the table's schema.
 
-        Columns go by name; their order and representation may differ. The batch may come from a hostile peer:
-        its buffers are validated in full.
+        Columns go by name; their order may differ, and their types inside a kind, if every value is one of the table's
+        type as well (`scanner.exact_casts`): nothing is rounded, parsed or cut. The batch may come from a hostile
+        peer: its buffers are validated in full.
 
         Args:
             batch: The rows.
             bytes_max: What they may take with every cell spelled out; None: anything.
+            first_row: The number that errors give to the first row.
 
         Raises:
             ArgumentInvalid: they would take more.
-            SchemaMismatch: a column is missing, unknown, cannot be cast without loss, or holds a null it must not.
+            SchemaMismatch: a column is missing, unknown or of another kind, or holds a value that the table's type has
+                not, or a null it must not.
             KeyInvalid: a key column holds a null.
         """
-        return _conform(batch, self.schema, self.primary_key, bytes_max)
+        return _conform(batch, self.schema, self.primary_key, bytes_max, first_row)
 
-    def conform_keys(self, batch: pa.RecordBatch, bytes_max: int | None = None) -> pa.RecordBatch:
+    def conform_keys(
+        self, batch: pa.RecordBatch, bytes_max: int | None = None, *, first_row: int = 0
+    ) -> pa.RecordBatch:
         """Check primary keys that are to be deleted or looked up, and cast them to `key_schema`; see `conform`.
 
         Raises:
             ArgumentInvalid: they would take more than `bytes_max`.
-            SchemaMismatch: a key column is missing, another column is present, or a cast would lose something.
+            SchemaMismatch: a key column is missing, another column is present, or a value is none of its column's type.
             KeyInvalid: a key column holds a null.
         """
-        return _conform(batch, self.key_schema, self.primary_key, bytes_max)
+        return _conform(batch, self.key_schema, self.primary_key, bytes_max, first_row)
 
 
 def stored_type(column: str, data_type: pa.DataType) -> pa.DataType:
@@ -214,7 +222,11 @@ def _require_distinct(names: Sequence[str], what: str) -> None:
 
 
 def _conform(
-    batch: pa.RecordBatch, schema: pa.Schema, primary_key: tuple[str, ...], bytes_max: int | None
+    batch: pa.RecordBatch,
+    schema: pa.Schema,
+    primary_key: tuple[str, ...],
+    bytes_max: int | None,
+    first_row: int,
 ) -> pa.RecordBatch:
     try:
         batch.validate(full=True)
@@ -230,22 +242,11 @@ def _conform(
             f"columns do not fit the table: missing {missing}, unknown {unknown};"
             f" exactly these are wanted: {', '.join(schema.names)}"
         )
-    columns = [_cast(batch.column(name), schema.field(name)) for name in schema.names]
+    columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
             if field.name in primary_key:
-                row = column.is_null().index(True).as_py()
+                row = first_row + column.is_null().index(True).as_py()
                 raise KeyInvalid(f"primary key column {field.name!r} is null in row {row}")
             raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: {error}"
-        ) from error

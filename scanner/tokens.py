@@ -42,15 +42,17 @@ import hmac
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from scanner.errors import ResumeTokenInvalid
 from scanner.keys import KEY_BYTES_MAX
+from scanner.literals import Temporal
 from scanner.position import Position
 from scanner.storage.lineage import NO_HISTORY
 
 if TYPE_CHECKING:
-    from scanner.filters import LiteralValue
+    from scanner.filters import LiteralValue, Predicate
     from scanner.query import ScanQuery
     from scanner.token_keys import TokenKeys
 
@@ -247,10 +249,19 @@ def _parts(query: ScanQuery) -> Iterator[bytes]:
     yield query.range.end
     yield b"" if query.row_limit is None else b"%d" % query.row_limit
     for predicate in query.predicates:
-        yield predicate.column.encode()
-        yield b"%d" % predicate.operator.value
-        yield _LENGTH.pack(len(predicate.literals))
-        yield from map(_literal_octets, predicate.literals)
+        yield from _predicate_parts(predicate)
+
+
+def _predicate_parts(predicate: Predicate) -> Iterator[bytes]:
+    yield predicate.column.encode()
+    yield b"%d" % predicate.operator.value
+    if predicate.operands:  # Only combinations have them, so the operator says which count comes next.
+        yield _LENGTH.pack(len(predicate.operands))
+        for each in predicate.operands:
+            yield from _predicate_parts(each)
+        return
+    yield _LENGTH.pack(len(predicate.literals))
+    yield from map(_literal_octets, predicate.literals)
 
 
 def _literal_octets(value: LiteralValue) -> bytes:
@@ -265,6 +276,10 @@ def _literal_octets(value: LiteralValue) -> bytes:
             return b"t" + value.encode()
         case bytes():
             return b"y" + value
+        case Decimal():
+            return b"d" + str(value).encode()
+        case Temporal():
+            return b"m" + value.text.encode()
 
 
 def _principal_octets(principal: str) -> bytes:

@@ -141,17 +141,32 @@ class Writer:
             return  # Everything is acknowledged: how the stream ends makes no difference.
 
     def _check(self, rows: Rows) -> None:
-        self._conform(pa.RecordBatch.from_pylist([], schema=rows.schema))
+        none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
+        self._conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
         for name in self._table.primary_key:
             column = rows.column(name)
             if column.null_count:
                 row = column.is_null().index(True).as_py()
                 raise KeyInvalid(f"primary key column {name!r} is null in row {row}; give every row a key")
+        if self._may_be_refused(rows):
+            first_row = 0
+            for piece in split_rows(rows):
+                self._conform(piece, first_row)
+                first_row += piece.num_rows
 
-    def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _may_be_refused(self, rows: Rows) -> bool:
+        """Whether it takes a look at the values to know that all pieces can be sent."""
+        fields = (self._table.schema.field(name) for name in rows.schema.names)
+        return any(
+            rows.schema.field(field.name).type != field.type
+            or (not field.nullable and rows.column(field.name).null_count)
+            for field in fields
+        )
+
+    def _conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
         if self._operation == pb.WriteRequest.OPERATION_DELETE:
-            return self._table.conform_keys(batch)
-        return self._table.conform(batch)
+            return self._table.conform_keys(batch, first_row=first_row)
+        return self._table.conform(batch, first_row=first_row)
 
     async def _send(self, batch: pa.RecordBatch) -> None:
         sink = pa.BufferOutputStream()

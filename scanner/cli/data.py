@@ -17,7 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names
 from scanner.cli.files import NULL_VALUES_DEFAULT, RowFile, open_file
 from scanner.client import BUCKETS_DEFAULT
-from scanner.errors import KeyInvalid, ScannerError, TableNotFound
+from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, TableNotFound
+from scanner.keys import key_cells
+from scanner.literals import Temporal, decimal_literal
 
 if TYPE_CHECKING:
     from scanner.sync import Client, Table
@@ -193,10 +195,29 @@ def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch
         if len(row) != len(table.primary_key):
             wanted = ",".join(table.primary_key)
             raise KeyInvalid(f"key {','.join(row)!r} does not have the form {wanted}")
-    columns = []
-    for field, values in zip(table.key_schema, zip(*rows, strict=True), strict=True):
-        try:
-            columns.append(pa.array(values, pa.string()).cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise KeyInvalid(f"a value of key column {field.name!r} is no {field.type}: {error}") from error
+    columns = [
+        key_cells([_key_value(text, field) for text in texts], field)
+        for field, texts in zip(table.key_schema, zip(*rows, strict=True), strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, names=list(table.primary_key))
+
+
+def _key_value(text: str, field: pa.Field) -> object:
+    """What a word on the command line says in a key column, exactly: `key_cells` rounds nothing."""
+    types, kind = pa.types, field.type
+    try:
+        if types.is_boolean(kind):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        if "_" in text and (types.is_integer(kind) or types.is_floating(kind)):
+            raise ValueError  # Python would read 1_000.
+        if types.is_integer(kind):
+            return int(text)
+        if types.is_floating(kind):
+            return float(text)
+        if types.is_decimal(kind):
+            return decimal_literal(text)
+        if types.is_date(kind) or types.is_timestamp(kind):
+            return Temporal(text)
+    except (ValueError, KeyError, ArgumentInvalid) as error:
+        raise KeyInvalid(f"{text!r} is no {kind}, which key column {field.name!r} is") from error
+    return text.encode() if types.is_binary(kind) else text

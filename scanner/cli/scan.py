@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import click
-import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.output import FORMATS, format_of, open_rows, replaced_when_complete
-from scanner.expressions import Condition, col, column_not_found
 from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
 
@@ -25,15 +23,10 @@ if TYPE_CHECKING:
     from scanner.cli.output import RowWriter
     from scanner.statistics import ScanStatistics
     from scanner.sync import Batches, Scan
-    from scanner.table import TableDescription
 
 TABLE_ROWS_DEFAULT: Final = 50
 """Rows of format table without --limit: as many as a person looks at."""
-_CONDITION: Final = re.compile(
-    r"\s*(?P<column>.+?)\s*(?P<operator>==|!=|<=|>=|=|<|>)\s*(?P<value>.*?)\s*", re.DOTALL
-)
 _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
-_NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\s+)?null\s*", re.IGNORECASE)
 
 
 @click.command(
@@ -63,7 +56,8 @@ _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\
     "-w",
     multiple=True,
     metavar="CONDITION",
-    help='Only rows like this: "origin = JFK", "dep_delay > 60", "tailnum is null". All of several.',
+    help="Only rows of which this is true, as in SQL: \"origin = 'JFK' and (dep_delay > 60 or tailnum is null)\"."
+    " All of several.",
 )
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
@@ -119,8 +113,7 @@ def scan(
     if form == "parquet" and output is None and is_terminal(sys.stdout):
         fail("Parquet is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
-        opened = client.table(table)
-        planned = opened.new_scan().with_mode(mode).with_credit(credit).with_retries(retries)
+        planned = client.table(table).new_scan().with_mode(mode).with_credit(credit).with_retries(retries)
         if lease is not None:
             planned = planned.with_lease(lease)
         elif snapshot:
@@ -129,7 +122,7 @@ def scan(
             planned = planned.as_of(parse_as_of(as_of))
         if columns:
             planned = planned.select(*names(columns))
-        planned = planned.where(*(parse_condition(text, opened.description) for text in where))
+        planned = planned.where(*where)
         shortened = form == "table" and limit is None
         if shortened:
             limit = TABLE_ROWS_DEFAULT + 1
@@ -167,56 +160,6 @@ def parse_as_of(texts: tuple[str, ...]) -> int | dict[int, int]:
             fail(f"--as-of says twice what bucket {bucket} is read as of")
         offsets[bucket] = int(match["offset"])
     return offsets
-
-
-def parse_condition(text: str, table: TableDescription) -> Condition:
-    """Read a condition as written on the command line: `COLUMN OPERATOR VALUE` or `COLUMN is [not] null`.
-
-    The value is read as the column's type; quotes around it are dropped.
-
-    Raises:
-        Failure: It is no condition, or the value does not fit the column.
-        ColumnNotFound: The table has no such column.
-    """
-    match = _NULL_CONDITION.fullmatch(text) or _CONDITION.fullmatch(text)
-    if match is None:
-        fail(f'cannot read the condition {text!r}; write for example "price > 5" or "name is null"')
-    found = match.groupdict()
-    name = found["column"]
-    if name not in table.column_names:
-        raise column_not_found(table.name, name, table.column_names)
-    column = col(name)
-    if "value" not in found:
-        return column.is_not_null() if found["negated"] else column.is_null()
-    value = _value(found["value"], table.schema.field(name))
-    match found["operator"]:
-        case "=" | "==":
-            return column == value
-        case "!=":
-            return column != value
-        case "<":
-            return column < value
-        case "<=":
-            return column <= value
-        case ">":
-            return column > value
-        case _:
-            return column >= value
-
-
-def _value(text: str, field: pa.Field) -> object:
-    if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
-        text = text[1:-1]
-    if pa.types.is_binary(field.type):
-        return text.encode()
-    if not (
-        pa.types.is_boolean(field.type) or pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
-    ):
-        return text  # Dates, timestamps and decimals travel as text and are read by the server.
-    try:
-        return pa.scalar(text).cast(field.type).as_py()
-    except pa.ArrowInvalid:
-        fail(f"{text!r} is no {field.type}, which column {field.name} is")
 
 
 @contextmanager

@@ -312,9 +312,10 @@ async def test_delete_by_key(tmp_path: Path) -> None:
         await table.delete(pa.table({"k": [2, 3]}))
         assert (await table.delete([(77,)])).ranges == ()
         assert sorted((await table.new_scan().to_arrow())["k"].to_pylist()) == [4, 5, 6, 7, 8, 9]
-        for keys in ([(1, 2)], ["ab"], [("one",)], [{"x": 1}], [(None,)]):
+        for keys in ([(1, 2)], ["ab"], [("one",)], [{"x": 1}], [(None,)], [(4.5,)], [(True,)]):
             with pytest.raises(scanner.KeyInvalid):
                 await table.delete(keys)
+        assert (await table.new_scan().to_arrow()).num_rows == 6
 
 
 async def test_bad_rows_are_refused_before_anything_is_sent(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 import struct
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -122,6 +123,67 @@ def test_every_float_has_its_place() -> None:
 def test_keys_never_change(data_type: pa.DataType, value: object, expected: str) -> None:
     """Stored keys of earlier versions stay readable: these bytes are fixed."""
     assert codec_of(data_type).encode([value]).hex() == expected
+
+
+ZONE = datetime.timezone(datetime.timedelta(hours=2))
+NOON = datetime.datetime(2013, 7, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value"),
+    [
+        (pa.int64(), 1.0),
+        (pa.int64(), 1.5),
+        (pa.int64(), True),
+        (pa.int64(), "1"),
+        (pa.int64(), decimal.Decimal(1)),
+        (pa.int8(), 128),
+        (pa.int64(), 1 << 63),
+        (pa.float32(), 0.1),
+        (pa.float32(), 1e300),
+        (pa.float32(), 16777217),
+        (pa.float64(), (1 << 53) + 1),
+        (pa.float64(), decimal.Decimal("0.1")),
+        (pa.decimal128(7, 2), decimal.Decimal("1.005")),
+        (pa.decimal128(7, 2), 1.25),
+        (pa.decimal128(7, 2), 100_000),
+        (pa.date32(), NOON),
+        (pa.date32(), "2013-07-01"),
+        (pa.timestamp("us"), NOON.date()),
+        (pa.timestamp("us"), NOON.replace(tzinfo=ZONE)),
+        (pa.timestamp("us", "UTC"), NOON),
+        (pa.timestamp("s"), NOON.replace(microsecond=1)),
+        (pa.timestamp("us"), 5),
+        (pa.string(), b"a"),
+        (pa.binary(), "a"),
+        (pa.bool_(), 1),
+        (pa.string(), None),
+    ],
+    ids=str,
+)
+def test_a_key_is_never_another_one(data_type: pa.DataType, value: object) -> None:
+    """A Python value that is not exactly one of the column's is refused, not rounded, cut, parsed or taken for UTC."""
+    with pytest.raises(KeyInvalid, match="'k0'"):
+        codec_of(data_type).encode([value])
+
+
+@pytest.mark.parametrize(
+    ("data_type", "value", "same"),
+    [
+        (pa.float32(), 16777216, 16777216.0),
+        (pa.float32(), np.float32(0.1), float(np.float32(0.1))),
+        (pa.float64(), -0.0, 0.0),
+        (pa.decimal128(7, 2), 3, decimal.Decimal("3.00")),
+        (pa.decimal128(7, 2), decimal.Decimal("1.500"), decimal.Decimal("1.5")),
+        (pa.int8(), np.int64(5), 5),
+        (pa.timestamp("us", "UTC"), NOON.replace(tzinfo=ZONE), NOON.replace(hour=10, tzinfo=datetime.UTC)),
+        (pa.timestamp("ns"), np.datetime64("2013-07-01T12:00:00.000000000"), NOON),
+    ],
+    ids=str,
+)
+def test_a_key_is_found_by_equal_values(data_type: pa.DataType, value: object, same: object) -> None:
+    """Values that are equal are one key, whatever they are written as."""
+    assert codec_of(data_type).encode([value]) == codec_of(data_type).encode([same])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.errors import ArgumentInvalid, BucketNotFound, ColumnNotFound, KeyInvalid, SchemaMismatch
-from scanner.expressions import Condition, col
+from scanner.expressions import Condition, col, parse_where
 from scanner.filters import Operator, Predicate
 from scanner.keys import KeyCodec, prefix_end
 from scanner.scan import ScanBuilder, ScanMode, ScanPlan, ScanSource
@@ -100,21 +100,54 @@ def test_conditions_are_all_joined(scan: Builder) -> None:
     )
 
 
+def test_alternatives_and_opposites(scan: Builder) -> None:
+    """`|` and `~` make trees, flat where they can be; `between` and `startswith` are comparisons like the others."""
+    low, high, name = col("flight") < 1, col("flight") > 9, col("carrier").startswith("U")
+    (either,) = (low | high | name).predicates
+    assert either.operator is Operator.OR
+    assert either.operands == low.predicates + high.predicates + name.predicates
+    (opposite,) = (~(low & name)).predicates
+    assert opposite.operator is Operator.NOT
+    assert opposite.operands[0].operator is Operator.AND
+    assert (~~low) == low
+    assert col("flight").between(1, 9).predicates == ((col("flight") >= 1) & (col("flight") <= 9)).predicates
+    assert scan.where(low | name).where(~high).plan.predicates == (low | name).predicates + (~high).predicates
+
+
+def test_conditions_are_bounded_in_depth(scan: Builder) -> None:
+    """A tree that is deeper than a server reads is refused where it is made."""
+    condition = col("flight") > 1
+    with pytest.raises(ArgumentInvalid, match="32 levels"):
+        for _ in range(20):
+            condition = ~(condition & (col("delay") > 1))
+
+
+def test_text_says_the_same_as_columns(scan: Builder) -> None:
+    """`where` takes text, whose columns must exist like all others."""
+    text = "flight > 1 and (delay between 1 and 5 or carrier like 'U%') and not (carrier in ('AA', 'B6'))"
+    said = (
+        (col("flight") > 1)
+        & (col("delay").between(1, 5) | col("carrier").startswith("U"))
+        & ~col("carrier").isin(["AA", "B6"])
+    )
+    assert scan.where(text).plan == scan.where(said).plan == scan.where(parse_where(text)).plan
+    with pytest.raises(ColumnNotFound, match=r"'delya'.*did you mean 'delay'"):
+        scan.where("flight > 1 or not (delya > 1)")
+
+
 def test_what_conditions_cannot_say_is_refused_with_a_way_out(scan: Builder) -> None:
-    """Or, not, `and` and comparing columns are refused where they are written, never silently dropped."""
+    """`and` and comparing columns are refused where they are written, never silently dropped."""
     left, right = col("flight") > 1, col("delay") > 1
-    with pytest.raises(ArgumentInvalid, match="isin"):
-        left | right
-    with pytest.raises(ArgumentInvalid, match="opposite"):
-        ~left  # noqa: B018
     with pytest.raises(ArgumentInvalid, match="&"):
         scan.where(left and right)
     with pytest.raises(ArgumentInvalid, match="another column"):
         col("flight") == col("delay")  # noqa: B015
     with pytest.raises(ArgumentInvalid, match="list"):
         col("carrier").isin("UA")
-    with pytest.raises(ArgumentInvalid, match="col"):
-        scan.where("flight > 1")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentInvalid, match="starts with str"):
+        col("carrier").startswith(1)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentInvalid, match="or text"):
+        scan.where(1)  # type: ignore[arg-type]
 
 
 def test_value_that_does_not_fit_its_column_is_refused(scan: Builder) -> None:

@@ -154,6 +154,57 @@ def opening(**changes: object) -> bytes:
 DEMAND = pb.ScanRequest(demand=pb.Demand(bytes_limit=1)).SerializeToString()
 
 
+AND, OR, NOT = pb.Predicate.OPERATOR_AND, pb.Predicate.OPERATOR_OR, pb.Predicate.OPERATOR_NOT
+IS_NULL = pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_IS_NULL)
+
+
+def filtering(*predicates: pb.Predicate) -> bytes:
+    """A scan with a filter."""
+    return opening(query=pb.ScanQuery(table="items", filter=predicates))
+
+
+def either(operands: list[pb.Predicate]) -> pb.Predicate:
+    """One of several predicates."""
+    return pb.Predicate(operator=OR, operands=operands)
+
+
+def one_of(count: int) -> pb.Predicate:
+    """A comparison with so many literals."""
+    literals = [pb.Literal(integer=number) for number in range(count)]
+    return pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_IN, literals=literals)
+
+
+def less(than: pb.Literal) -> pb.Predicate:
+    """A comparison with a literal."""
+    return pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_LESS, literals=[than])
+
+
+def nested(levels: int) -> pb.Predicate:
+    """The opposite of the opposite, so many times."""
+    predicate = IS_NULL
+    for _ in range(levels):
+        predicate = pb.Predicate(operator=NOT, operands=[predicate])
+    return predicate
+
+
+def opening_with_depth(levels: int) -> bytes:
+    """A filter that is nested deeper than protobuf itself writes."""
+    octets = IS_NULL.SerializeToString()
+    for _ in range(levels):
+        octets = b"\x10" + bytes([NOT]) + b"\x22" + _length(octets) + octets
+    query = b"\x0a\x05items\x22" + _length(octets) + octets
+    scan_open = b"\x1a" + _length(query) + query
+    return b"\x0a" + _length(scan_open) + scan_open
+
+
+def _length(octets: bytes) -> bytes:
+    count, found = len(octets), bytearray()
+    while count > 127:
+        found.append(count & 127 | 128)
+        count >>= 7
+    return bytes([*found, count])
+
+
 @pytest.mark.parametrize(
     ("messages", "kind", "says"),
     [
@@ -185,6 +236,52 @@ DEMAND = pb.ScanRequest(demand=pb.Demand(bytes_limit=1)).SerializeToString()
             [opening(query=pb.ScanQuery(table="items", filter=[pb.Predicate(column="id")] * 65))],
             ArgumentInvalid,
             "65",
+        ),
+        ([filtering(nested(32))], ArgumentInvalid, "32 levels"),
+        ([opening_with_depth(3000)], ArgumentInvalid, "not a ScanRequest"),
+        ([filtering(either([pb.Predicate(column="id")] * 64))], ArgumentInvalid, "65 predicates"),
+        ([filtering(either([one_of(5000), one_of(5001)]))], ArgumentInvalid, "10001 literals"),
+        (
+            [filtering(pb.Predicate(operator=AND, operands=[IS_NULL]))],
+            ArgumentInvalid,
+            "two operands or more",
+        ),
+        (
+            [filtering(pb.Predicate(operator=NOT, column="id", operands=[IS_NULL]))],
+            ArgumentInvalid,
+            "operands only",
+        ),
+        ([filtering(pb.Predicate(operator=NOT, operands=[IS_NULL] * 2))], ArgumentInvalid, "one operand"),
+        (
+            [
+                filtering(
+                    pb.Predicate(operator=pb.Predicate.OPERATOR_IS_NULL, column="id", operands=[IS_NULL])
+                )
+            ],
+            ArgumentInvalid,
+            "no operands",
+        ),
+        (
+            [filtering(pb.Predicate(operator=NOT, operands=[pb.Predicate(column="id", operator=99)]))],  # type: ignore[arg-type]
+            ArgumentInvalid,
+            "operator 99",
+        ),
+        ([filtering(less(pb.Literal(decimal="1e999999999")))], ArgumentInvalid, "four digits of exponent"),
+        ([filtering(less(pb.Literal(temporal="soon")))], ArgumentInvalid, "no date or timestamp"),
+        ([filtering(less(pb.Literal(text="5")))], ArgumentInvalid, "it is a number"),
+        (
+            [filtering(either([IS_NULL, pb.Predicate(column="ids", operator=pb.Predicate.OPERATOR_EQUAL)]))],
+            ArgumentInvalid,
+            "one literal",
+        ),
+        (
+            [
+                filtering(
+                    either([IS_NULL, pb.Predicate(column="ids", operator=pb.Predicate.OPERATOR_IS_NULL)])
+                )
+            ],
+            ColumnNotFound,
+            "'ids'",
         ),
         ([opening(resume_token=b"token")], ResumeTokenInvalid, "token"),
         ([opening(stream_id=bytes(65))], ArgumentInvalid, "stream id"),

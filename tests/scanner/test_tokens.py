@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.query import ScanQuery, query_from_proto
 from scanner.token_keys import TokenKeys
 from scanner.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, Tokens, TokenState, fingerprint
+from tests.support.predicates import PREDICATES
 
 GOLDEN = Path(__file__).parent / "golden" / "tokens.json"
 SECRETS = [bytes([index]) * 32 for index in range(3)]
@@ -35,26 +37,12 @@ def unsigned(bits: int) -> st.SearchStrategy[int]:
     return st.integers(0, 2**bits - 1)
 
 
-LITERALS = st.one_of(
-    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text(), st.binary()
-)
-
-
-@st.composite
-def predicates(draw: st.DrawFn) -> Predicate:
-    column, operator = draw(st.text(max_size=5)), draw(st.sampled_from(Operator))
-    if operator in (Operator.IS_NULL, Operator.IS_NOT_NULL):
-        return Predicate(column, operator)
-    count_max = 4 if operator is Operator.IN else 1
-    return Predicate(column, operator, tuple(draw(st.lists(LITERALS, min_size=1, max_size=count_max))))
-
-
 QUERIES = st.builds(
     ScanQuery,
     table=st.text(min_size=1, max_size=5),
     bucket=unsigned(32),
     columns=st.lists(st.text(max_size=5), max_size=3).map(tuple),
-    predicates=st.lists(predicates(), max_size=3).map(tuple),
+    predicates=st.lists(PREDICATES, max_size=3).map(tuple),
     row_limit=st.none() | unsigned(64),
     range=st.builds(KeyRange, st.binary(max_size=9), st.binary(max_size=9)),
 )
@@ -181,6 +169,16 @@ def test_every_octet_counts() -> None:
         ),
         (
             {"predicates": (Predicate("a", Operator.IN, (1, b"x")), QUERY.predicates[1])},
+            "another query",
+        ),
+        (
+            {"predicates": (Predicate("a", Operator.IN, (Decimal(1), "x")), QUERY.predicates[1])},
+            "another query",
+        ),
+        ({"predicates": (Predicate("", Operator.AND, (), QUERY.predicates),)}, "another query"),
+        ({"predicates": (Predicate("", Operator.OR, (), QUERY.predicates),)}, "another query"),
+        (
+            {"predicates": (QUERY.predicates[0], Predicate("", Operator.NOT, (), QUERY.predicates[1:]))},
             "another query",
         ),
         ({"row_limit": None}, "another query"),

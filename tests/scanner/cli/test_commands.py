@@ -116,6 +116,29 @@ def test_scan_where(command: Weir, items: str) -> None:
     )
 
 
+def test_scan_where_means_all_that_is_typed(command: Weir, items: str) -> None:
+    """Alternatives, lists, prefixes and opposites are answered; what is not understood is refused, never half taken."""
+    for text, rows in [
+        ("name = 'name 7' or id = 2", 2),
+        ("id in (1, 2, 3, 999)", 3),
+        ("id not in (1, 2, 3)", 198),
+        ("name like 'name 1%' and id between 10 and 19", 10),
+        ("not (name = 'name 7')", 199),
+        ("price < 1e300 and (id >= 100 or id < 1000000000000)", 200),
+        ("id = 2.5", 0),
+    ]:
+        assert command("scan", items, "-w", text, "--format", "none")[1] == f"{rows} rows\n", text
+    for mistake, text in [
+        ("quote it: 'boat'", "name = boat or id = 2"),
+        ("use is null", "name = null"),
+        ("did not understand 'boat' behind 'name = rowing'", "name = rowing boat"),
+        ("one % behind it", "name like '%7'"),
+        ("does not fit column 'id' of type int64: it is a number", "id = '7'"),
+        ("does not fit column 'name' of type string: it is text", "name = 7"),
+    ]:
+        assert mistake in one_line(command("scan", items, "-w", text))
+
+
 @pytest.mark.parametrize("mode", ["push", "asof"])
 def test_scan_as_of(command: Weir, items: str, mode: str) -> None:
     """A table is shown as it was in front of an offset of its log, one for all buckets or one for each."""
@@ -135,6 +158,8 @@ def test_delete_by_key(command: Weir, items: str) -> None:
     assert command("scan", items, "--format", "none")[1] == "199 rows\n"
     assert "int64" in one_line(command("delete", items, "one"))
     assert "form id" in one_line(command("delete", items, "1,2"))
+    for other in ("5.0", "0x5", "5_0"):
+        assert "int64" in one_line(command("delete", items, other))
 
 
 def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> None:
@@ -186,7 +211,8 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "did you mean 'price'" in one_line(command("scan", items, "-c", "prise"))
     assert "'push', 'session'" in one_line(command("scan", items, "--mode", "pull"), code=2)
     assert "'table', 'json', 'parquet', 'none'" in one_line(command("scan", items, "--format", "xml"), code=2)
-    assert "double" in one_line(command("scan", items, "-w", "price > much"))
+    assert "did you mean 'price'" in one_line(command("scan", items, "-w", "id = 1 or prise > 1"))
+    assert "quote it: 'much'" in one_line(command("scan", items, "-w", "price > much"))
     assert "cannot read the condition" in one_line(command("scan", items, "-w", "price"))
     for mistake, words in [
         ("BUCKET:OFFSET for each", ["yesterday"]),

@@ -80,7 +80,7 @@ class KeyRange(_message.Message):
     def __init__(self, start: _Optional[bytes] = ..., end: _Optional[bytes] = ...) -> None: ...
 
 class Predicate(_message.Message):
-    __slots__ = ("column", "operator", "literals")
+    __slots__ = ("column", "operator", "literals", "operands")
     class Operator(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPERATOR_UNSPECIFIED: _ClassVar[Predicate.Operator]
@@ -93,6 +93,10 @@ class Predicate(_message.Message):
         OPERATOR_IN: _ClassVar[Predicate.Operator]
         OPERATOR_IS_NULL: _ClassVar[Predicate.Operator]
         OPERATOR_IS_NOT_NULL: _ClassVar[Predicate.Operator]
+        OPERATOR_STARTS_WITH: _ClassVar[Predicate.Operator]
+        OPERATOR_AND: _ClassVar[Predicate.Operator]
+        OPERATOR_OR: _ClassVar[Predicate.Operator]
+        OPERATOR_NOT: _ClassVar[Predicate.Operator]
     OPERATOR_UNSPECIFIED: Predicate.Operator
     OPERATOR_EQUAL: Predicate.Operator
     OPERATOR_NOT_EQUAL: Predicate.Operator
@@ -103,27 +107,37 @@ class Predicate(_message.Message):
     OPERATOR_IN: Predicate.Operator
     OPERATOR_IS_NULL: Predicate.Operator
     OPERATOR_IS_NOT_NULL: Predicate.Operator
+    OPERATOR_STARTS_WITH: Predicate.Operator
+    OPERATOR_AND: Predicate.Operator
+    OPERATOR_OR: Predicate.Operator
+    OPERATOR_NOT: Predicate.Operator
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     OPERATOR_FIELD_NUMBER: _ClassVar[int]
     LITERALS_FIELD_NUMBER: _ClassVar[int]
+    OPERANDS_FIELD_NUMBER: _ClassVar[int]
     column: str
     operator: Predicate.Operator
     literals: _containers.RepeatedCompositeFieldContainer[Literal]
-    def __init__(self, column: _Optional[str] = ..., operator: _Optional[_Union[Predicate.Operator, str]] = ..., literals: _Optional[_Iterable[_Union[Literal, _Mapping]]] = ...) -> None: ...
+    operands: _containers.RepeatedCompositeFieldContainer[Predicate]
+    def __init__(self, column: _Optional[str] = ..., operator: _Optional[_Union[Predicate.Operator, str]] = ..., literals: _Optional[_Iterable[_Union[Literal, _Mapping]]] = ..., operands: _Optional[_Iterable[_Union[Predicate, _Mapping]]] = ...) -> None: ...
 
 class Literal(_message.Message):
-    __slots__ = ("boolean", "integer", "number", "text", "binary")
+    __slots__ = ("boolean", "integer", "number", "text", "binary", "decimal", "temporal")
     BOOLEAN_FIELD_NUMBER: _ClassVar[int]
     INTEGER_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     BINARY_FIELD_NUMBER: _ClassVar[int]
+    DECIMAL_FIELD_NUMBER: _ClassVar[int]
+    TEMPORAL_FIELD_NUMBER: _ClassVar[int]
     boolean: bool
     integer: int
     number: float
     text: str
     binary: bytes
-    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ...) -> None: ...
+    decimal: str
+    temporal: str
+    def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., decimal: _Optional[str] = ..., temporal: _Optional[str] = ...) -> None: ...
 
 class ScanOpen(_message.Message):
     __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id", "as_of_history", "log_start", "stop_offset", "stop_at_end", "group", "group_epoch")

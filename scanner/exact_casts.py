@@ -1,0 +1,125 @@
+"""Casts that change no value: between the types of one kind, checked on the values.
+
+A kind is what values are, whatever they are kept in: a bool, a whole number, a float, a decimal, a date, a timestamp
+with or without a time zone, a string, octets. A value of one kind is none of another, however much it looks like one:
+"1" is no number, 1.0 no integer, and a timestamp without a zone no instant. Inside a kind a cast is right if casting
+back gives the same, row by row. That is looked at, and not left to Arrow's safe casts, which let floats through that
+overflow or are rounded.
+
+This module knows no tables.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.errors import SchemaMismatch
+
+_KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
+    "bool": pa.types.is_boolean,
+    "integer": pa.types.is_integer,
+    "float": pa.types.is_floating,
+    "decimal": pa.types.is_decimal,
+    "date": pa.types.is_date,
+    "timestamp with a time zone": lambda kind: bool(pa.types.is_timestamp(kind) and kind.tz is not None),
+    "timestamp without a time zone": lambda kind: bool(pa.types.is_timestamp(kind) and kind.tz is None),
+    "string": lambda kind: bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    ),
+    "binary": lambda kind: bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_binary_view(kind)
+        or (pa.types.is_fixed_size_binary(kind) and not pa.types.is_decimal(kind))
+    ),
+}
+_OCTETS: Final = ("string", "binary")
+"""Kinds whose casts copy octets, and cannot change any."""
+_VALUE_CHARACTERS_MAX: Final = 80
+
+
+def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Array:
+    """Cast a column to the type of a table's column, if no value changes by it.
+
+    A column of type null is one of nulls, of any type. A dictionary is its values.
+
+    Args:
+        column: Fully validated.
+        field: Of the table.
+        first_row: The number that the error gives to the column's first row.
+
+    Returns:
+        The same values: NaN stays NaN, and -0.0 keeps its sign.
+
+    Raises:
+        SchemaMismatch: The types are of different kinds, or a value is none of the table's type; the message names the
+            column, both types, and the first value that is none, with its row.
+    """
+    if column.type == field.type:
+        return column
+    if pa.types.is_null(column.type):
+        return pa.nulls(len(column), field.type)
+    given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    kind, wanted = _kind_of(given), _kind_of(field.type)
+    if kind is None or kind != wanted:
+        raise SchemaMismatch(
+            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: a {kind or given} is no"
+            f" {wanted}; cast it to {field.type} before you write it"
+        )
+    try:
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(given)
+        cast = _cast(column, field.type, kind)
+    except pa.ArrowNotImplementedError as error:  # Decimals of negative scale, for one.
+        raise SchemaMismatch(
+            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: {error}; cast it to"
+            f" {field.type} before you write it"
+        ) from error
+    if cast is not None:
+        return cast
+    row = _first_inexact(column, field.type, kind)
+    raise SchemaMismatch(
+        f"column {field.name!r} is {given} and cannot be stored as {field.type}: row {first_row + row} holds"
+        f" {_shown(column[row])}, which is no {field.type}; nothing is rounded, so write what fits, or another column"
+    )
+
+
+def _kind_of(data_type: pa.DataType) -> str | None:
+    return next((kind for kind, matches in _KINDS.items() if matches(data_type)), None)
+
+
+def _cast(column: pa.Array, data_type: pa.DataType, kind: str) -> pa.Array | None:
+    """The column as the type; None: a value changes by it."""
+    try:
+        cast = column.cast(data_type)
+        if kind in _OCTETS:
+            return cast
+        # Every float is a float64, and Arrow does not compare the shortest ones.
+        compared_as = pa.float64() if kind == "float" else column.type
+        back, column = cast.cast(compared_as), column.cast(compared_as)
+    except pa.ArrowInvalid:
+        return None
+    same = pc.equal(back, column)
+    if kind == "float":
+        same = pc.or_(same, pc.and_(pc.is_nan(back), pc.is_nan(column)))
+    return cast if pc.all(same, min_count=0).as_py() else None
+
+
+def _first_inexact(column: pa.Array, data_type: pa.DataType, kind: str) -> int:
+    """The first row whose value changes, of a column that has one."""
+    return bisect.bisect_left(
+        range(len(column)), True, key=lambda row: _cast(column.slice(0, row + 1), data_type, kind) is None
+    )
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        shown = str(value.as_py())
+    except (ValueError, OverflowError):  # Python has no such date or time.
+        shown = str(value.cast(pa.int64()).as_py())
+    return shown if len(shown) <= _VALUE_CHARACTERS_MAX else f"{shown[:_VALUE_CHARACTERS_MAX]}..."
