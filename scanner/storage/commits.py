@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from scanner.errors import ArgumentInvalid
@@ -89,11 +90,11 @@ class Planner:
         return changes
 
     def outcome(self) -> Iterator[tuple[bytes, bytes | None]]:
-        """The keys that have another row than before, and that row; None: none any more."""
-        before = self._before
+        """The keys that have another row than before, ascending, and that row; None: none any more."""
+        before, ordered = self._before, sorted(self._now.items(), key=itemgetter(0))
         if not any(before.values()):
-            return ((key, row) for key, row in self._now.items() if row is not None)
-        return ((key, row) for key, row in self._now.items() if row != before[key])
+            return ((key, row) for key, row in ordered if row is not None)
+        return ((key, row) for key, row in ordered if row != before[key])
 
     def _current(self, key: bytes) -> bytes | None:
         return self._now[key] if key in self._now else self._before[key]
@@ -107,7 +108,8 @@ class Planner:
     def _fetch(self, group: Sequence[Mutation]) -> None:
         """Read the before-images of a group that are not known yet, unless they are more than an entry may hold."""
         before = self._before
-        wanted = list(dict.fromkeys([key for key, _ in group if key not in before]))
+        # In key order: neighbours share the blocks and the branches of the memtable that they are looked up in.
+        wanted = sorted({key for key, _ in group if key not in before})
         size, at = 0, 0
         while at < len(wanted):
             part = wanted[at : at + self._slice_keys]
