@@ -41,8 +41,8 @@ class Right(enum.Enum):
     """To write and delete rows of a table."""
     DESCRIBE = "see"
     """To know that a table is there, its columns and its offsets: who may read, write or manage it."""
-    MANAGE = "create or drop"
-    """To create and drop tables: admins, and who may write every table."""
+    MANAGE = "create, change or drop"
+    """To create and drop tables and to add columns: admins, and who may write every table."""
     ADMIN = "administer"
     """To look after the server as a whole."""
 

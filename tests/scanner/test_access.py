@@ -163,16 +163,21 @@ async def test_tables_are_listed_as_far_as_they_may_be_seen(principal: str, tabl
 
 @pytest.mark.parametrize("principal", PRINCIPALS)
 async def test_who_creates_and_drops(principal: str) -> None:
-    """Tables are created and dropped by admins, and by who may write all of them."""
+    """Tables are created, changed and dropped by admins, and by who may write all of them."""
     async with serving() as server, connected(server, principal) as client:
         if principal in {"admin", "all_writer"}:
-            await client.create_table("fresh", SCHEMA, ["k"])
+            table = await client.create_table("fresh", SCHEMA, ["k"])
+            await table.add_column(pa.field("more", pa.int8()))
             await client.drop_table("fresh")
         else:
-            with pytest.raises(PermissionDenied, match="may not create or drop table 'fresh'"):
+            with pytest.raises(PermissionDenied, match="may not create, change or drop table 'fresh'"):
                 await client.create_table("fresh", SCHEMA, ["k"])
-            with pytest.raises(PermissionDenied, match="may not create or drop"):
+            with pytest.raises(PermissionDenied, match="may not create, change or drop"):
                 await client.drop_table("orders")
+        if principal in {"reader", "writer", "other"}:
+            table = await client.table("orders")
+            with pytest.raises(PermissionDenied, match="may not create, change or drop table 'orders'"):
+                await table.add_column(pa.field("more", pa.int8()))
 
 
 async def test_refusals_tell_nothing_of_other_tables() -> None:
