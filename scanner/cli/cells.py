@@ -24,13 +24,20 @@ FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _BINARY_PREFIX: Final = "\\x"
 _INTEGER: Final = r"^-?[0-9]+$"
 _INFINITE: Final = r"(?i)inf"
-_DIGITS_OF_YEAR: Final = re.compile(r"[-+]?[0-9]{4,}-")
-_OFFSET: Final = re.compile(r"(Z|[-+][0-9]{2}(?::?[0-9]{2})?)$")
-_EXACT_YEARS: Final = {
-    unit: (-62135596800 * 10**digits, 253402300800 * 10**digits) for unit, digits in FRACTION_DIGITS.items()
+_LOWEST: Final = -(2**63)
+_DAY_S: Final = 86_400
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_STAMP_LENGTH: Final = len("1970-01-01T02:00:00+02:00")
+_CALENDAR: Final = {
+    unit: (
+        max(-62135596800 * 10**digits, _LOWEST) + _DAY_S * 10**digits,
+        min(253402300799 * 10**digits, -_LOWEST - 1) - _DAY_S * 10**digits,
+    )
+    for unit, digits in FRACTION_DIGITS.items()
 }
-"""Years 1 to 9999, which everybody's calendar has, in each unit since 1970; end exclusive."""
-_EXACT_DAYS: Final = (-719162, 2932897)
+"""Times since 1970 that have a date in any zone, in Python's calendar, years 1 to 9999, and as an int64; inclusive."""
+_SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
+"""As NumPy writes the years -1 to -999."""
 _TYPE: Final = re.compile(r"(?P<name>[a-z][a-z0-9]*)\s*(?:[\[(](?P<arguments>[^\])]*)[\])])?")
 _TYPES: Final = {
     "bool": pa.bool_(),
@@ -140,41 +147,39 @@ def to_text(column: pa.Array) -> pa.Array:
 def times_to_text(column: pa.Array) -> pa.Array:
     """Write dates and timestamps as ISO 8601: `2013-01-01`, `2013-01-01T05:00:00.000000`, `...Z`, `...+02:00`.
 
-    A time of a zone that has no date in Python's calendar, years 1 to 9999, is written in UTC.
+    A time of a zone is written in UTC where it has no date in Python's calendar, years 1 to 9999.
     """
     kind = column.type
-    low, high = _EXACT_DAYS if pa.types.is_date(kind) else _EXACT_YEARS[kind.unit]
-    numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
-    inside = pc.and_(pc.greater_equal(numbers, low), pc.less(numbers, high))
     unit = "D" if pa.types.is_date(kind) else kind.unit
+    numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
     stamps = numbers.fill_null(0).to_numpy()
-    lowest = stamps == np.iinfo(np.int64).min
+    lowest = stamps == _LOWEST
     written = np.datetime_as_string((stamps + lowest).astype(f"datetime64[{unit}]")).tolist()
     for index in np.flatnonzero(lowest):  # NumPy takes it for no time at all; the time after it ends in 3.
         written[index] = written[index][:-1] + "2"
-    texts = pa.array(written, pa.string())
+    texts = pa.array(map(_with_whole_year, written), pa.string())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         texts = pc.binary_join_element_wise(texts, "Z", "")
         if kind.tz != "UTC":
-            texts = pc.if_else(inside.fill_null(False), _in_zone(numbers, kind, inside), texts)
+            texts = pc.coalesce(_in_zone(numbers, kind), texts)
     return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
-def _in_zone(numbers: pa.Array, kind: pa.DataType, inside: pa.Array) -> pa.Array:
-    """Times in their own zone, with its offset; whatever where they are not `inside`."""
+def _in_zone(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Times in their own zone, with its offset; null where ISO 8601 or the calendar has none."""
     zone, digits = _zone(kind.tz), FRACTION_DIGITS[kind.unit]
-    texts = []
-    for number, known in zip(numbers.to_pylist(), inside.to_pylist(), strict=True):
-        seconds, fraction = divmod(number if known else 0, 10**digits)
-        utc = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=seconds)
-        tail = f".{fraction:0{digits}}" if digits else ""
-        try:
-            local = utc.astimezone(zone)
-        except OverflowError:  # The first or the last day, beyond the calendar's end by the offset.
-            texts.append(utc.strftime("%Y-%m-%dT%H:%M:%S").zfill(19) + f"{tail}Z")
+    low, high = _CALENDAR[kind.unit]
+    texts: list[str | None] = []
+    for number in numbers.to_pylist():
+        if number is None or not low <= number <= high:
+            texts.append(None)
             continue
-        offset = local.isoformat()[19:]
-        texts.append(local.replace(tzinfo=None).isoformat() + tail + offset)
+        seconds, fraction = divmod(number, 10**digits)
+        local = (_EPOCH + datetime.timedelta(seconds=seconds)).astimezone(zone)
+        stamp = local.isoformat()
+        tail = f".{fraction:0{digits}}" if digits else ""
+        # Before there were zones, offsets had seconds.
+        texts.append(f"{stamp[:19]}{tail}{stamp[19:]}" if len(stamp) == _STAMP_LENGTH else None)
     return pa.array(texts, pa.string())
 
 
@@ -188,14 +193,13 @@ def _zone(name: str) -> datetime.tzinfo:
 
 def _times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
-        values = texts.cast(kind)
+        return texts.cast(kind)
     except pa.ArrowInvalid:
         return _far_times_from_text(texts, kind)
-    return values
 
 
 def _far_times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Read times of which some are of years that Arrow does not read; each by itself.
+    """Read times of which Arrow does not read some; each by itself.
 
     Raises:
         ArrowInvalid: One cannot be read, or does not fit the type.
@@ -206,31 +210,30 @@ def _far_times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if text is None:
             numbers.append(None)
             continue
-        year = _DIGITS_OF_YEAR.match(text)
-        if year is None or len(year[0]) == 5:
-            numbers.append(_number(pa.scalar(text).cast(kind)))
-            continue
-        numbers.append(_far_number(text, unit, zoned=unit != "D" and kind.tz is not None))
+        try:
+            numbers.append(int(pa.scalar(text).cast(kind).value))
+        except pa.ArrowInvalid:
+            numbers.append(_far_number(text, unit, zoned=unit != "D" and kind.tz is not None))
     return pa.array(numbers, pa.int32() if unit == "D" else pa.int64()).cast(kind)
 
 
 def _far_number(text: str, unit: str, *, zoned: bool) -> int:
-    """A time of a year of more than four digits, or before the year 0, in UTC."""
-    bare = text.removesuffix("Z").removeprefix("+")
-    offset = _OFFSET.search(bare[1:])
-    if (text != text.removesuffix("Z")) != zoned or (offset is not None and "T" in bare[: offset.start()]):
+    """A time that Arrow does not read: of a year beyond 9999 or before 0, or at the very ends of a unit. In UTC."""
+    bare = text.removesuffix("Z")
+    if (text != bare) != zoned:
         raise pa.ArrowInvalid(f"{text!r} is no time")
     try:
         stamp = np.array(bare, f"datetime64[{unit}]")[()]
     except ValueError as error:
         raise pa.ArrowInvalid(str(error)) from error
-    if str(stamp) != bare:  # It has wrapped around, or has digits that the unit does not.
+    if _with_whole_year(str(stamp)) != bare:  # It has wrapped around, or has digits that the unit does not.
         raise pa.ArrowInvalid(f"{text!r} is out of range")
     return int(stamp.astype(np.int64))
 
 
-def _number(value: pa.Scalar) -> int:
-    return int(value.value)
+def _with_whole_year(text: str) -> str:
+    match = _SHORT_YEAR.match(text)
+    return text if match is None else f"-{match[1]:0>4}-{text[match.end() :]}"
 
 
 def _binary_from_text(texts: pa.Array) -> pa.Array:

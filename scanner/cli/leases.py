@@ -11,7 +11,7 @@ import click
 
 from scanner.cli.admin import json_option
 from scanner.cli.app import OneLineGroup, Seconds, connected, endpoint_option, example, fail, note
-from scanner.cli.output import print_table
+from scanner.cli.display import print_table
 from scanner.cli.units import short_seconds
 from scanner.lease_client import LeaseState, LeaseTarget
 
