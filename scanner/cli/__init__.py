@@ -12,14 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from scanner.cli.app import Interrupted, interrupted_at_once, weir
+from scanner.cli.app import Interrupted, OutputClosed, interrupted_at_once, weir
 from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 
 __all__ = ["main", "weir"]
-
-_BROKEN_PIPE_EXIT_CODE = 141
-"""What a shell reports of a process that SIGPIPE ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,15 +63,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _forget_output()
         _complain("interrupted")
         return Interrupted.exit_code
+    except (OutputClosed, BrokenPipeError):
+        _forget_output()
+        return OutputClosed.exit_code
     except click.ClickException as error:
         _complain(error.format_message())
         return error.exit_code
     except ScannerError as error:
         _complain(str(error))
         return 1
-    except BrokenPipeError:
-        _forget_output()
-        return _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
         _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1

@@ -39,6 +39,15 @@ class Interrupted(click.ClickException):
         super().__init__("interrupted")
 
 
+class OutputClosed(click.ClickException):
+    """Nobody reads our output any more; exit code 141, as of a process that SIGPIPE ended, and not a word."""
+
+    exit_code = 141
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads the output")
+
+
 class CommandUnreadable(click.ClickException):
     """Arguments that make no sense; exit code 2."""
 
@@ -46,7 +55,7 @@ class CommandUnreadable(click.ClickException):
 
 
 class OneLineGroup(click.Group):
-    """A group whose errors are one line, and that takes Ctrl-C before click prints an empty line for it."""
+    """A group whose errors are one line, and that takes Ctrl-C and a closed pipe before click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
@@ -54,6 +63,8 @@ class OneLineGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except BrokenPipeError:
+            raise OutputClosed from None  # Before click makes exit code 1 of it.
         except click.UsageError as error:
             raise _with_hint(error) from error
 

@@ -62,7 +62,7 @@ def page(text: str, file: IO[str]) -> None:
     """Write text, through the user's pager if a terminal has fewer lines."""
     shown = is_terminal(file) and file.fileno() == sys.stdout.fileno() and is_terminal(sys.stdin)
     if shown and text.count("\n") >= shutil.get_terminal_size().lines:
-        click.echo_via_pager(text)
+        click.echo_via_pager(text.removesuffix("\n"))  # It adds one.
         return
     file.write(text)
     file.flush()
