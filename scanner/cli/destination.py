@@ -38,20 +38,32 @@ def written(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    with _told(path), _file(path, descriptor) as file:
+        yield file
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Name the file in errors of the system, which does not know it by that name."""
     try:
-        before = path.stat() if descriptor is None and path.exists() else None
-        regular = descriptor is None and (before is None or stat.S_ISREG(before.st_mode))
-        file = _beside(path, before) if regular else _opened(path, descriptor)
+        yield
+    except BrokenPipeError:
+        raise
     except OSError as error:
         folder = Path(os.path.realpath(path)).parent
-        reason = error.strerror if folder.is_dir() else f"there is no folder {folder}"
+        reason = error.strerror or str(error) if folder.is_dir() else f"there is no folder {folder}"
         fail(f"cannot write {path}: {reason}")
-    if regular:
-        with _replacing(file, path, before):
+
+
+@contextmanager
+def _file(path: Path, descriptor: int | None) -> Iterator[IO[bytes]]:
+    before = path.stat() if descriptor is None and path.exists() else None
+    if descriptor is None and (before is None or stat.S_ISREG(before.st_mode)):
+        with _beside(path, before) as file:
             yield file
-    else:
-        with file:
-            yield file
+        return
+    with path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb") as file:
+        yield file
 
 
 def _descriptor(path: Path) -> int | None:
@@ -59,32 +71,21 @@ def _descriptor(path: Path) -> int | None:
     return int(match[1]) if match else _NAMED.get(str(path))
 
 
-def _opened(path: Path, descriptor: int | None) -> IO[bytes]:
-    return path.open("wb") if descriptor is None else os.fdopen(os.dup(descriptor), "wb")
-
-
-def _beside(path: Path, before: os.stat_result | None) -> IO[bytes]:
-    """A file that will replace `path`, in its folder."""
+@contextmanager
+def _beside(path: Path, before: os.stat_result | None) -> Iterator[IO[bytes]]:
+    """A file in the folder of `path` that replaces it in the end."""
     if before is not None and not os.access(path, os.W_OK):
         fail(f"cannot write {path}: it is read-only")
     target = Path(os.path.realpath(path))
-    # NamedTemporaryFile knows its name; it is closed, and not deleted, by `_replacing`.
-    file: IO[bytes] = tempfile.NamedTemporaryFile(  # noqa: SIM115
-        prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent, delete=False
-    )
-    return file
-
-
-@contextmanager
-def _replacing(file: IO[bytes], path: Path, before: os.stat_result | None) -> Iterator[None]:
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
     try:
-        with file:
-            yield
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
             file.flush()
             _give_mode(file.fileno(), before)
-        os.replace(file.name, os.path.realpath(path))
+        os.replace(name, target)
     except BaseException:
-        Path(file.name).unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
         raise
 
 

@@ -250,7 +250,7 @@ class _ShownRows:
                 print_vertically(self._columns, text)
             else:
                 print_table(
-                    self._columns, text, hint="--columns picks, --format vertical and json have them all"
+                    self._columns, text, hint="--columns picks, --format vertical has all"
                 )
         finally:
             text.detach()  # The file is not ours to close.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-WAIT_S = 60
+WAIT_S = 100
 """Far longer than anything takes: only what will never come takes it."""
 
 
