@@ -171,9 +171,9 @@ def example(*lines: str) -> str:
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example(
-        "weir serve --data ./data                                 start a server",
-        "weir load flights.csv.zip --primary-key year,month,day   load a file into a table",
-        "weir scan flights --limit 10                             look at it",
+        "weir serve --data ./data              start a server",
+        "weir load orders.csv -k order_id      load a file into a table",
+        "weir scan orders --limit 10           look at it",
     ),
 )
 @click.version_option(package_name="weir", prog_name="weir")

@@ -249,9 +249,7 @@ class _ShownRows:
             if self._vertical:
                 print_vertically(self._columns, text)
             else:
-                print_table(
-                    self._columns, text, hint="--columns picks, --format vertical has all"
-                )
+                print_table(self._columns, text, hint="--columns picks, --format vertical has all")
         finally:
             text.detach()  # The file is not ours to close.
 

@@ -39,7 +39,7 @@ _NULL_CONDITION: Final = re.compile(r"\s*(?P<column>.+?)\s+is\s+(?P<negated>not\
 
 @click.command(
     epilog=example(
-        'weir scan flights --columns carrier,flight,dep_delay --where "dep_delay > 600"',
+        'weir scan flights -c carrier,flight,dep_delay -w "dep_delay > 600"',
         "weir scan flights --format parquet -o flights.parquet --stats",
         "weir scan flights --as-of 0:1200 --as-of 1:1187 --mode asof",
     )

@@ -258,7 +258,9 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "items" in one_line(command("scan", "item"))
     assert "did you mean 'price'" in one_line(command("scan", items, "-c", "prise"))
     assert "'push', 'session'" in one_line(command("scan", items, "--mode", "pull"), code=2)
-    assert "'table', 'json', 'parquet', 'none'" in one_line(command("scan", items, "--format", "xml"), code=2)
+    assert "'csv', 'json', 'arrow', 'parquet', 'none'" in one_line(
+        command("scan", items, "--format", "xml"), code=2
+    )
     assert "double" in one_line(command("scan", items, "-w", "price > much"))
     assert "cannot read the condition" in one_line(command("scan", items, "-w", "price"))
     for mistake, words in [

@@ -38,9 +38,7 @@ def test_wide_table(server: RunningServer) -> None:
     assert lines[0].split() == [f"column_{number}" for number in range(8)]
     assert lines[2].split() == [str(number) for number in range(8)]
     assert lines[4:6] == ["", lines[5]]
-    assert lines[5].startswith(
-        "32 columns do not fit (--columns picks, --format vertical has all):"
-    )
+    assert lines[5].startswith("32 columns do not fit (--columns picks, --format vertical has all):")
     assert "column_8," in " ".join(lines[5:])
 
 
