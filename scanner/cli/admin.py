@@ -47,7 +47,8 @@ def streams(as_json: bool, endpoint: str) -> None:
             "pins": [pins(each) for each in found],
             "peer": [each.peer for each in found],
             "principal": [each.principal for each in found],
-        }
+        },
+        hint="--json has them all",
     )
 
 
@@ -77,7 +78,8 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
             "stream": [f"{each.connection_id}/{each.stream_id}" for each in found],
             "peer": [each.peer for each in found],
             "principal": [each.principal for each in found],
-        }
+        },
+        hint="--json has them all",
     )
 
 

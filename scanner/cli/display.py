@@ -19,7 +19,7 @@ _CELL_WIDTH: Final = 32
 _GAP: Final = "  "
 _NAMES_LINES_MAX: Final = 3
 """Lines that name the columns which are not shown."""
-_HINT: Final = "--json has them all"
+_HINT: Final = "'| cat' shows all"
 
 
 def print_table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,23 @@ def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
     assert "requests" in err
     assert "resumes         0" in err
     assert "log offset" in err
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow", "parquet"])
+def test_what_is_scanned_into_a_file_is_loaded_again(
+    command: Weir, items: str, tmp_path: Path, kind: str
+) -> None:
+    """A table that is loaded from a file of another one has the same rows, by their digest."""
+    path = tmp_path / f"copy.{kind}"
+    assert command("scan", items, "-o", path) == (0, "", "")
+    assert command("load", path, "-k", "id", "--buckets", "2")[0] == 0
+    digests = [
+        re.findall(r"^digest +(.*)$", command("scan", name, "--format", "none", "--stats")[2], re.MULTILINE)
+        for name in (items, "copy")
+    ]
+    assert digests[0] == digests[1]
+    assert len(digests[0][0]) == 8
+    assert command("drop", "copy", "--yes")[0] == 0
 
 
 def test_scan_where(command: Weir, items: str) -> None:

@@ -186,7 +186,7 @@ def test_columns_that_fit() -> None:
     shown = sum(f"column {number}" in lines[0] for number in range(30))
     assert 2 <= shown < 30
     assert any(
-        line.startswith(f"{30 - shown} columns do not fit (--json has them all): column {shown}")
+        line.startswith(f"{30 - shown} columns do not fit ('| cat' shows all): column {shown}")
         for line in lines
     )
     wide = table_lines(columns, None)
