@@ -24,7 +24,7 @@ from scanner.admin import (
 from scanner.client_table import Table
 from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, BucketNotFound
+from scanner.errors import ArgumentInvalid, BucketNotFound, SchemaMismatch, TableExists
 from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -125,7 +125,13 @@ class Client:
         self.endpoint = endpoint
 
     async def create_table(
-        self, name: str, schema: pa.Schema, primary_key: Sequence[str], buckets: int = BUCKETS_DEFAULT
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        buckets: int = BUCKETS_DEFAULT,
+        *,
+        exist_ok: bool = False,
     ) -> Table:
         """Create a table.
 
@@ -134,15 +140,25 @@ class Client:
             schema: All columns; those of the key become not nullable.
             primary_key: Names of the key columns, in key order, or the name of the only one.
             buckets: Shards, 1..1024; fixed for the table's life.
+            exist_ok: Take the table that is there, rows and all, if it has this schema, primary key and bucket count.
 
         Raises:
-            TableExists: There is one of that name.
+            TableExists: There is one of that name; with `exist_ok`, of another primary key or bucket count.
+            SchemaMismatch: With `exist_ok`, the one that is there has other columns.
+            TableNotFound: With `exist_ok`, somebody dropped it in the meantime.
             ArgumentInvalid, ColumnNotFound, SchemaMismatch, KeyInvalid: It cannot be; see `TableDescription`.
         """
         key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
         description = TableDescription(name=name, schema=schema, primary_key=key, buckets=buckets)
         request = pb.CreateTableRequest(table=description_to_proto(description))
-        reply = await self._call("CreateTable", request, pb.CreateTableResponse)
+        try:
+            reply = await self._call("CreateTable", request, pb.CreateTableResponse)
+        except TableExists:
+            if not exist_ok:
+                raise
+            table = await self.table(name)
+            _require_same(table.description, description)
+            return table
         return Table(self._connection, description_from_proto(reply.table))
 
     async def table(self, name: str) -> Table:
@@ -292,3 +308,30 @@ class Client:
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
         return await call_unary(self._connection, _TABLES + method, request, reply)
+
+
+def _require_same(there: TableDescription, wanted: TableDescription) -> None:
+    """Check that a table which is there is the one that was to be created.
+
+    Raises:
+        SchemaMismatch: It has other columns.
+        TableExists: It has another primary key or bucket count.
+    """
+    if not there.schema.equals(wanted.schema):
+        raise SchemaMismatch(
+            f"table {there.name!r} exists with other columns: {_columns(there)}; these were wanted: {_columns(wanted)}"
+        )
+    for what, has, want in (
+        ("the primary key", ", ".join(there.primary_key), ", ".join(wanted.primary_key)),
+        ("the bucket count", there.buckets, wanted.buckets),
+    ):
+        if has != want:
+            raise TableExists(
+                f"table {there.name!r} exists with {what} {has}, not {want}; choose another name"
+            )
+
+
+def _columns(table: TableDescription) -> str:
+    return ", ".join(
+        f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in table.schema
+    )

@@ -201,7 +201,10 @@ class Connection:
             )
         failure = as_scanner_error(error, "the opening of a call")
         if isinstance(failure, ServerUnavailable) and not self._heard:
-            return ServerUnavailable(f"{failure.message}; does {self._where} want TLS?")
+            return ServerUnavailable(
+                f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
+                f" ({failure.message})"
+            )
         return failure
 
     async def _living_link(self) -> _Link:
@@ -332,12 +335,17 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     Raises:
         ArgumentInvalid: It is neither that nor `HOST`, or no machine can have that name.
     """
+    scheme, _, rest = endpoint.rpartition("://")
+    if scheme:
+        raise ArgumentInvalid(
+            f"endpoint {endpoint!r} is a URL; write {rest.partition('/')[0] or 'HOST:PORT'}"
+        )
     host, colon, port = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]"):
         host, port = endpoint, str(PORT_DEFAULT)
     host = host.removeprefix("[").removesuffix("]")
     a_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
-    if not host or not a_port:
+    if not host or not a_port or set(host) & set("/@ "):
         raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
     try:
         host.encode("idna")

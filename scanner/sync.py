@@ -125,12 +125,17 @@ class Client:
             self._portal.close()
 
     def create_table(
-        self, name: str, schema: pa.Schema, primary_key: Sequence[str], buckets: int = BUCKETS_DEFAULT
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        buckets: int = BUCKETS_DEFAULT,
+        *,
+        exist_ok: bool = False,
     ) -> Table:
         """Create a table; see `scanner.Client.create_table`."""
-        return Table(
-            self._portal, self._portal.call(self._client.create_table, name, schema, primary_key, buckets)
-        )
+        create = functools.partial(self._client.create_table, exist_ok=exist_ok)
+        return Table(self._portal, self._portal.call(create, name, schema, primary_key, buckets))
 
     def table(self, name: str) -> Table:
         """Look a table up; see `scanner.Client.table`."""

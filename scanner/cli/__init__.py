@@ -12,44 +12,11 @@ from collections.abc import Sequence
 
 import click
 
-from scanner.cli.admin import drain, snapshots, streams
-from scanner.cli.adopt import adopt_table
-from scanner.cli.app import Interrupted, weir
-from scanner.cli.data import delete, load
-from scanner.cli.leases import checkpoint, leases
-from scanner.cli.scan import scan
-from scanner.cli.security import token
-from scanner.cli.serve import serve
-from scanner.cli.tables import add_column, describe, drop, tables
-from scanner.cli.token_keys import rotate_keys
-from scanner.cli.top import top
+from scanner.cli.app import Interrupted, OutputClosed, interrupted_at_once, weir
+from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 
 __all__ = ["main", "weir"]
-
-_BROKEN_PIPE_EXIT_CODE = 141
-"""What a shell reports of a process that SIGPIPE ended."""
-
-for _command in (
-    serve,
-    load,
-    tables,
-    describe,
-    scan,
-    delete,
-    drop,
-    add_column,
-    token,
-    rotate_keys,
-    adopt_table,
-    streams,
-    snapshots,
-    top,
-    drain,
-    leases,
-    checkpoint,
-):
-    weir.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -61,7 +28,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Raises:
         SystemExit: Always; its code is the exit code.
     """
-    sys.exit(run(arguments))
+    if not _open_standard_files():
+        _complain("standard output is closed; send it to /dev/null if nobody wants it")
+        sys.exit(1)
+    code = run(arguments)
+    with interrupted_at_once():  # What is left to do at exit takes time, too.
+        sys.exit(code)
+
+
+def _open_standard_files() -> bool:
+    """Put /dev/null where a standard file is closed, lest another file gets its number. False: no output."""
+    output = sys.stdout is not None
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != descriptor:
+                os.dup2(null, descriptor)
+                os.close(null)
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
+    return output
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -78,15 +63,15 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _forget_output()
         _complain("interrupted")
         return Interrupted.exit_code
+    except (OutputClosed, BrokenPipeError):
+        _forget_output()
+        return OutputClosed.exit_code
     except click.ClickException as error:
         _complain(error.format_message())
         return error.exit_code
     except ScannerError as error:
         _complain(str(error))
         return 1
-    except BrokenPipeError:
-        _forget_output()
-        return _BROKEN_PIPE_EXIT_CODE
     except OSError as error:
         _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
@@ -98,4 +83,4 @@ def _forget_output() -> None:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"weir: {' '.join(message.split())}", err=True)
+    click.echo(f"weir: {escaped(' '.join(message.split()))}", err=True)

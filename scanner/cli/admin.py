@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from scanner.cli.app import Seconds, connected, endpoint_option, example, note
-from scanner.cli.output import print_table
+from scanner.cli.display import print_table
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallTimes
 
@@ -34,8 +34,6 @@ def streams(as_json: bool, endpoint: str) -> None:
     print_table(
         {
             "stream": [f"{each.connection_id}/{each.stream_id}" for each in found],
-            "peer": [each.peer for each in found],
-            "principal": [each.principal for each in found],
             "call": [each.method for each in found],
             "reads": [what(each) for each in found],
             "age": [short_seconds(each.age_s) for each in found],
@@ -47,7 +45,10 @@ def streams(as_json: bool, endpoint: str) -> None:
             "stall": [each.stall.label for each in found],
             "mostly": [each.stalls.longest.label for each in found],
             "pins": [pins(each) for each in found],
-        }
+            "peer": [each.peer for each in found],
+            "principal": [each.principal for each in found],
+        },
+        hint="--json has them all",
     )
 
 
@@ -77,7 +78,8 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
             "stream": [f"{each.connection_id}/{each.stream_id}" for each in found],
             "peer": [each.peer for each in found],
             "principal": [each.principal for each in found],
-        }
+        },
+        hint="--json has them all",
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from scanner.cli.app import example, fail, note
-from scanner.cli.output import print_table
+from scanner.cli.display import print_table
 from scanner.storage.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
 
 

@@ -1,19 +1,27 @@
-"""The `weir` command itself, and what its commands share: the endpoint, the client, the manner of failing."""
+"""The `weir` command itself, and what its commands share: the endpoint, the client, the manner of failing.
+
+What takes time to import (Arrow, trio, the client) is imported when a command is known to need it: `weir --version`,
+`--help` and a mistyped command answer at once.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
-from scanner import sync
-from scanner.cli.connection import client_security_options, connection_arguments
-from scanner.connection import PORT_DEFAULT, parse_endpoint
-from scanner.errors import ServerUnavailable
+from scanner.cli.escapes import escaped
+
+if TYPE_CHECKING:
+    from scanner import sync
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -31,6 +39,15 @@ class Interrupted(click.ClickException):
         super().__init__("interrupted")
 
 
+class OutputClosed(click.ClickException):
+    """Nobody reads our output any more; exit code 141, as of a process that SIGPIPE ended, and not a word."""
+
+    exit_code = 141
+
+    def __init__(self) -> None:
+        super().__init__("nobody reads the output")
+
+
 class CommandUnreadable(click.ClickException):
     """Arguments that make no sense; exit code 2."""
 
@@ -38,7 +55,7 @@ class CommandUnreadable(click.ClickException):
 
 
 class OneLineGroup(click.Group):
-    """A group whose errors are one line, and that takes Ctrl-C before click prints an empty line for it."""
+    """A group whose errors are one line, and that takes Ctrl-C and a closed pipe before click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
@@ -46,6 +63,8 @@ class OneLineGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
+        except BrokenPipeError:
+            raise OutputClosed from None  # Before click makes exit code 1 of it.
         except click.UsageError as error:
             raise _with_hint(error) from error
 
@@ -58,6 +77,71 @@ class OneLineGroup(click.Group):
             return 0
         except click.UsageError as error:
             raise _with_hint(error) from error
+
+
+_COMMANDS: Final = {
+    "add-column": ("scanner.cli.tables:add_column", "Add a column to a table."),
+    "adopt": ("scanner.cli.adopt:adopt_table", "Bring back a table that the catalog does not name."),
+    "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list those there are."),
+    "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
+    "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
+    "drain": ("scanner.cli.admin:drain", "Tell the server to end in good order, as SIGTERM does."),
+    "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
+    "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
+    "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
+    "rotate-token-keys": (
+        "scanner.cli.token_keys:rotate_keys",
+        "Let a data directory sign its resume tokens with a new key.",
+    ),
+    "scan": ("scanner.cli.scan:scan", "Read a table."),
+    "serve": ("scanner.cli.serve:serve", "Run a server."),
+    "snapshots": ("scanner.cli.admin:snapshots", "List the states of buckets that scans and sessions pin."),
+    "streams": ("scanner.cli.admin:streams", "List the calls that run at the server."),
+    "tables": ("scanner.cli.tables:tables", "List the tables."),
+    "token": ("scanner.cli.security:token", "Make tokens that prove who calls."),
+    "top": ("scanner.cli.top:top", "Watch the server's streams."),
+}
+"""Where each command is, and what `weir --help` says of it."""
+
+
+class LazyGroup(OneLineGroup):
+    """The group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names, in alphabetical order."""
+        return sorted({*_COMMANDS, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one; None if there is none of that name."""
+        if cmd_name not in _COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        with interrupted_at_once():
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List them without importing one."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in sorted(_COMMANDS.items())])
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """Let Ctrl-C end the process in the middle of an import, which may answer an exception with one of its own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals are for the main thread alone.
+        return
+    before = signal.signal(signal.SIGINT, _end_interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_interrupted(*_: object) -> NoReturn:
+    os.write(2, b"weir: interrupted\n")
+    os._exit(Interrupted.exit_code)
 
 
 class Seconds(click.FloatRange):
@@ -86,12 +170,12 @@ def example(*lines: str) -> str:
 
 
 @click.group(
-    cls=OneLineGroup,
+    cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=example(
-        "weir serve --data ./data                                 start a server",
-        "weir load flights.csv.zip --primary-key year,month,day   load a file into a table",
-        "weir scan flights --limit 10                             look at it",
+        "weir serve --data ./data              start a server",
+        "weir load orders.csv -k order_id      load a file into a table",
+        "weir scan orders --limit 10           look at it",
     ),
 )
 @click.version_option(package_name="weir", prog_name="weir")
@@ -101,6 +185,9 @@ def weir() -> None:
 
 def endpoint_option(command: _F) -> _F:
     """The options that name the server, and prove who calls; `connected` reads them."""
+    from scanner.cli.connection import client_security_options
+    from scanner.connection import PORT_DEFAULT
+
     return click.option(
         "--endpoint",
         "-e",
@@ -120,6 +207,11 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         ServerUnavailable: Nobody answers there; the message says how to start a server. Or TLS failed.
         Unauthenticated: The server does not accept the certificate.
     """
+    from scanner import sync
+    from scanner.cli.connection import connection_arguments
+    from scanner.connection import parse_endpoint
+    from scanner.errors import ServerUnavailable
+
     host, port = parse_endpoint(endpoint)
     arguments = connection_arguments()
     try:
@@ -141,8 +233,8 @@ def names(value: str | tuple[str, ...] | None) -> list[str]:
 
 
 def note(message: str) -> None:
-    """Tell the user something that is not the command's output."""
-    click.echo(message, err=True)
+    """Tell the user something that is not the command's output, in one line."""
+    click.echo(escaped(message), err=True)
 
 
 def fail(message: str) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +13,30 @@ from typing import TYPE_CHECKING
 import click
 import pyarrow as pa
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names
-from scanner.cli.files import NULL_VALUES_DEFAULT, RowFile, open_file
+from scanner.cli.app import (
+    CommandUnreadable,
+    connected,
+    endpoint_option,
+    example,
+    fail,
+    is_terminal,
+    names,
+    note,
+)
+from scanner.cli.cells import parse_types
+from scanner.cli.connection import with_options
+from scanner.cli.csv_text import CsvDialect
+from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
+from scanner.cli.repeated_keys import RepeatedKeys
 from scanner.client import BUCKETS_DEFAULT
 from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, TableNotFound
 from scanner.keys import key_cells
@@ -24,11 +45,93 @@ from scanner.literals import Temporal, decimal_literal
 if TYPE_CHECKING:
     from scanner.sync import Client, Table
     from scanner.table import TableDescription
+    from scanner.writer import WriteResult
+
+_TABULATOR = ("tab", "\\t")
+
+
+def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of a command that reads a CSV; `_read_csv_options` reads them."""
+    return with_options(
+        command,
+        click.option(
+            "--types",
+            multiple=True,
+            metavar="NAME=TYPE,...",
+            help="Types of columns of a CSV; the others are found in their values.",
+        ),
+        click.option(
+            "--delimiter",
+            metavar="CHARACTER",
+            help="Between the values of a CSV, 'tab' for tabs. Default: a comma; tabs in a .tsv.",
+        ),
+        click.option(
+            "--quote",
+            metavar="CHARACTER",
+            default='"',
+            help="Around values of a CSV. none: quotes are ordinary text. Default: a double quote.",
+        ),
+        click.option("--encoding", metavar="NAME", help="Of a CSV, such as latin-1. Default: UTF-8."),
+        click.option(
+            "--null-value",
+            "null_values",
+            multiple=True,
+            metavar="TEXT",
+            help="What stands for null in a CSV; may be repeated. Default: nothing at all, NA and NULL.",
+        ),
+    )
+
+
+def _read_csv_options(
+    file: Path,
+    types: tuple[str, ...],
+    delimiter: str | None,
+    quote: str,
+    encoding: str | None,
+    null_values: tuple[str, ...],
+) -> CsvOptions:
+    """What the options say.
+
+    Raises:
+        CommandUnreadable: One makes no sense.
+        Failure: A type cannot be read.
+    """
+    if delimiter is None:
+        delimiter = "\t" if ".tsv" in file.suffixes else ","
+    if delimiter in _TABULATOR:
+        delimiter = "\t"
+    quote_used = None if quote == "none" else quote
+    for option, character in (("--delimiter", delimiter), ("--quote", quote_used)):
+        if character is not None and (
+            len(character) != 1 or not character.isascii() or character in "\r\n\0"
+        ):
+            raise CommandUnreadable(
+                f"{option} takes one ASCII character, not {character!r}; see weir load --help"
+            )
+    if delimiter == quote_used:
+        raise CommandUnreadable(f"--delimiter and --quote are both {delimiter!r}; see weir load --help")
+    if encoding is not None:
+        _require_encoding(encoding)
+    dialect = CsvDialect(delimiter=delimiter, quote=quote_used, encoding=encoding)
+    return CsvOptions(
+        dialect=dialect, null_values=null_values or NULL_VALUES_DEFAULT, types=parse_types(types)
+    )
+
+
+def _require_encoding(name: str) -> None:
+    try:
+        codecs.getincrementaldecoder(name)
+        "".encode(name)  # Of text: base64 and its like are codecs, too.
+    except LookupError as error:
+        raise CommandUnreadable(
+            f"there is no encoding {name!r}; utf-8, utf-16, latin-1 and cp1252 are some; see weir load --help"
+        ) from error
 
 
 @click.command(
     epilog=example(
         "weir load flights.csv.zip --primary-key year,month,day,carrier,flight,origin",
+        "weir load people.csv -k id --types zip=string,born=date --encoding latin-1",
         "weir load orders.parquet --table orders --primary-key o_orderkey --buckets 8",
     )
 )
@@ -46,32 +149,33 @@ if TYPE_CHECKING:
 @click.option(
     "--buckets", type=click.IntRange(1, 1024), help=f"Shards of a new table. [default: {BUCKETS_DEFAULT}]"
 )
-@click.option(
-    "--null-value",
-    "null_values",
-    multiple=True,
-    metavar="TEXT",
-    help="What stands for null in a CSV; may be repeated. Default: nothing at all, NA and NULL.",
-)
+@_csv_options
 @endpoint_option
 def load(
     file: Path,
     table_name: str | None,
     primary_key: tuple[str, ...],
     buckets: int | None,
+    types: tuple[str, ...],
+    delimiter: str | None,
+    quote: str,
+    encoding: str | None,
     null_values: tuple[str, ...],
     endpoint: str,
 ) -> None:
-    """Load a Parquet or CSV file into a table, which is created if it is missing.
+    """Load a Parquet, Arrow or CSV file into a table, which is created if it is missing.
 
     CSV may be gzipped (.csv.gz) or alone in a .zip. Rows replace those that have the same key, and later rows of the
-    file earlier ones.
+    file earlier ones; how many did is told. A value in quotes is never null in a column of strings.
     """
+    options = _read_csv_options(file, types, delimiter, quote, encoding, null_values)
     name = table_name or file.name.partition(".")[0]
     started_at = time.monotonic()
     with connected(endpoint) as client:
         table = _existing(client, name)
-        source = open_file(file, null_values or NULL_VALUES_DEFAULT, None if table is None else table.schema)
+        with _reading_progress(file) as on_read:
+            source = open_file(file, options, None if table is None else table.schema, on_read)
+        _tell_types(source)
         created = table is None
         if table is None:
             table = _create(client, name, source, file, names(primary_key), buckets or BUCKETS_DEFAULT)
@@ -113,6 +217,12 @@ def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> 
         )
 
 
+def _tell_types(source: RowFile) -> None:
+    if source.found_types:
+        found = ", ".join(f"{name} {source.schema.field(name).type}" for name in source.found_types)
+        note(f"types found: {found}; --types NAME=TYPE takes others")
+
+
 def _load(client: Client, table: Table, source: RowFile, file: Path, created: bool) -> int:
     acknowledged = 0
 
@@ -121,12 +231,14 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
         acknowledged = rows
         show(rows)
 
+    repeated = RepeatedKeys(table.description)
     try:
         _require_columns(table.description, source.schema, file)
         with _progress(table.name, source.rows) as show, table.open_writer(advance) as writer:
             rows_before = 0
             for batch in source.batches():
                 _require_keys(table.description, batch, rows_before, file)
+                repeated.add(batch)
                 writer.write(batch)
                 rows_before += batch.num_rows
     except BaseException as error:
@@ -136,7 +248,35 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
         elif isinstance(error, click.ClickException):
             fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
         raise
-    return writer.result.rows
+    _require_all(writer.result, source, rows_before, repeated.count, table.name, created=created)
+    return rows_before
+
+
+def _require_all(
+    result: WriteResult, source: RowFile, rows: int, repeated: int, name: str, *, created: bool
+) -> None:
+    """Check that every row of the file is in the table, or was replaced by a later one of it, and tell of these.
+
+    Raises:
+        Failure: The numbers do not add up.
+    """
+    if source.rows not in {None, rows}:
+        fail(
+            f"the file has changed while it was read: it had {source.rows} rows and then {rows}; load it again"
+        )
+    # In the changelog a new row is one change, and a row that replaces another one two.
+    changes = sum(end - start for _, start, end in result.ranges)
+    new = 2 * result.rows - changes
+    if result.rows != rows or new > rows - repeated or (created and new != rows - repeated):
+        fail(
+            f"of {rows} rows, {repeated} of them with the key of an earlier one, {result.rows} were acknowledged and"
+            f" {new} were new to table {name}; somebody else writes to it, or rows are missing"
+        )
+    if repeated:
+        rows_have = "1 row has" if repeated == 1 else f"{repeated} rows have"
+        note(
+            f"{rows_have} the key of an earlier row of the file, and replaced it: {rows - repeated} keys are different"
+        )
 
 
 def _require_columns(table: TableDescription, schema: pa.Schema, file: Path) -> None:
@@ -156,6 +296,16 @@ def _require_keys(table: TableDescription, batch: pa.RecordBatch, rows_before: i
         if column.null_count:
             row = rows_before + column.is_null().index(True).as_py() + 1
             fail(f"{file}: primary key column {name!r} is null in row {row}; every row needs a key")
+
+
+@contextmanager
+def _reading_progress(file: Path) -> Iterator[Callable[[int], None]]:
+    """What shows how far the types of a file have been found: a bar on a terminal, else nothing."""
+    layout = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*layout, console=console, transient=True, disable=not is_terminal()) as progress:
+        task = progress.add_task("finding types", total=file.stat().st_size, visible=False)
+        yield lambda octets: progress.update(task, completed=octets, visible=True)
 
 
 @contextmanager

@@ -1,40 +1,44 @@
-"""Files that `weir load` reads: Parquet and CSV, plain, gzipped or zipped, as a schema and a stream of batches.
+"""Files that `weir load` reads: Parquet, Arrow IPC and CSV, as a schema and a stream of batches.
 
-A CSV says nothing of its types, so it is read twice: once to find for every column the first type, in the order of
-`_TYPES_TRIED`, that fits all of its values; once to deliver them. Neither reading holds more than a few blocks.
+A CSV says nothing of its types, so it is read twice: once to find for each column a type that keeps every digit, once
+to deliver the rows. If all types are given it is read once. Neither reading holds more than a few blocks.
 """
 
 from __future__ import annotations
 
-import gzip
-import re
-import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Protocol, cast
+from typing import Final, NoReturn, Protocol
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from scanner.cli.app import fail
+from scanner.cli.cells import from_text
+from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, shortened
+from scanner.cli.csv_types import ColumnTypes
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
-_BLOCK_BYTES: Final = 1 << 20
 _BATCH_ROWS: Final = 8192
-_TYPES_TRIED: Final = (
-    pa.null(),
-    pa.int64(),
-    pa.bool_(),
-    pa.date32(),
-    pa.timestamp("s"),
-    pa.timestamp("ns"),
-    pa.timestamp("ns", "UTC"),
-    pa.float64(),
-    pa.string(),
-)
-"""Arrow's own order of inference, without what a table cannot store."""
+_CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
+_ARROW_MAGIC: Final = b"ARROW1"
+_SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvOptions:
+    """How a CSV is read."""
+
+    dialect: CsvDialect | None = None
+    """None: with commas, or tabs in a .tsv."""
+    null_values: tuple[str, ...] = NULL_VALUES_DEFAULT
+    """What stands for null: in a column of strings without quotes around it, in others with or without."""
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    """Types of columns that are not found in the file."""
 
 
 class RowFile(Protocol):
@@ -48,40 +52,63 @@ class RowFile(Protocol):
     def rows(self) -> int | None:
         """Its rows, if that is known."""
 
+    @property
+    def found_types(self) -> tuple[str, ...]:
+        """Columns whose types were found in their cells."""
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Its rows, in order; may be called again."""
 
 
-def open_file(path: Path, null_values: Sequence[str], schema: pa.Schema | None) -> RowFile:
+OnRead = Callable[[int], None]
+"""Told how many octets of the file have been read to find its types."""
+
+
+def open_file(
+    path: Path, options: CsvOptions, schema: pa.Schema | None = None, on_read: OnRead | None = None
+) -> RowFile:
     """Open a file, by its content.
 
     Args:
         path: The file.
-        null_values: What stands for null in a CSV.
+        options: How a CSV is read.
         schema: Types for the columns of a CSV that are in it; None: they are found in the file.
+        on_read: Told how far the file has been read to find its types.
 
     Raises:
         Failure: It is none that can be read; the message says why.
     """
+    if not path.is_file():
+        fail(f"{path} is no regular file, and files are read more than once; write it to a file first")
     try:
         with path.open("rb") as file:
-            magic = file.read(4)
+            magic = file.read(len(_ARROW_MAGIC))
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
-    if magic == b"PAR1":
+    suffix = path.suffix.lower()
+    if magic.startswith((b"PK", b"\x1f\x8b")) or suffix in _CSV_SUFFIXES:
+        return _CsvFile(path, options, schema, on_read)
+    if options.types:
+        fail(f"{path} is no CSV and has types of its own; leave --types out")
+    if magic.startswith(b"PAR1"):
         return _ParquetFile(path)
-    if magic.startswith((b"PK", b"\x1f\x8b")) or path.suffix.lower() in {".csv", ".tsv", ".txt"}:
-        return _CsvFile(path, null_values, schema)
+    if magic == _ARROW_MAGIC:
+        return _ArrowFile(path)
     if not magic:
         fail(f"{path} is empty")
-    fail(f"{path} is neither Parquet nor CSV (.csv, .tsv, .csv.gz, .zip with one CSV in it)")
+    fail(f"{path} is neither Parquet, Arrow nor CSV (.csv, .tsv, .csv.gz, .zip with one CSV in it)")
 
 
 class _ParquetFile:
+    found_types: tuple[str, ...] = ()
+
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._reading() as file:
-            self._schema: pa.Schema = file.schema_arrow
+            self._instants = _int96_columns(file)
+            _refuse_intervals(path, file)
+            fields = [self._field(each) for each in file.schema_arrow]
+            self._schema: pa.Schema = pa.schema(fields)
             self._rows: int = file.metadata.num_rows
 
     @property
@@ -94,28 +121,103 @@ class _ParquetFile:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading() as file:
-            yield from file.iter_batches(batch_size=_BATCH_ROWS)
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+                columns = [
+                    column.cast(each.type) if each.name in self._instants else column
+                    for column, each in zip(batch.columns, self._schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _field(self, each: pa.Field) -> pa.Field:
+        kind = pa.timestamp("us", "UTC") if each.name in self._instants else each.type
+        return pa.field(each.name, kind, each.nullable)
 
     @contextmanager
     def _reading(self) -> Iterator[pq.ParquetFile]:
         try:
-            with pq.ParquetFile(self._path) as file:
+            # INT96 holds days and nanoseconds: years that one count of nanoseconds cannot reach.
+            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")
 
 
-class _CsvFile:
-    def __init__(self, path: Path, null_values: Sequence[str], schema: pa.Schema | None) -> None:
+def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
+    """Columns of the old timestamps, which are instants in UTC wherever they are written: by Spark, Hive, Impala."""
+    leaves = (file.schema.column(index) for index in range(len(file.schema)))
+    return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
+
+
+def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:
+    """Refuse what Parquet stores as plain integers or octets, with its meaning beside it.
+
+    Raises:
+        Failure: A column is an interval or a duration.
+    """
+    leaves = (file.schema.column(index) for index in range(len(file.schema)))
+    refused = {leaf.path: "interval" for leaf in leaves if leaf.converted_type == "INTERVAL"}
+    refused |= {each.name: str(each.type) for each in file.schema_arrow if pa.types.is_duration(each.type)}
+    spark = (file.metadata.metadata or {}).get(_SPARK_SCHEMA)
+    if spark is not None:
+        for each in json.loads(spark).get("fields", []):
+            if isinstance(each["type"], str) and each["type"].startswith("interval"):
+                refused[each["name"]] = each["type"]
+    for name, kind in refused.items():
+        fail(
+            f"{path}: column {name!r} is of type {kind}, which a table cannot store; cast it to a number first"
+        )
+
+
+class _ArrowFile:
+    found_types: tuple[str, ...] = ()
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._null_values = list(null_values)
-        self._types = {} if schema is None else {field.name: field.type for field in schema}
+        with self._reading() as file:
+            self._schema: pa.Schema = file.schema
+            self._rows: int = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def rows(self) -> int:
+        return self._rows
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        with self._reading() as file:
+            for index in range(file.num_record_batches):
+                yield file.get_batch(index)
+
+    @contextmanager
+    def _reading(self) -> Iterator[pa.ipc.RecordBatchFileReader]:
+        try:
+            with pa.memory_map(str(self._path)) as source, pa.ipc.open_file(source) as file:
+                yield file
+        except (pa.ArrowException, OSError) as error:
+            fail(f"{self._path} is not an Arrow file that can be read: {error}")
+
+
+class _CsvFile:
+    def __init__(
+        self, path: Path, options: CsvOptions, schema: pa.Schema | None, on_read: OnRead | None
+    ) -> None:
+        self._path = path
+        dialect = options.dialect or CsvDialect(delimiter="\t" if ".tsv" in path.suffixes else ",")
+        self._text = CsvText(path, dialect)
+        self._null_values = list(options.null_values)
+        self._nulls = pa.array(self._null_values, pa.string())
         self._rows: int | None = None
-        if schema is None:
-            self._find_types()
-        else:
-            with self._reading() as reader:
-                self._schema = reader.schema
+        names = self._text.names
+        given = {} if schema is None else {each.name: each.type for each in schema}
+        self._require_types(options.types, given)
+        given |= options.types
+        self.found_types = tuple(name for name in names if name not in given) if schema is None else ()
+        found = self._find_types(on_read) if self.found_types else {}
+        # A column that the table lacks is refused by its name, whatever its type.
+        types = (given.get(name, found.get(name, pa.string())) for name in names)
+        self._schema = pa.schema(list(zip(names, types, strict=True)))
 
     @property
     def schema(self) -> pa.Schema:
@@ -126,86 +228,94 @@ class _CsvFile:
         return self._rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        with self._reading() as reader:
-            yield from reader
+        for block in self._text.blocks():
+            for texts in self._parse(block):
+                columns = [
+                    self._convert(column, each, block)
+                    for column, each in zip(texts.columns, self._schema, strict=True)
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _find_types(self) -> None:
-        """Read the file until every column has a type that fits all its values.
+    def _require_types(
+        self, types: Mapping[str, pa.DataType], table_types: Mapping[str, pa.DataType]
+    ) -> None:
+        for name, kind in types.items():
+            if name not in self._text.names:
+                fail(f"{self._path} has no column {name!r} for --types; it has {', '.join(self._text.names)}")
+            if table_types.get(name, kind) != kind:
+                fail(f"column {name!r} of the table is {table_types[name]}; leave it out of --types")
 
-        A value that does not fit ends a reading; the column then gets the next type, and the file is read again.
-        Every reading moves one column on, so there are at most columns x types of them, nearly all of them short.
-        """
-        names: list[str] = []
-        while True:
-            try:
-                with self._open() as reader:
-                    names = names or list(reader.schema.names)
-                    self._types = {field.name: field.type for field in reader.schema} | self._types
-                    self._rows = sum(batch.num_rows for batch in reader)
-                    break
-            except pa.ArrowInvalid as error:
-                if not self._widen(str(error), names):
-                    fail(f"{self._path} cannot be read as CSV: {error}")
-            except (OSError, EOFError, zipfile.BadZipFile, UnicodeError) as error:
-                fail(f"{self._path} cannot be read: {error}")
-        types = {name: pa.string() if kind == pa.null() else kind for name, kind in self._types.items()}
-        self._types = types
-        self._schema = pa.schema([(name, types[name]) for name in names])
+    def _find_types(self, on_read: OnRead | None) -> dict[str, pa.DataType]:
+        """Read the whole file: a cell far down decides as well."""
+        columns = {name: ColumnTypes(self._nulls) for name in self.found_types}
+        rows = 0
+        for block in self._text.blocks(on_read):
+            for texts in self._parse(block):
+                rows += texts.num_rows
+                for name, column in columns.items():
+                    column.see(texts.column(name))
+        self._rows = rows
+        return {name: column.found for name, column in columns.items()}
 
-    def _widen(self, message: str, names: Sequence[str]) -> bool:
-        """Give the column that the error names its next type. False: the error is of another kind."""
-        found = re.search(r"In CSV column #(\d+)", message)
-        if found is None or "conversion error" not in message or not names:
-            return False
-        name = names[int(found[1])]
-        kind = self._types[name]
-        position = _TYPES_TRIED.index(kind) if kind in _TYPES_TRIED else len(_TYPES_TRIED) - 2
-        if position + 1 == len(_TYPES_TRIED):
-            return False
-        self._types[name] = _TYPES_TRIED[position + 1]
-        return True
-
-    @contextmanager
-    def _reading(self) -> Iterator[pacsv.CSVStreamingReader]:
+    def _parse(self, block: CsvBlock) -> list[pa.RecordBatch]:
+        """The rows of a block as strings; a cell is null if it stands for null and has no quotes around it."""
+        if not block.data.strip(b"\r\n"):
+            return []
+        dialect, names = self._text.dialect, self._text.names
         try:
-            with self._open() as reader:
-                yield reader
-        except (pa.ArrowException, OSError, EOFError, zipfile.BadZipFile) as error:
-            fail(f"{self._path} cannot be read as CSV: {error}")
-
-    @contextmanager
-    def _open(self) -> Iterator[pacsv.CSVStreamingReader]:
-        delimiter = "\t" if ".tsv" in self._path.suffixes else ","
-        with ExitStack() as stack:
-            file = pa.PythonFile(self._bytes(stack), mode="r")
-            yield stack.enter_context(
-                pacsv.open_csv(
-                    file,
-                    read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES),
-                    parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                    convert_options=pacsv.ConvertOptions(
-                        null_values=self._null_values, strings_can_be_null=True, column_types=self._types
-                    ),
-                )
+            table = pacsv.read_csv(
+                pa.BufferReader(block.data),
+                read_options=pacsv.ReadOptions(
+                    column_names=names, block_size=len(block.data) + 1, use_threads=False
+                ),
+                parse_options=pacsv.ParseOptions(
+                    delimiter=dialect.delimiter,
+                    quote_char=dialect.quote or False,
+                    newlines_in_values=dialect.quote is not None,
+                ),
+                convert_options=pacsv.ConvertOptions(
+                    column_types=dict.fromkeys(names, pa.string()),
+                    null_values=self._null_values,
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                ),
             )
+        except pa.ArrowInvalid as error:
+            self._refuse_block(block, error)
+        batches: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        return batches
 
-    def _bytes(self, stack: ExitStack) -> IO[bytes]:
-        raw = stack.enter_context(self._path.open("rb"))
-        magic = raw.read(2)
-        raw.seek(0)
-        if magic == b"\x1f\x8b":
-            return cast("IO[bytes]", stack.enter_context(gzip.open(raw)))
-        if magic != b"PK":
-            return raw
-        archive = stack.enter_context(zipfile.ZipFile(raw))
-        members = [
-            name
-            for name in archive.namelist()
-            if not name.endswith("/")
-            and not name.startswith("__MACOSX/")
-            and name.lower().endswith((".csv", ".tsv"))
-        ]
-        if len(members) != 1:
-            held = ", ".join(archive.namelist()[:5]) or "nothing"
-            fail(f"{self._path} must have exactly one .csv in it, but it has {len(members)}; it holds {held}")
-        return stack.enter_context(archive.open(members[0]))
+    def _refuse_block(self, block: CsvBlock, error: pa.ArrowInvalid) -> NoReturn:
+        wanted = len(self._text.names)
+        for line, values in self._text.records(block):
+            if len(values) != wanted:
+                fail(
+                    f"{self._path}: the row on line {line} has {len(values)} values, but the header has {wanted};"
+                    f" it begins with {shortened(values[0])}"
+                )
+        fail(f"{self._path} cannot be read as CSV from line {block.first_line} on: {error}")
+
+    def _convert(self, texts: pa.Array, each: pa.Field, block: CsvBlock) -> pa.Array:
+        try:
+            return from_text(texts, each.type, self._nulls)
+        except pa.ArrowInvalid:
+            row = self._first_unfit(texts, each.type)
+        line = next(
+            (line for number, (line, _) in enumerate(self._text.records(block)) if number == row),
+            block.first_line,
+        )
+        cell = shortened(texts[row].as_py())
+        fail(f"{self._path}: {cell} in column {each.name!r} on line {line} is no {each.type}")
+
+    def _first_unfit(self, texts: pa.Array, kind: pa.DataType) -> int:
+        """The first cell that is not of a type, of which one is not."""
+        low, high = 0, len(texts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                from_text(texts.slice(low, middle - low), kind, self._nulls)
+            except pa.ArrowInvalid:
+                high = middle
+            else:
+                low = middle
+        return low

@@ -11,7 +11,7 @@ import click
 
 from scanner.cli.admin import json_option
 from scanner.cli.app import OneLineGroup, Seconds, connected, endpoint_option, example, fail, note
-from scanner.cli.output import print_table
+from scanner.cli.display import print_table
 from scanner.cli.units import short_seconds
 from scanner.lease_client import LeaseState, LeaseTarget
 
@@ -46,10 +46,10 @@ class _ListedByDefault(OneLineGroup):
 @click.group(
     cls=_ListedByDefault,
     epilog=example(
-        "weir leases                                        list them",
-        "weir leases acquire orders --id nightly --ttl 3600 keep the newest checkpoint of every bucket",
-        "weir scan orders --lease nightly -o orders.parquet read it, now and later",
-        "weir leases drop nightly                           let go of it",
+        "weir leases                              list them",
+        "weir leases acquire orders --id nightly  keep a state of every bucket",
+        "weir scan orders --lease nightly         read it, now and later",
+        "weir leases drop nightly                 release it",
     ),
 )
 def leases() -> None:
@@ -78,8 +78,8 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
     epilog=example(
         "weir leases acquire orders",
         "weir leases acquire orders customers --id nightly --ttl 3600 --state new",
-        "weir leases acquire orders:0,2 --id nightly        add these buckets, or move them to the newest state",
-        "weir leases acquire orders:0 --offset 1200         the state as of an offset of the changelog",
+        "weir leases acquire orders:0,2 --id nightly   add or move these buckets",
+        "weir leases acquire orders:0 --offset 1200    the state as of a log offset",
     )
 )
 @click.argument("targets", nargs=-1, required=True, metavar=f"{_TARGETS}...")

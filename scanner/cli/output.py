@@ -1,41 +1,39 @@
-"""Where the rows of `weir scan` go: a table for people, JSON lines, Parquet, or nowhere."""
+"""Where the rows of `weir scan` go: a table for people, CSV, JSON lines, Arrow, Parquet, or nowhere."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-import os
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from scanner.cli.app import is_terminal
+from scanner.cli.app import fail
+from scanner.cli.cells import times_to_text, to_text
+from scanner.cli.display import print_table, print_vertically
+from scanner.cli.escapes import escaped_json, escaped_lines
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-FORMATS: Final = ("table", "json", "parquet", "none")
+FORMATS: Final = ("table", "vertical", "csv", "json", "arrow", "parquet", "none")
+FOR_PEOPLE: Final = frozenset({"table", "vertical"})
+BINARY: Final = frozenset({"arrow", "parquet"})
 _SUFFIXES: Final = {
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".csv": "csv",
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
     ".parquet": "parquet",
     ".pq": "parquet",
 }
-_WIDTH_MAX: Final = 100_000
-"""Columns of a table that is not printed to a terminal: it is cut nowhere."""
 
 
 class RowWriter(Protocol):
@@ -49,10 +47,20 @@ class RowWriter(Protocol):
 
 
 def format_of(name: str | None, output: Path | None) -> str:
-    """The format asked for, or the one that the file's name says, or a table."""
+    """The format asked for, or the one that the file's name says; a table where there is no file.
+
+    Raises:
+        Failure: The file's name says none.
+    """
     if name is not None:
         return name
-    return _SUFFIXES.get(output.suffix.lower(), "table") if output is not None else "table"
+    if output is None:
+        return "table"
+    found = _SUFFIXES.get(output.suffix.lower())
+    if found is None:
+        endings = ", ".join(_SUFFIXES)
+        fail(f"the name of {output} says no format; say --format, or let it end in one of {endings}")
+    return found
 
 
 def open_rows(kind: str, file: IO[bytes], schema: pa.Schema) -> RowWriter:
@@ -62,52 +70,23 @@ def open_rows(kind: str, file: IO[bytes], schema: pa.Schema) -> RowWriter:
         kind: The format.
         file: Where to write; not closed.
         schema: Of the batches.
-    """
-    if kind == "json":
-        return _JsonRows(file)
-    if kind == "parquet":
-        return _ParquetRows(file, schema)
-    if kind == "table":
-        return _TableRows(file, schema)
-    return _NoRows()
-
-
-@contextmanager
-def replaced_when_complete(path: Path) -> Iterator[IO[bytes]]:
-    """A file that appears under its name when the block ends well; until then, and otherwise, nothing changes there.
 
     Raises:
-        OSError: The folder does not exist or cannot be written.
+        Failure: The format cannot hold such rows.
     """
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp made it for the owner alone.
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-def print_table(columns: Mapping[str, Sequence[object]], file: IO[str] | None = None) -> None:
-    """Print columns of equal length side by side, numbers to the right.
-
-    Args:
-        columns: By heading.
-        file: By default standard output.
-    """
-    out = sys.stdout if file is None else file
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name, values in columns.items():
-        numeric = all(isinstance(value, int | float) or value is None for value in values)
-        table.add_column(Text(name), justify="right" if numeric else "left", no_wrap=True)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*(Text("" if value is None else str(value)) for value in row))
-    width = None if is_terminal(out) else _WIDTH_MAX
-    Console(file=out, width=width, highlight=False).print(table)
+    match kind:
+        case "csv":
+            return _CsvRows(file, schema)
+        case "json":
+            return _JsonRows(file)
+        case "arrow":
+            return _ArrowRows(file, schema)
+        case "parquet":
+            return _ParquetRows(file, schema)
+        case "table" | "vertical":
+            return _ShownRows(file, schema, vertical=kind == "vertical")
+        case _:
+            return _NoRows()
 
 
 class _NoRows:
@@ -128,12 +107,63 @@ class _JsonRows:
         names = batch.schema.names
         columns = [_json_values(column) for column in batch.columns]
         lines = [
-            json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+            escaped_json(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
             for row in zip(*columns, strict=True)
         ]
-        self._file.write(("\n".join(lines) + "\n").encode())
+        if lines:
+            self._file.write(("\n".join(lines) + "\n").encode())
 
     def close(self) -> None:
+        self._file.flush()
+
+
+class _CsvRows:
+    """Strings in quotes, null as nothing at all: so that `weir load` tells null and the empty string apart."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._file = file
+        self._alone = len(schema) == 1
+        self._schema = pa.schema([(each.name, _csv_type(each.type)) for each in schema])
+        sink: Any = _ShownText(file) if file.isatty() else _Appended(file)
+        options = pacsv.WriteOptions(quoting_style="needed")
+        self._writer = pacsv.CSVWriter(sink, self._schema, write_options=options)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self._alone and batch.column(0).null_count:
+            name = self._schema.names[0]
+            fail(
+                f"column {name!r} has a null, which in a CSV of one column is an empty line that readers skip;"
+                " add a column, or choose --format json"
+            )
+        columns = [
+            column if column.type == each.type else to_text(column)
+            for column, each in zip(batch.columns, self._schema, strict=True)
+        ]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.flush()
+
+
+def _csv_type(kind: pa.DataType) -> pa.DataType:
+    """As which type Arrow writes a column: numbers as they are, without quotes; the others as our own text."""
+    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return kind if plain or pa.types.is_decimal(kind) else pa.string()
+
+
+class _ArrowRows:
+    """The IPC file format."""
+
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+        self._file = file
+        self._writer = pa.ipc.new_file(pa.PythonFile(_Appended(file), mode="w"), schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def close(self) -> None:
+        self._writer.close()
         self._file.flush()
 
 
@@ -143,7 +173,10 @@ class _ParquetRows:
         self._writer = pq.ParquetWriter(_Appended(file), schema)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(batch)
+        try:
+            self._writer.write_batch(batch)
+        except pa.ArrowInvalid as error:  # It has no seconds, and its milliseconds end sooner.
+            fail(f"Parquet cannot hold these rows: {error}; choose --format arrow")
 
     def close(self) -> None:
         self._writer.close()
@@ -171,6 +204,15 @@ class _Appended:
     def close(self) -> None:
         self.closed = True
 
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
     def __enter__(self) -> Self:
         return self
 
@@ -180,11 +222,21 @@ class _Appended:
         self.close()
 
 
-class _TableRows:
+class _ShownText(_Appended):
+    """A terminal that obeys nothing in the text."""
+
+    def write(self, data: bytes) -> int:
+        # Arrow hands over whole batches: no character is cut.
+        super().write(escaped_lines(bytes(data).decode()).encode())
+        return len(data)
+
+
+class _ShownRows:
     """Collects rows and prints them at the end, because columns are as wide as their widest cell."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema, *, vertical: bool) -> None:
         self._file = file
+        self._vertical = vertical
         self._columns: dict[str, list[object]] = {name: [] for name in schema.names}
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -192,13 +244,14 @@ class _TableRows:
             self._columns[name] += _json_values(column)
 
     def close(self) -> None:
-        if self._file.isatty():
-            print_table(self._columns)  # As wide as the terminal is.
-            return
-        text = io.StringIO()
-        print_table(self._columns, text)
-        self._file.write(text.getvalue().encode())
-        self._file.flush()
+        text = io.TextIOWrapper(self._file, encoding="utf-8", errors="backslashreplace", write_through=True)
+        try:
+            if self._vertical:
+                print_vertically(self._columns, text)
+            else:
+                print_table(self._columns, text, hint="--columns picks, --format vertical has all")
+        finally:
+            text.detach()  # The file is not ours to close.
 
 
 def _json_values(column: pa.Array) -> list[object]:
@@ -210,9 +263,9 @@ def _json_values(column: pa.Array) -> list[object]:
     kind = column.type
     if pa.types.is_binary(kind):
         return [None if value is None else base64.b64encode(value).decode() for value in column.to_pylist()]
-    if pa.types.is_timestamp(kind):
-        return list(pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1).to_pylist())
-    if pa.types.is_date(kind) or pa.types.is_decimal(kind):
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return list(times_to_text(column).to_pylist())
+    if pa.types.is_decimal(kind):
         return list(column.cast(pa.string()).to_pylist())
     if pa.types.is_floating(kind) and not pc.all(pc.is_finite(column)).as_py():
         names = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

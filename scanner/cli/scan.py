@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
-from scanner.cli.output import FORMATS, format_of, open_rows, replaced_when_complete
+from scanner.cli.destination import STANDARD_OUTPUT, written
+from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
 
@@ -31,7 +32,7 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
 
 @click.command(
     epilog=example(
-        'weir scan flights --columns carrier,flight,dep_delay --where "dep_delay > 600"',
+        'weir scan flights -c carrier,flight,dep_delay -w "dep_delay > 600"',
         "weir scan flights --format parquet -o flights.parquet --stats",
         "weir scan flights --as-of 0:1200 --as-of 1:1187 --mode asof",
     )
@@ -64,9 +65,9 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
 @click.option(
     "--output",
     "-o",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Instead of standard output.",
+    help="Instead of standard output, which is '-'.",
 )
 @click.option(
     "--credit",
@@ -106,12 +107,14 @@ def scan(
 ) -> None:
     """Read a table.
 
-    Format table shows the first 50 rows unless --limit says otherwise; json (one object per line) and parquet take
-    all of them; none only counts. A file appears when it is complete.
+    Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
+    arrow and parquet take all of them; none only counts. A file appears when it is complete.
     """
+    if output == STANDARD_OUTPUT:
+        output = None
     form = format_of(kind, output)
-    if form == "parquet" and output is None and is_terminal(sys.stdout):
-        fail("Parquet is not for a terminal; add -o FILE, or choose --format table or json")
+    if form in BINARY and output is None and is_terminal(sys.stdout):
+        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
         planned = client.table(table).new_scan().with_mode(mode).with_credit(credit).with_retries(retries)
         if lease is not None:
@@ -123,7 +126,7 @@ def scan(
         if columns:
             planned = planned.select(*names(columns))
         planned = planned.where(*where)
-        shortened = form == "table" and limit is None
+        shortened = form in FOR_PEOPLE and limit is None
         if shortened:
             limit = TABLE_ROWS_DEFAULT + 1
         if limit is not None:
@@ -168,7 +171,7 @@ def _destination(form: str, output: Path | None) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with replaced_when_complete(output) as file:
+    with written(output) as file:
         yield file
 
 

@@ -108,8 +108,8 @@ def server_security(host: str, insecure_bind_any: bool) -> ServerSecurity:
 
 @click.command(
     epilog=example(
-        "weir token -o loader.token     the token goes to the file, its hash to the terminal",
-        "weir token                     both go to the terminal",
+        "weir token -o loader.token  the token in the file, its hash on the terminal",
+        "weir token                  both on the terminal",
     )
 )
 @click.option(

@@ -27,7 +27,7 @@ _DEFAULTS = ScannerConfig()
 @click.command(
     epilog=example(
         "weir serve --data ./data --port 9123",
-        "weir serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key --credentials credentials.toml",
+        "weir serve --host 0.0.0.0 --tls-cert server.pem --credentials users.toml",
     )
 )
 @click.option(

@@ -8,7 +8,8 @@ import click
 import pyarrow as pa
 
 from scanner.cli.app import connected, endpoint_option, example, fail, note
-from scanner.cli.output import print_table
+from scanner.cli.display import print_table
+from scanner.cli.escapes import escaped
 from scanner.cli.types import parse_type
 
 
@@ -39,9 +40,8 @@ def describe(table: str, endpoint: str) -> None:
     with connected(endpoint) as client:
         opened = client.table(table)
         offsets = opened.offsets()
-    click.echo(
-        f"table {opened.name}: primary key {', '.join(opened.primary_key)}; {opened.buckets} buckets\n"
-    )
+    key_columns = escaped(", ".join(opened.primary_key))
+    click.echo(f"table {escaped(opened.name)}: primary key {key_columns}; {opened.buckets} buckets\n")
     key = {name: str(position) for position, name in enumerate(opened.primary_key, 1)}
     fields: list[pa.Field] = list(opened.schema)
     print_table(

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from scanner.cli.admin import pins, what
 from scanner.cli.app import Seconds, connected, endpoint_option, example, is_terminal
+from scanner.cli.escapes import escaped
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallReason, StallTimes
 
@@ -107,7 +108,7 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
         stream = row.stream
         table.add_row(
             f"{stream.connection_id}/{stream.stream_id}",
-            Text(what(stream) or stream.method),
+            Text(escaped(what(stream) or stream.method)),
             short_seconds(stream.age_s),
             short_bytes(row.bytes_per_s),
             "-" if stream.scan is None else short_bytes(stream.credit_left),
@@ -115,7 +116,7 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
             Text(f"{row.reason.label} {row.share:.0%}", style=_STYLES.get(row.reason, _SLOW_STYLE)),
             pins(stream),
         )
-    lines: list[RenderableType] = [Text(title, style="reverse"), table]
+    lines: list[RenderableType] = [Text(escaped(title), style="reverse"), table]
     if len(shown) < len(rows):
         lines.append(Text(f"and {len(rows) - len(shown)} more; weir streams has them all", style="dim"))
     return Group(*lines)

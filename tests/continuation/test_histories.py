@@ -34,7 +34,8 @@ MODES = ["push", "session", "token", "cursor", "asof"]
 def _rows(written_by: str, start: int = 0, count: int = ROWS) -> pa.RecordBatch:
     ids = range(start, start + count)
     return pa.record_batch(
-        [pa.array(ids, pa.int64()), pa.array([written_by] * count), pa.array(["x" * 100] * count)], schema=SCHEMA
+        [pa.array(ids, pa.int64()), pa.array([written_by] * count), pa.array(["x" * 100] * count)],
+        schema=SCHEMA,
     )
 
 
@@ -82,14 +83,20 @@ async def forked(data: Path, backup: Path) -> None:
 
 async def lost(data: Path, _backup: Path) -> None:
     """The write-ahead log lost what was written last; then others write."""
+    _tear_log(data)
+    await _write(data, "after the loss", 0, ROWS // 2)
+
+
+def _tear_log(data: Path) -> None:
     (bucket,) = data.glob("tables/*/0000")
     wal = max((path for path in bucket.glob("*.log") if path.stat().st_size), key=lambda path: int(path.stem))
     with wal.open("r+b") as file:
         file.truncate(wal.stat().st_size - 1)
-    await _write(data, "after the loss", 0, ROWS // 2)
 
 
-HAPPENINGS = pytest.mark.parametrize("happens", [restored, forked, lost], ids=lambda happens: str(happens.__name__))
+HAPPENINGS = pytest.mark.parametrize(
+    "happens", [restored, forked, lost], ids=lambda happens: str(happens.__name__)
+)
 
 
 def judge(ids: list[int], written_by: list[str]) -> None:
@@ -118,7 +125,13 @@ async def scan_through(tmp_path: Path, mode: str, happens: Callable[[Path, Path]
         async with client_up as client:
             table = await client.table("items")
             await table.write(_rows("second"))
-            scan = table.new_scan().with_mode(mode).with_credit(20_000).with_page_bytes(20_000).with_page_depth(0)
+            scan = (
+                table.new_scan()
+                .with_mode(mode)
+                .with_credit(20_000)
+                .with_page_bytes(20_000)
+                .with_page_depth(0)
+            )
             async with scan.execute() as batches:
                 take(await anext(batches))
                 await stop()
@@ -151,7 +164,7 @@ async def test_a_scan_never_mixes_two_histories(
     """It fails, typed, in every model; `judge` would have to agree with whatever else it did."""
     with pytest.raises(BaseExceptionGroup) as caught:
         await scan_through(tmp_path, mode, happens)
-    error = caught.value
+    error: BaseException = caught.value
     while isinstance(error, BaseExceptionGroup):
         (error,) = error.exceptions
     assert isinstance(error, ScannerError)
@@ -199,7 +212,7 @@ async def test_leases_and_past_states_of_another_history_are_refused(
     shutil.copytree(documents, data / "documents", dirs_exist_ok=True)
     async with _served(data) as port, scanner.connect(f"127.0.0.1:{port}") as client:
         table = await client.table("items")
-        assert await client.leases() == []
+        assert await client.leases.list(None) == []
         for mode in ("push", "asof"):
             scan = table.new_scan().with_mode(mode).as_of({0: leased.log_offset}, {0: leased.history})
             with pytest.raises(BaseExceptionGroup) as caught:

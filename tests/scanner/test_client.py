@@ -41,6 +41,40 @@ async def test_tables_come_and_go(tmp_path: Path) -> None:
             await client.table("a")
 
 
+async def test_a_table_that_may_be_there(tmp_path: Path) -> None:
+    """With `exist_ok` the table that is there is taken if it is the one that was asked for, and kept if it is not."""
+    async with open_client(tmp_path) as (client, _):
+        created = await client.create_table("a", SCHEMA, ["k"], buckets=2, exist_ok=True)
+        await created.write(rows(3))
+        again = await client.create_table("a", SCHEMA, "k", buckets=2, exist_ok=True)
+        assert (again.name, again.schema, again.buckets) == ("a", created.schema, 2)
+        assert (await again.new_scan().to_arrow()).num_rows == 3
+        with pytest.raises(scanner.SchemaMismatch, match="exists with other columns: k int64 not null"):
+            await client.create_table("a", SCHEMA.append(pa.field("z", pa.int8())), ["k"], 2, exist_ok=True)
+        with pytest.raises(scanner.SchemaMismatch, match="columns"):
+            await client.create_table("a", SCHEMA, [SCHEMA.names[1]], 2, exist_ok=True)
+        with pytest.raises(scanner.TableExists, match="exists with the bucket count 2, not 3"):
+            await client.create_table("a", SCHEMA, ["k"], 3, exist_ok=True)
+        with pytest.raises(scanner.TableExists):
+            await client.create_table("a", SCHEMA, ["k"], 2)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("http://127.0.0.1:9123", "is a URL; write 127.0.0.1:9123"),
+        ("https://weir.example.com/tables", "is a URL; write weir.example.com"),
+        ("127.0.0.1/x", "is not HOST:PORT"),
+        ("user@host:1", "is not HOST:PORT"),
+    ],
+)
+async def test_endpoints_that_are_none(endpoint: str, message: str) -> None:
+    """A URL is refused before anybody is asked, with what to write instead."""
+    with pytest.raises(scanner.ArgumentInvalid, match=message):
+        async with scanner.connect(endpoint):
+            pass
+
+
 async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
     """An exception passes through client and scan as itself, not in an ExceptionGroup."""
     with pytest.raises(scanner.TableNotFound):

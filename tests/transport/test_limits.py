@@ -96,10 +96,10 @@ def rows(name: str) -> list[str]:
     return re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
 
 
-def shown(value: float) -> str:
-    """A default as the page writes it."""
+def shown(name: str, value: float) -> str:
+    """A default as the page writes it: a size by its unit, a count or a time by its digits."""
     for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if isinstance(value, int) and value >= size and value % size == 0:
+        if "bytes" in name and isinstance(value, int) and value >= size and value % size == 0:
             return f"{value // size} {unit}"
     return f"{value:,}".replace(",", " ") if isinstance(value, int) else f"{value:g}"
 
@@ -111,7 +111,7 @@ def test_page_names_every_limit_with_its_default() -> None:
         fields = [f"`{field.name}`" for field in dataclasses.fields(config)]
         assert [row for row in rows(name) if row.startswith("`")] == fields
         for field in dataclasses.fields(config):
-            assert f"| `{field.name}` | {shown(getattr(config, field.name))} |" in text
+            assert f"| `{field.name}` | {shown(field.name, getattr(config, field.name))} |" in text
 
 
 def test_page_names_every_budget_and_every_attack() -> None:
@@ -123,7 +123,7 @@ def test_page_names_every_budget_and_every_attack() -> None:
         if 0 < allowance.per_byte < 1:
             octets = f"{allowance.per_byte * 2**20:g} a MiB"
         earns = ", ".join(filter(None, (frames, octets))) or "-"
-        figures = f"{shown(int(allowance.burst))} | {allowance.per_second:g} | {earns}"
+        figures = f"{shown(cost.name, int(allowance.burst))} | {allowance.per_second:g} | {earns}"
         assert f"| {cost.name} | {figures} |" in text
     listed = rows("Abuse, row by row")
     assert [attack.name for attack in ATTACKS if attack.name not in listed] == []

@@ -186,7 +186,10 @@ def parse_response(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
     if b"grpc-status" in fields:
         return parse_trailers(headers)
     status = _STATUS_OF_HTTP.get(http_status or 0, StatusCode.UNKNOWN)
-    return CallFailed(status, f"HTTP status {http_status}, content-type {fields.get(b'content-type', b'')!r}")
+    kind = fields.get(b"content-type", b"").decode("ascii", "backslashreplace")
+    return CallFailed(
+        status, f"what answered is no gRPC server: HTTP status {http_status}, content-type {kind!r}"
+    )
 
 
 def parse_trailers(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,13 @@ def one_line(result: tuple[int, str, str], *, code: int = 1) -> str:
     return line
 
 
+def last_line(result: tuple[int, str, str]) -> str:
+    """The error line of a load that failed, behind what it says of types."""
+    *before, line = result[2].splitlines()
+    assert all(each.startswith("types found: ") for each in before)
+    return one_line((*result[:2], line))
+
+
 def test_tables_and_describe(command: Weir, items: str) -> None:
     """A loaded table is listed, and described with types, key and offsets."""
     assert "items" in command("tables")[1]
@@ -103,6 +111,23 @@ def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
     assert "requests" in err
     assert "resumes         0" in err
     assert "log offset" in err
+
+
+@pytest.mark.parametrize("kind", ["csv", "arrow", "parquet"])
+def test_what_is_scanned_into_a_file_is_loaded_again(
+    command: Weir, items: str, tmp_path: Path, kind: str
+) -> None:
+    """A table that is loaded from a file of another one has the same rows, by their digest."""
+    path = tmp_path / f"copy.{kind}"
+    assert command("scan", items, "-o", path) == (0, "", "")
+    assert command("load", path, "-k", "id", "--buckets", "2")[0] == 0
+    digests = [
+        re.findall(r"^digest +(.*)$", command("scan", name, "--format", "none", "--stats")[2], re.MULTILINE)
+        for name in (items, "copy")
+    ]
+    assert digests[0] == digests[1]
+    assert len(digests[0][0]) == 8
+    assert command("drop", "copy", "--yes")[0] == 0
 
 
 def test_scan_where(command: Weir, items: str) -> None:
@@ -176,7 +201,13 @@ def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> No
         ("a,b\n1,2\n", ["-k", "id"], "no column 'id' for the primary key; it has a, b"),
         ("a,b\n1,2\n", [], "--primary-key COLUMNS, out of a, b"),
         ("a,b\n1,2\n,3\n", ["-k", "a"], "'a' is null in row 2"),
-        ("a,b\n1\n", ["-k", "a"], "cannot be read as CSV"),
+        ("a,b\n1\n", ["-k", "a"], "line 2 has 1 values"),
+        ("a,b\n1,2\n", ["-k", "a", "--types", "c=string"], "no column 'c' for --types; it has a, b"),
+        ("a,b\n1,2\n", ["-k", "a", "--types", "b"], "write NAME=TYPE"),
+        ("a,b\n1,2\n", ["-k", "a", "--types", "b=varchar"], "no type 'varchar'; the types are bool, int8"),
+        ("a,b\n1,2\n", ["-k", "a", "--types", "b=decimal(99,2)"], "no type 'decimal(99,2)'"),
+        ("a,b\n1,caf\udce9\n", ["-k", "a"], "octet 0xE9 on line 2; name its encoding"),
+        ('a,b\n1,"c\n', ["-k", "a"], "the quote on line 2 is never closed"),
         ("a,b\n1,2\n", ["-k", "a", "-t", "no/name"], "not valid"),
     ],
 )
@@ -185,9 +216,69 @@ def test_load_that_makes_no_sense(
 ) -> None:
     """Each mistake is one line that says what to do, and leaves no table behind."""
     path = tmp_path / "fresh.csv"
-    path.write_text(content)
-    assert message in one_line(command("load", path, *words))
+    path.write_text(content, errors="surrogateescape")
+    assert message in last_line(command("load", path, *words))
     assert "fresh" not in command("tables")[1]
+
+
+def test_load_loses_no_digit(command: Weir, tmp_path: Path) -> None:
+    """Keys beyond int64, zeros in front and long decimals arrive as they were written, and the types are told."""
+    path = tmp_path / "exact.csv"
+    path.write_text(
+        "id,zip,price\n9223372036854775808,01234,12345678901234567.89\n9223372036854775809,1,0.5\n"
+    )
+    code, out, err = command("load", path, "-k", "id")
+    assert (code, out[:26]) == (0, "loaded 2 rows into exact i")
+    assert err == (
+        "types found: id decimal128(38, 0), zip string, price decimal128(38, 2); --types NAME=TYPE takes others\n"
+    )
+    rows = [json.loads(line) for line in command("scan", "exact", "--format", "json")[1].splitlines()]
+    assert sorted(map(str, rows)) == [
+        str({"id": "9223372036854775808", "zip": "01234", "price": "12345678901234567.89"}),
+        str({"id": "9223372036854775809", "zip": "1", "price": "0.50"}),
+    ]
+    assert command("drop", "exact", "--yes")[0] == 0
+
+
+def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
+    """Types, delimiter, quote, encoding and nulls are options; those that make no sense are refused."""
+    path = tmp_path / "told.csv"
+    path.write_bytes("id|n|s\n1|2|'é|'\n2|-|\n".encode("latin-1"))
+    options = ["--delimiter", "|", "--quote", "'", "--encoding", "latin-1", "--null-value", "-"]
+    types = ["--types", "id=int8,n=decimal(4,1)", "--types", "s=string"]
+    code, _, err = command("load", path, "-k", "id", *options, *types)
+    assert (code, err) == (0, "")
+    rows = [json.loads(line) for line in command("scan", "told", "--format", "json")[1].splitlines()]
+    assert sorted(rows, key=lambda row: row["id"]) == [
+        {"id": 1, "n": "2.0", "s": "é|"},
+        {"id": 2, "n": None, "s": ""},
+    ]
+    assert "is int8; leave it out of --types" in one_line(
+        command("load", path, *options, "--types", "id=string")
+    )
+    assert command("drop", "told", "--yes")[0] == 0
+    for words, message in [
+        (["--delimiter", "ab"], "--delimiter takes one ASCII character"),
+        (["--quote", "é"], "--quote takes one ASCII character"),
+        (["--delimiter", "'", "--quote", "'"], "are both"),
+        (["--encoding", "klingon"], "no encoding 'klingon'"),
+        (["--encoding", "base64"], "no encoding 'base64'"),
+    ]:
+        assert message in one_line(command("load", path, "-k", "id", *words), code=2)
+
+
+def test_keys_that_a_file_repeats_are_told(command: Weir, tmp_path: Path) -> None:
+    """Rows that later ones of the same file replace are counted, in a new table and in one that is there."""
+    path = tmp_path / "twice.csv"
+    path.write_text("id,n\n1,a\n1,b\n2,c\n1,d\n")
+    for attempt in range(2):
+        code, out, err = command("load", path, "-k", "id")
+        assert (code, out[:26]) == (0, "loaded 4 rows into twice i"), attempt
+        assert (
+            "2 rows have the key of an earlier row of the file, and replaced it: 2 keys are different" in err
+        )
+    assert command("scan", "twice", "--format", "none")[1] == "2 rows\n"
+    assert command("drop", "twice", "--yes")[0] == 0
 
 
 def test_file_that_does_not_fit_the_table(command: Weir, items: str, tmp_path: Path) -> None:
@@ -210,7 +301,9 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     assert "items" in one_line(command("scan", "item"))
     assert "did you mean 'price'" in one_line(command("scan", items, "-c", "prise"))
     assert "'push', 'session'" in one_line(command("scan", items, "--mode", "pull"), code=2)
-    assert "'table', 'json', 'parquet', 'none'" in one_line(command("scan", items, "--format", "xml"), code=2)
+    assert "'csv', 'json', 'arrow', 'parquet', 'none'" in one_line(
+        command("scan", items, "--format", "xml"), code=2
+    )
     assert "did you mean 'price'" in one_line(command("scan", items, "-w", "id = 1 or prise > 1"))
     assert "quote it: 'much'" in one_line(command("scan", items, "-w", "price > much"))
     assert "cannot read the condition" in one_line(command("scan", items, "-w", "price"))

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import decimal
 import gzip
+import json
+import os
+import tempfile
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scanner.cli.files import NULL_VALUES_DEFAULT, RowFile, open_file
+from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText
+from scanner.cli.files import CsvOptions, RowFile, open_file
 
 CSV = "id,name,price,day,at,flag,none\n1,ann,1.5,2013-01-01,2013-01-01T10:00:00Z,true,\n2,NA,NA,,NA,NULL,\n"
 
@@ -22,9 +31,9 @@ def read(source: RowFile) -> pa.Table:
     return pa.Table.from_batches(list(source.batches()), schema=source.schema)
 
 
-def opened(path: Path, schema: pa.Schema | None = None) -> RowFile:
+def opened(path: Path, schema: pa.Schema | None = None, options: CsvOptions | None = None) -> RowFile:
     """The file as `weir load` opens it by default."""
-    return open_file(path, NULL_VALUES_DEFAULT, schema)
+    return open_file(path, options or CsvOptions(), schema)
 
 
 @pytest.fixture(params=["data.csv", "data.csv.gz", "data.zip", "data.CSV"])
@@ -73,18 +82,45 @@ def test_csv_types_and_nulls(csv_file: Path) -> None:
         ("true", "maybe", pa.string()),
         ("2013-01-01", "2013-01-01 10:00:00", pa.timestamp("s")),
         ("2013-01-01", "never", pa.string()),
-        ("1", "99999999999999999999", pa.float64()),
+        ("1", "99999999999999999999", pa.decimal128(38, 0)),
+        ("1", "9223372036854775807", pa.int64()),
+        ("1", "-9223372036854775809", pa.decimal128(38, 0)),
+        ("1", "9" * 39, pa.string()),
+        ("1", "01234", pa.string()),
+        ("1", "+1", pa.string()),
+        ("1", "0x1", pa.string()),
+        ("1", "1_0", pa.string()),
+        ("1", " 5", pa.int64()),
+        ("1.5", "0.30000000000000004", pa.float64()),
+        ("1.5", "1e308", pa.float64()),
+        ("1.5", "1e309", pa.string()),
+        ("1.5", "1e-400", pa.string()),
+        ("1.5", "NaN", pa.float64()),
+        ("1.5", "-Infinity", pa.float64()),
+        ("1.5", "-0", pa.float64()),
+        ("1.5", "007.5", pa.string()),
+        ("1.5", "12345678901234567.89", pa.decimal128(38, 2)),
+        ("0.5", "9007199254740993", pa.decimal128(38, 1)),
+        ("1e5", "12345678901234567.89", pa.string()),
+        ("true", "1", pa.string()),
+        ("2013-01-01", "2013-02-30", pa.string()),
+        ("2013-01-01 10:00", "2013-01-01 10:00:00.5", pa.timestamp("us")),
+        ("2013-01-01 10:00", "2013-01-01 10:00:00.123456789", pa.timestamp("ns")),
+        ("9999-12-31 10:00", "2013-01-01 10:00:00.123456789", pa.string()),
+        ("2013-01-01T10:00:00Z", "2013-01-01T10:00:00.5+02:00", pa.timestamp("us", "UTC")),
+        ("2013-01-01T10:00:00Z", "2013-01-01T10:00:00", pa.string()),
     ],
 )
 def test_type_fits_the_whole_file(tmp_path: Path, early: str, late: str, expected: pa.DataType) -> None:
     """A value far down decides as well: the first type that fits all values is taken."""
     path = tmp_path / "data.csv"
-    lines = [f"{i},{early}" for i in range(300_000)] + [f"300000,{late}"]
-    path.write_text("id,value\n" + "\n".join(lines) + "\n")
+    lines = [f"{i:06},{early},{'x' * 90}" for i in range(30_000)] + [f"030000,{late},"]
+    path.write_text("id,value,text\n" + "\n".join(lines) + "\n")
+    assert path.stat().st_size > 2 << 20  # More than one block.
     source = opened(path)
     assert source.schema.field("value").type == expected
-    assert source.rows == 300_001
-    assert sum(batch.num_rows for batch in source.batches()) == 300_001
+    assert source.rows == 30_001
+    assert read(source).num_rows == 30_001
 
 
 def test_table_decides_the_types_of_a_csv(tmp_path: Path) -> None:
@@ -118,9 +154,18 @@ def test_parquet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("data.csv", b"a,b\n1,2\n3\n", "cannot be read as CSV"),
+        ("data.csv", b"a,b\n1,2\n3\n", "line 3 has 1 values, but the header has 2"),
+        ("data.csv", b'a,b\n1,"x\ny"\n2,3,4\n', "line 4 has 3 values"),
+        ("data.csv", b'a,b\n1,"abc\n2,def\n', "the quote on line 2 is never closed"),
+        ("data.csv", b'a,b\n1,"abc\n2,"def"\n', "begins on line 2, is followed by more text on line 3"),
+        ("data.csv", b'a,b\n1,"a""b"c\n', "quoted value is followed by more text on line 2"),
+        ("data.csv", b'a,b\n1,5" pipe\n', "quote within an unquoted value on line 2; .*--quote none"),
+        ("data.csv", b"a,b\n1,caf\xe9\n", "octet 0xE9 on line 2; .*--encoding"),
+        ("data.csv", b"\xff\xfea\0,\0b\0", "not UTF-8: octet 0xFF on line 1; .*--encoding"),
+        ("data.csv", "a,b\n1,2\n".encode("utf-16-le"), "--encoding utf-16"),
+        ("data.csv", b"a,a\n1,2\n", "two columns 'a'"),
         ("data.csv", b"", "empty|cannot be read"),
-        ("data.json", b"{}", "neither Parquet nor CSV"),
+        ("data.json", b"{}", "neither Parquet, Arrow nor CSV"),
         ("data.parquet", b"PAR1 not really", "not a Parquet file"),
         ("data.zip", b"PK not really", "cannot be read"),
         ("data.csv.gz", b"\x1f\x8b not really", "cannot be read"),
@@ -144,4 +189,187 @@ def test_zip_must_hold_one_csv(tmp_path: Path, members: list[str]) -> None:
         for member in members:
             archive.writestr(member, "a\n1\n")
     with pytest.raises(click.ClickException, match="exactly one"):
+        opened(path)
+
+
+def test_each_cell_keeps_its_digits(tmp_path: Path) -> None:
+    """Numbers that no int64 and no float64 holds are decimals, and postal codes are text."""
+    path = tmp_path / "data.csv"
+    path.write_text(
+        "id,zip,price\n9223372036854775808,01234,12345678901234567.89\n9223372036854775809,1,0.5\n"
+    )
+    assert read(opened(path)).to_pydict() == {
+        "id": [decimal.Decimal(9223372036854775808), decimal.Decimal(9223372036854775809)],
+        "zip": ["01234", "1"],
+        "price": [decimal.Decimal("12345678901234567.89"), decimal.Decimal("0.50")],
+    }
+
+
+def test_types_that_are_given(tmp_path: Path) -> None:
+    """Types that the user gives are taken, the others found; a value that does not fit is told with its line."""
+    path = tmp_path / "data.csv"
+    path.write_text('id,n,"a\nb"\n1,2,x\n\n2,"3","y\nz"\n3,4.5,z\n')
+    source = opened(path, options=CsvOptions(types={"id": pa.string(), "n": pa.float32()}))
+    assert source.found_types == ("a\nb",)
+    assert read(source).to_pydict() == {
+        "id": ["1", "2", "3"],
+        "n": [2.0, 3.0, 4.5],
+        "a\nb": ["x", "y\nz", "z"],
+    }
+    with pytest.raises(click.ClickException, match=r"'4\.5' in column 'n' on line 7 is no int8"):
+        read(opened(path, options=CsvOptions(types={"n": pa.int8()})))
+    with pytest.raises(click.ClickException, match="no column 'm'"):
+        opened(path, options=CsvOptions(types={"m": pa.int8()}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.int64(), "0x10"),
+        (pa.int8(), "128"),
+        (pa.float64(), "1e400"),
+        (pa.decimal128(4, 2), "1.234"),
+        (pa.timestamp("s"), "2013-01-01 00:00:00.5"),
+        (pa.timestamp("s"), "2013-01-01 00:00:00Z"),
+        (pa.timestamp("s", "UTC"), "2013-01-01 00:00:00"),
+        (pa.timestamp("ns"), "9999-12-31 00:00:00"),
+        (pa.binary(), "plain"),
+        (pa.bool_(), "maybe"),
+    ],
+)
+def test_text_that_is_not_of_its_type(tmp_path: Path, kind: pa.DataType, text: str) -> None:
+    """What would lose something, or be guessed, is refused."""
+    path = tmp_path / "data.csv"
+    path.write_text(f"id,value\n1,{text}\n")
+    with pytest.raises(click.ClickException, match="in column 'value' on line 2 is no"):
+        read(opened(path, options=CsvOptions(types={"value": kind})))
+
+
+def test_null_and_empty(tmp_path: Path) -> None:
+    """In quotes a string is never null; a number is null either way, since there is no empty number."""
+    path = tmp_path / "data.csv"
+    path.write_text('id,text,number\n1,,""\n2,"",\n3,NA,"NA"\n4,"NA",5\n')
+    assert read(opened(path)).to_pydict() == {
+        "id": [1, 2, 3, 4], "text": [None, "", None, "NA"], "number": [None, None, None, 5],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("breaks", ["\n", "\r\n", "\r"])
+def test_dialects(tmp_path: Path, breaks: str) -> None:
+    """Delimiter, quote, encoding and line breaks are as they are said to be."""
+    path = tmp_path / "data.txt"
+    path.write_bytes(breaks.join(["id;text", "1;'a;''é'", '2;5" pipe', ""]).encode("utf-16"))
+    dialect = CsvDialect(delimiter=";", quote="'", encoding="utf-16")
+    assert read(opened(path, options=CsvOptions(dialect=dialect))).to_pydict() == {
+        "id": [1, 2], "text": ["a;'é", '5" pipe'],
+    }  # fmt: skip
+    path.write_bytes(b'id,text\n1,"a\n')
+    assert read(opened(path, options=CsvOptions(dialect=CsvDialect(quote=None)))).column(1).to_pylist() == [
+        '"a'
+    ]
+
+
+def test_values_longer_than_a_block(tmp_path: Path) -> None:
+    """A value of megabytes, with quotes and line breaks in it, comes through between short rows."""
+    path = tmp_path / "data.csv"
+    long = 'line\nof, "quoted" text\n' * 200_000
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerows([("id", "text"), (1, "a"), (2, long), (3, "b")])
+    assert read(opened(path)).to_pydict() == {"id": [1, 2, 3], "text": ["a", long, "b"]}
+
+
+def test_an_open_quote_does_not_take_the_rest_of_the_file(tmp_path: Path) -> None:
+    """A quote that is never closed is told with its line, however much follows it."""
+    path = tmp_path / "data.csv"
+    path.write_text('id,text\n1,"open\n' + f"2,{'x' * 1000}\n" * 70_000)
+    with pytest.raises(click.ClickException, match="the quote on line 2 is never closed"):
+        opened(path)
+
+
+def test_types_are_found_in_one_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is read once for its types, whatever the order in which they are given up, and once for its rows."""
+    path = tmp_path / "data.csv"
+    names = [f"c{number}" for number in range(30)]
+    kinds = ["", "1", "true", "2013-01-01", "2013-01-01 10:00", "2013-01-01 10:00Z", "1.5", "x"]
+    path.write_text("\n".join([",".join(names), *(",".join([kind] * 30) for kind in kinds)]) + "\n")
+    readings = []
+    original = CsvText.blocks
+
+    def counted(self: CsvText, on_read: Callable[[int], None] | None = None) -> Iterator[CsvBlock]:
+        readings.append(self.path)
+        return original(self, on_read)
+
+    monkeypatch.setattr(CsvText, "blocks", counted)
+    assert read(opened(path)).num_rows == 8
+    assert len(readings) == 2
+    assert read(opened(path, pa.schema([(name, pa.string()) for name in names]))).num_rows == 8
+    assert len(readings) == 3
+
+
+@given(
+    st.lists(
+        st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=3, max_size=3),
+        min_size=1,
+    ),
+    st.integers(1, 40),
+)
+def test_any_text_is_read_as_the_standard_library_writes_it(rows: list[list[str]], block_bytes: int) -> None:
+    """Cells of any characters, cut into blocks anywhere, come back as they were."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scanner.cli.csv_text._BLOCK_BYTES", block_bytes)
+        path = Path(folder) / "data.csv"
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n")
+            writer.writerows([["a", "b", "c"], *rows])
+        types = dict.fromkeys("abc", pa.string())
+        table = read(opened(path, options=CsvOptions(types=types)))
+    assert [list(row.values()) for row in table.to_pylist()] == rows
+
+
+def test_arrow_files(tmp_path: Path) -> None:
+    """An Arrow IPC file keeps its types and is known by its content."""
+    path = tmp_path / "anything.bin"
+    table = pa.table(
+        {"id": pa.array([1, 2], pa.int8()), "at": pa.array([None, 2**60], pa.timestamp("s", "UTC"))}
+    )
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    assert opened(path).rows == 2
+    assert read(opened(path)).equals(table)
+
+
+def test_pipes_are_refused(tmp_path: Path) -> None:
+    """What can be read only once is refused, rather than read without its beginning."""
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    with pytest.raises(click.ClickException, match="no regular file"):
+        opened(path)
+
+
+def test_old_timestamps_of_parquet_are_instants(tmp_path: Path) -> None:
+    """INT96, which Spark writes by default, is microseconds of UTC, up to the year 9999."""
+    path = tmp_path / "spark.parquet"
+    days = [0, 15705, 2932896]  # 1970, 2013, the last day of 9999
+    times = pa.array([day * 86_400_000_000 + 5 for day in days], pa.timestamp("us"))
+    pq.write_table(pa.table({"id": [1, 2, 3], "at": times}), path, use_deprecated_int96_timestamps=True)
+    source = opened(path)
+    assert source.schema.field("at").type == pa.timestamp("us", "UTC")
+    assert read(source).column("at").cast(pa.int64()).to_pylist() == times.cast(pa.int64()).to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["interval day to second", "interval year to month"])
+def test_intervals_are_refused(tmp_path: Path, kind: str) -> None:
+    """Spark stores intervals as integers and says so beside them: they are refused by the column's name."""
+    path = tmp_path / "spark.parquet"
+    fields = [{"name": "id", "type": "long"}, {"name": "took", "type": kind}]
+    metadata = {"org.apache.spark.sql.parquet.row.metadata": json.dumps({"type": "struct", "fields": fields})}
+    table = pa.table({"id": [1], "took": [7]})
+    with pq.ParquetWriter(path, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(metadata)
+    with pytest.raises(click.ClickException, match=f"'took' is of type {kind}"):
+        opened(path)
+    pq.write_table(pa.table({"id": [1], "took": pa.array([7], pa.duration("s"))}), path)
+    with pytest.raises(click.ClickException, match=r"'took' is of type duration\[s\]"):
         opened(path)

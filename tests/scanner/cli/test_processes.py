@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +20,8 @@ import pytest
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
 WEIR = [sys.executable, "-m", "scanner.cli"]
-TIMEOUT_S = 60
+TIMEOUT_S = 100
+"""Far longer than anything takes: only what will never come takes it."""
 
 
 @contextmanager
@@ -51,7 +57,8 @@ def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
     """What is loaded is scanned, survives SIGTERM and a restart, and both servers end with exit code 0."""
     with serving(tmp_path / "data") as (server, endpoint):
         loaded = weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
-        assert (loaded.returncode, loaded.stderr) == (0, "")
+        assert (loaded.returncode, loaded.stderr.count("\n")) == (0, 1)
+        assert loaded.stderr.startswith("types found: id int64, text string;")
         scanned = weir("scan", "items", "--format", "json", "-c", "id", "-e", endpoint)
         assert sorted(json.loads(line)["id"] for line in scanned.stdout.splitlines()) == list(range(20_000))
         locked = weir("serve", "--data", tmp_path / "data", "--port", 0)
@@ -84,5 +91,99 @@ def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
             assert scan.stderr is not None
             scan.stdout.readline()
             scan.stdout.close()
-            assert scan.wait(TIMEOUT_S) != 0
+            assert scan.wait(TIMEOUT_S) == 141
             assert scan.stderr.read() == ""
+        for kind in ("csv", "json", "arrow", "parquet"):  # Into a device that is full, instead.
+            full = weir("scan", "items", "--format", kind, "-o", "/dev/full", "-e", endpoint)
+            assert (full.returncode, full.stderr) == (
+                1,
+                "weir: cannot write /dev/full: No space left on device\n",
+            ), kind
+
+
+def test_interrupted_at_the_beginning() -> None:
+    """Ctrl-C while a command is being imported is one line and exit code 130."""
+    # The import of a module that takes its time: it says that it has begun, and waits for the signal.
+    slow = (
+        "import sys, types; from scanner.cli import app, main\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'scanner.cli.tables': print('importing', flush=True); __import__('signal').pause()\n"
+        "sys.meta_path.insert(0, Finder()); main(['tables'])\n"
+    )
+    command = [sys.executable, "-c", slow]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "importing\n"
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "weir: interrupted\n")
+
+
+def test_standard_output_that_is_closed() -> None:
+    """Without a standard output there is one line and no traceback; without a standard error there is none."""
+    for redirection, expected in (
+        (">&-", "weir: standard output is closed; send it to /dev/null if nobody wants it\n"),
+        ("2>&-", ""),
+        ("<&-", ""),
+    ):
+        command = f'"$0" -m scanner.cli --version {redirection}'
+        done = subprocess.run(
+            ["sh", "-c", command, sys.executable],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (int(bool(expected)), expected), redirection
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["nonsense"]])
+def test_answers_that_need_no_arrow(words: list[str]) -> None:
+    """What needs no server imports nothing that takes time."""
+    look = "import sys; from scanner.cli import run; run(sys.argv[1:]); print(sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", look, *words], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    heavy = {"pyarrow", "numpy", "trio", "rich", "h2", "google.protobuf", "rocksdict", "ssl", "transport"}
+    imported = set(ast.literal_eval(done.stderr.splitlines()[-1]))
+    assert heavy & imported == set()
+
+
+def test_the_example_of_the_readme_runs_twice(tmp_path: Path) -> None:
+    """What a new user copies first prints the same again."""
+    text = (Path(__file__).resolve().parents[3] / "README.md").read_text(encoding="utf-8")
+    (example,) = [part for part in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "sync" in part]
+    with serving(tmp_path / "data") as (_, endpoint):
+        for _ in range(2):
+            done = subprocess.run(
+                [sys.executable, "-c", example.replace("127.0.0.1:9123", endpoint)],
+                capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, "")
+            assert done.stdout.splitlines()[-1] == "2 rows"
+
+
+def test_servers_that_are_not_weir() -> None:
+    """One line says that what answers is something else."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        done = weir("tables", "-e", f"127.0.0.1:{port}")
+        listener.shutdown(socket.SHUT_RDWR)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert f"what answers at 127.0.0.1:{port} does not speak HTTP/2" in done.stderr
+    done = weir("tables", "-e", "http://127.0.0.1:9123")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "weir: endpoint 'http://127.0.0.1:9123' is a URL; write 127.0.0.1:9123\n",
+    )

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import pty
-import select
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +14,7 @@ from rich.console import Console
 from scanner.admin import ScanInfo, StreamInfo
 from scanner.cli.top import Look, Row, compare, render
 from tests.support.server import running_server
+from tests.support.terminal import WAIT_S, on_a_terminal, shown_until
 from transport import StallReason, StallTimes
 
 SECOND = 1_000_000_000
@@ -56,7 +50,6 @@ STREAM = StreamInfo(
     stalls=StallTimes((SECOND, 9 * SECOND, 0, 0, 0, 0, 0, 0)),
     scan=SCAN,
 )
-WAIT_S = 30
 
 
 def text(rows: list[Row], *, width: int = 80, rows_max: int | None = None) -> list[str]:
@@ -109,40 +102,22 @@ def test_long_names_are_cut_and_other_calls_are_named() -> None:
     assert "@" not in lines[3]
 
 
+def test_what_a_terminal_obeys_is_shown() -> None:
+    """Names and the endpoint, which come from elsewhere, are written without control characters."""
+    rows = compare(None, Look(0.0, (replace(STREAM, scan=replace(SCAN, table="a\x1b[31m")),)))
+    file = io.StringIO()
+    Console(width=80, file=file).print(render(rows, "weir \x9b1m:9123"))
+    assert "\x1b" not in file.getvalue()
+    assert "\x9b" not in file.getvalue()
+    assert r"a\x1b[31m[2]" in file.getvalue()
+
+
 def test_what_does_not_fit_is_counted() -> None:
     """A low terminal shows the busiest, and how many more there are."""
     streams = tuple(replace(STREAM, stream_id=1 + 2 * number) for number in range(20))
     lines = text(compare(None, Look(0.0, streams)), rows_max=5)
     assert len(lines) == 8
     assert lines[-1].startswith("and 15 more")
-
-
-@contextmanager
-def on_a_terminal(*words: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """`weir` with a terminal of 24 lines for input and output; the other end is a file descriptor."""
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    command = [sys.executable, "-m", "scanner.cli", *words]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
-        os.close(theirs)
-        try:
-            yield process, ours
-        finally:
-            process.kill()
-            os.close(ours)
-
-
-def shown_until(terminal: int, wanted: bytes) -> bytes:
-    """What a terminal shows, up to some octets, or to its end."""
-    seen, deadline = b"", time.monotonic() + WAIT_S
-    while wanted not in seen and time.monotonic() < deadline:
-        if select.select([terminal], [], [], 1.0)[0]:
-            try:
-                part = os.read(terminal, 65536)
-            except OSError:  # the other end is closed
-                break
-            seen += part
-    return seen
 
 
 @pytest.mark.socket

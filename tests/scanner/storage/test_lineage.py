@@ -44,12 +44,13 @@ def test_what_was_made_later_than_its_history_lasted_is_refused() -> None:
     assert [lineage.holds(*each) for each in good + bad] == [True] * len(good) + [False] * len(bad)
     lineage.require(_id(1), 10, 12, "the token")
     for history, offset, end in ((_id(1), 11, 12), (_id(2), 13, 12)):
-        with pytest.raises(SnapshotLost, match="the token is as of .* another history"):
+        with pytest.raises(SnapshotLost, match=r"the token is as of .* another history"):
             lineage.require(history, offset, end, "the token")
 
 
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["commit", "open", "copy", "lose"]), st.integers(0, 3), st.integers(1, 5)), max_size=40
+    st.tuples(st.sampled_from(["commit", "open", "copy", "lose"]), st.integers(0, 3), st.integers(1, 5)),
+    max_size=40,
 )
 
 
@@ -64,7 +65,7 @@ class _Copy:
 def test_a_state_is_held_by_those_copies_alone_that_have_it(
     steps: list[tuple[str, int, int]], cut: int
 ) -> None:
-    """Copied, opened, written and cut back at random: (history, offset) is good iff the changes before it are the same."""
+    """Copied, opened, written and cut at random: (history, offset) is good iff the changes before it are the same."""
     copies, ids = [_Copy()], iter(range(1, 1000))
     for what, which, count in steps:
         copy = copies[which % len(copies)]
@@ -159,7 +160,7 @@ def _with_lost_tail(directory: Path, cut_bytes: int | None) -> int:
 def test_a_lost_tail_is_logged_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, cut_bytes: int | None
 ) -> None:
-    """Acknowledged commits that are gone are an error in the log, a count, and refused states: never just an older bucket."""
+    """Acknowledged commits that are gone are an error in the log, a count, and refused states."""
     end = _with_lost_tail(tmp_path, cut_bytes)
     with RocksStore.open(tmp_path / "killed") as store:
         bucket = store.bucket("items", 0)

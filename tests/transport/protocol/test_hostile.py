@@ -260,7 +260,7 @@ ANSWERS: dict[str, tuple[bytes, type[Exception], str]] = {
     "not found": (
         wire.headers(1, [(":status", "404")], end=True),
         CallFailed,
-        "UNIMPLEMENTED: HTTP status 404",
+        "UNIMPLEMENTED: what answered is no gRPC server: HTTP status 404",
     ),
     "proxy error page": (
         wire.headers(1, [(":status", "503"), ("content-type", "text/html")]) + wire.data(1, b"<html>"),

@@ -1,0 +1,255 @@
+"""Cells as text, and text as cells, exactly: what `weir load` reads in a CSV and `weir scan` writes into one.
+
+Text of a type becomes a value of it or is refused: nothing is rounded, but text of a float to the nearest float, and
+nothing is cut. Each value is written as text that is read back as the same value.
+
+Timestamps and dates go through NumPy where Arrow's calendar ends (years 0 to 9999 in text, -32767 to 32767 in print).
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import zoneinfo
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.cli.app import fail
+
+FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_BINARY_PREFIX: Final = "\\x"
+_INTEGER: Final = r"^-?[0-9]+$"
+_INFINITE: Final = r"(?i)inf"
+_LOWEST: Final = -(2**63)
+_DAY_S: Final = 86_400
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_STAMP_LENGTH: Final = len("1970-01-01T02:00:00+02:00")
+_CALENDAR: Final = {
+    unit: (
+        max(-62135596800 * 10**digits, _LOWEST) + _DAY_S * 10**digits,
+        min(253402300799 * 10**digits, -_LOWEST - 1) - _DAY_S * 10**digits,
+    )
+    for unit, digits in FRACTION_DIGITS.items()
+}
+"""Times since 1970 that have a date in any zone, in Python's calendar, years 1 to 9999, and as an int64; inclusive."""
+_SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
+"""As NumPy writes the years -1 to -999."""
+_TYPE: Final = re.compile(r"(?P<name>[a-z][a-z0-9]*)\s*(?:[\[(](?P<arguments>[^\])]*)[\])])?")
+_TYPES: Final = {
+    "bool": pa.bool_(),
+    "boolean": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float32": pa.float32(),
+    "float": pa.float32(),
+    "float64": pa.float64(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "date32": pa.date32(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+TYPES_HELP: Final = (
+    "bool, int8, int16, int32, int64, float32, float64, decimal(P,S), date, timestamp[UNIT], timestamp[UNIT, UTC],"
+    " string, binary"
+)
+
+
+def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
+    """Read `--types`: `NAME=TYPE`, several with commas between, a type as `weir describe` shows it or shorter.
+
+    Raises:
+        Failure: It cannot be read, or names a column twice.
+    """
+    types: dict[str, pa.DataType] = {}
+    for text in texts:
+        for each in re.split(r",(?![^\[(]*[\])])", text):
+            name, equals, kind = (part.strip() for part in each.rpartition("="))
+            if not equals or not name:
+                fail(f"cannot read --types {each.strip()!r}; write NAME=TYPE, for example zip=string")
+            if name in types:
+                fail(f"--types names column {name!r} twice")
+            types[name] = _parse_type(kind)
+    return types
+
+
+def _parse_type(text: str) -> pa.DataType:
+    match = _TYPE.fullmatch(text)
+    arguments = [] if match is None else [word.strip() for word in (match["arguments"] or "").split(",")]
+    name = "" if match is None else match["name"]
+    if name == "date32" or (name in _TYPES and arguments == [""]):
+        return _TYPES[name]
+    try:
+        if name in {"decimal", "decimal128"}:
+            precision, scale = (int(word) for word in arguments)
+            return pa.decimal128(precision, scale)
+        if name == "timestamp" and arguments[0] in FRACTION_DIGITS and len(arguments) <= 2:
+            zone = arguments[1].removeprefix("tz=").strip() if len(arguments) == 2 else None
+            return pa.timestamp(arguments[0], zone)
+    except (ValueError, pa.ArrowInvalid):
+        pass
+    fail(f"there is no type {text!r}; the types are {TYPES_HELP}")
+
+
+def from_text(texts: pa.Array, kind: pa.DataType, nulls: pa.Array) -> pa.Array:
+    """Read cells.
+
+    Args:
+        texts: Strings; null where the cell is.
+        kind: What they are.
+        nulls: Texts that stand for null, too, unless `kind` is string: there they are text.
+
+    Raises:
+        ArrowInvalid: A text is not of that type.
+    """
+    if pa.types.is_string(kind):
+        return texts
+    if pa.types.is_binary(kind):
+        return _binary_from_text(texts)
+    texts = trimmed(texts, nulls)
+    if pa.types.is_integer(kind) and not _all(pc.match_substring_regex(texts, _INTEGER)):
+        raise pa.ArrowInvalid("not an integer")  # Arrow would read 0x10.
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return _times_from_text(texts, kind)
+    values = texts.cast(kind)
+    if pa.types.is_floating(kind):
+        endless = pc.and_(pc.is_inf(values), pc.invert(pc.match_substring_regex(texts, _INFINITE)))
+        if pc.any(endless).as_py():
+            raise pa.ArrowInvalid("out of range")
+    return values
+
+
+def trimmed(texts: pa.Array, nulls: pa.Array) -> pa.Array:
+    """Cells that are no text: without the blanks around them, and null where one stands for null."""
+    texts = pc.utf8_trim_whitespace(texts)
+    return pc.if_else(pc.is_in(texts, value_set=nulls), pa.scalar(None, pa.string()), texts)
+
+
+def to_text(column: pa.Array) -> pa.Array:
+    """Write cells, so that `from_text` reads the same values."""
+    kind = column.type
+    if pa.types.is_string(kind):
+        return column
+    if pa.types.is_binary(kind):
+        cells = (None if value is None else _BINARY_PREFIX + value.hex() for value in column.to_pylist())
+        return pa.array(cells, pa.string())
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return times_to_text(column)
+    return column.cast(pa.string())
+
+
+def times_to_text(column: pa.Array) -> pa.Array:
+    """Write dates and timestamps as ISO 8601: `2013-01-01`, `2013-01-01T05:00:00.000000`, `...Z`, `...+02:00`.
+
+    A time of a zone is written in UTC where it has no date in Python's calendar, years 1 to 9999.
+    """
+    kind = column.type
+    unit = "D" if pa.types.is_date(kind) else kind.unit
+    numbers = column.cast(pa.int32() if pa.types.is_date(kind) else pa.int64())
+    stamps = numbers.fill_null(0).to_numpy()
+    lowest = stamps == _LOWEST
+    written = np.datetime_as_string((stamps + lowest).astype(f"datetime64[{unit}]")).tolist()
+    for index in np.flatnonzero(lowest):  # NumPy takes it for no time at all; the time after it ends in 3.
+        written[index] = written[index][:-1] + "2"
+    texts = pa.array(map(_with_whole_year, written), pa.string())
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        texts = pc.binary_join_element_wise(texts, "Z", "")
+        if kind.tz != "UTC":
+            texts = pc.coalesce(_in_zone(numbers, kind), texts)
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.string()))
+
+
+def _in_zone(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Times in their own zone, with its offset; null where ISO 8601 or the calendar has none."""
+    zone, digits = _zone(kind.tz), FRACTION_DIGITS[kind.unit]
+    low, high = _CALENDAR[kind.unit]
+    texts: list[str | None] = []
+    for number in numbers.to_pylist():
+        if number is None or not low <= number <= high:
+            texts.append(None)
+            continue
+        seconds, fraction = divmod(number, 10**digits)
+        local = (_EPOCH + datetime.timedelta(seconds=seconds)).astimezone(zone)
+        stamp = local.isoformat()
+        tail = f".{fraction:0{digits}}" if digits else ""
+        # Before there were zones, offsets had seconds.
+        texts.append(f"{stamp[:19]}{tail}{stamp[19:]}" if len(stamp) == _STAMP_LENGTH else None)
+    return pa.array(texts, pa.string())
+
+
+def _zone(name: str) -> datetime.tzinfo:
+    match = re.fullmatch(r"([-+])([0-9]{2}):?([0-9]{2})", name)
+    if match is None:
+        return zoneinfo.ZoneInfo(name)
+    offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3]))
+    return datetime.timezone(offset if match[1] == "+" else -offset)
+
+
+def _times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return texts.cast(kind)
+    except pa.ArrowInvalid:
+        return _far_times_from_text(texts, kind)
+
+
+def _far_times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Read times of which Arrow does not read some; each by itself.
+
+    Raises:
+        ArrowInvalid: One cannot be read, or does not fit the type.
+    """
+    unit = "D" if pa.types.is_date(kind) else kind.unit
+    numbers: list[int | None] = []
+    for text in texts.to_pylist():
+        if text is None:
+            numbers.append(None)
+            continue
+        try:
+            numbers.append(int(pa.scalar(text).cast(kind).value))
+        except pa.ArrowInvalid:
+            numbers.append(_far_number(text, unit, zoned=unit != "D" and kind.tz is not None))
+    return pa.array(numbers, pa.int32() if unit == "D" else pa.int64()).cast(kind)
+
+
+def _far_number(text: str, unit: str, *, zoned: bool) -> int:
+    """A time that Arrow does not read: of a year beyond 9999 or before 0, or at the very ends of a unit. In UTC."""
+    bare = text.removesuffix("Z")
+    if (text != bare) != zoned:
+        raise pa.ArrowInvalid(f"{text!r} is no time")
+    try:
+        stamp = np.array(bare, f"datetime64[{unit}]")[()]
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    if _with_whole_year(str(stamp)) != bare:  # It has wrapped around, or has digits that the unit does not.
+        raise pa.ArrowInvalid(f"{text!r} is out of range")
+    return int(stamp.astype(np.int64))
+
+
+def _with_whole_year(text: str) -> str:
+    match = _SHORT_YEAR.match(text)
+    return text if match is None else f"-{match[1]:0>4}-{text[match.end() :]}"
+
+
+def _binary_from_text(texts: pa.Array) -> pa.Array:
+    values: list[bytes | None] = []
+    for text in texts.to_pylist():
+        if text is None:
+            values.append(None)
+            continue
+        if not text.startswith(_BINARY_PREFIX):
+            raise pa.ArrowInvalid("not binary")
+        try:
+            values.append(bytes.fromhex(text.removeprefix(_BINARY_PREFIX)))
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+    return pa.array(values, pa.binary())
+
+
+def _all(mask: pa.Array) -> bool:
+    return bool(pc.all(mask).as_py() in {True, None})

@@ -1,0 +1,306 @@
+"""CSV as text: decoded, checked and cut into blocks of whole rows, so that a parser meets nothing that it has to guess.
+
+Invariants:
+
+1. Every octet of the file is in the header or in exactly one block, or the reading fails.
+2. A block is UTF-8, holds whole rows, and its quotes are those of RFC 4180: a quoted value begins behind a delimiter
+   or a line break and ends in front of one; a quote in it is written twice.
+3. At most one block, and a row of at most `ROW_BYTES_MAX`, is in memory.
+
+This module knows no types.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, cast
+
+import numpy as np
+
+from scanner.cli.app import fail
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ROW_BYTES_MAX: Final = 64 * 1024 * 1024
+"""As long as the longest message."""
+_BLOCK_BYTES: Final = 1 << 20
+_TEXT_MAX: Final = 40
+"""Characters of a value that a message shows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvDialect:
+    """How a CSV is written."""
+
+    delimiter: str = ","
+    """Between the values of a row; one ASCII character."""
+    quote: str | None = '"'
+    """Around values with delimiters or line breaks in them, one ASCII character; None: quotes are ordinary text."""
+    encoding: str | None = None
+    """A name that Python knows; None: UTF-8."""
+
+
+class CsvBlock(NamedTuple):
+    """Some rows of a CSV."""
+
+    data: bytes
+    """In UTF-8, with their line breaks."""
+    first_line: int
+    """Where it begins in the file, from 1."""
+
+
+class CsvText:
+    """A CSV file, plain, gzipped or alone in a zip; may be read any number of times.
+
+    Args:
+        path: The file.
+        dialect: How it is written.
+
+    Raises:
+        Failure: It cannot be read, or has no header.
+    """
+
+    def __init__(self, path: Path, dialect: CsvDialect) -> None:
+        self.path = path
+        self.dialect = dialect
+        for block in self._blocks(None):
+            self.names, self._header_bytes, self._header_lines = self._read_header(block)
+            break
+        else:
+            fail(f"{path} is empty")
+
+    def blocks(self, on_read: Callable[[int], None] | None = None) -> Iterator[CsvBlock]:
+        """The rows behind the header.
+
+        Args:
+            on_read: Told after each step how many octets of the file, packed as it is, were read.
+
+        Raises:
+            Failure: The file is no CSV of this dialect and encoding; the message has the line.
+        """
+        blocks = self._blocks(on_read)
+        for block in blocks:
+            yield CsvBlock(block.data[self._header_bytes :], block.first_line + self._header_lines)
+            break
+        yield from blocks
+
+    def records(self, block: CsvBlock) -> Iterator[tuple[int, list[str]]]:
+        """The rows of a block one by one, each with the line on which it begins; for messages, slow."""
+        for line, _, values in self._records(block):
+            yield line, values
+
+    def _records(self, block: CsvBlock) -> Iterator[tuple[int, int, list[str]]]:
+        taken = 0
+
+        def lines() -> Iterator[str]:
+            nonlocal taken
+            for line in io.StringIO(block.data.decode(), newline=""):
+                taken += len(line.encode())
+                yield line
+
+        limit = csv.field_size_limit(ROW_BYTES_MAX)
+        try:
+            reader = self._reader(lines())
+            line = block.first_line
+            for values in reader:
+                if values:
+                    yield line, taken, values
+                line = block.first_line + reader.line_num
+        finally:
+            csv.field_size_limit(limit)
+
+    def _reader(self, lines: Iterator[str]) -> Any:
+        delimiter, quote = self.dialect.delimiter, self.dialect.quote
+        if quote is None:
+            return csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
+        return csv.reader(lines, delimiter=delimiter, quotechar=quote, strict=True)
+
+    def _read_header(self, block: CsvBlock) -> tuple[list[str], int, int]:
+        for _, taken, names in self._records(block):
+            if any("\0" in name for name in names):
+                fail(f"{self.path} is not UTF-8 text; name its encoding, for example --encoding utf-16")
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                fail(f"{self.path} has two columns {repeated[0]!r}; rename one of them")
+            return names, taken, _line_breaks(block.data[:taken])
+        fail(f"{self.path} is empty")
+
+    def _blocks(self, on_read: Callable[[int], None] | None) -> Iterator[CsvBlock]:
+        """Cut the text behind the last row that is complete, over and over."""
+        line, pending, length, quoted, newline = 1, [], 0, False, b"\n"
+        first = True
+        for piece in self._decoded(on_read):
+            if first:
+                first = False
+                newline = b"\r" if b"\n" not in piece and b"\r" in piece else b"\n"
+            end, quoted = self._last_row_end(piece, newline, quoted)
+            if not end:
+                pending.append(piece)
+                length += len(piece)
+                if length > ROW_BYTES_MAX:
+                    self._require_quotes(CsvBlock(b"".join(pending), line))
+                    fail(f"{self.path}: the row on line {line} is longer than {ROW_BYTES_MAX >> 20} MiB")
+                continue
+            block = CsvBlock(b"".join([*pending, piece[:end]]), line)
+            self._require_quotes(block)
+            yield block
+            line += _line_breaks(block.data)
+            pending, length = [piece[end:]], len(piece) - end
+        rest = CsvBlock(b"".join(pending), line)
+        if rest.data:
+            self._require_quotes(rest)
+            yield rest
+
+    def _last_row_end(self, piece: bytes, newline: bytes, quoted: bool) -> tuple[int, bool]:
+        """Where the last line break outside of quotes ends, 0 for none, and whether a quote is open at the end."""
+        quote = self.dialect.quote
+        if quote is None or (quote.encode() not in piece and not quoted):
+            return piece.rfind(newline) + 1, False
+        octets = np.frombuffer(piece, np.uint8)
+        quotes = np.flatnonzero(octets == ord(quote))
+        breaks = np.flatnonzero(octets == newline[0])
+        outside = breaks[(np.searchsorted(quotes, breaks) + quoted) % 2 == 0]
+        end = int(outside[-1]) + 1 if outside.size else 0
+        return end, bool((quotes.size + quoted) % 2)
+
+    def _require_quotes(self, block: CsvBlock) -> None:
+        """Invariant 2.
+
+        Raises:
+            Failure: It does not hold.
+        """
+        quote = self.dialect.quote
+        if quote is None or quote.encode() not in block.data:
+            return
+        octets = np.frombuffer(block.data, np.uint8)
+        quotes = np.flatnonzero(octets == ord(quote))
+        around = np.zeros(256, bool)
+        around[[ord(self.dialect.delimiter), ord("\n"), ord("\r"), ord(quote)]] = True
+        opening, closing = quotes[0::2], quotes[1::2]
+        before = around[octets[np.maximum(opening - 1, 0)]] | (opening == 0)
+        behind = around[octets[np.minimum(closing + 1, octets.size - 1)]] | (closing == octets.size - 1)
+        bad = [*opening[~before][:1], *closing[~behind][:1]]
+        if bad:
+            self._refuse_quote(block, int(min(bad)), quotes)
+        if quotes.size % 2:
+            line = block.first_line + _line_breaks(block.data[: int(quotes[-1])])
+            fail(f"{self.path}: the quote on line {line} is never closed; {self._quote_hint()}")
+
+    def _refuse_quote(self, block: CsvBlock, position: int, quotes: NDArray[Any]) -> NoReturn:
+        index = int(np.searchsorted(quotes, position))
+        line = block.first_line + _line_breaks(block.data[:position])
+        if index % 2 == 0:
+            fail(
+                f"{self.path}: there is a quote within an unquoted value on line {line}; {self._quote_hint()}"
+            )
+        # Quotes that are written twice neither open nor close: the value began where no quote stands in front.
+        while index >= 2 and quotes[index - 1] == quotes[index - 2] + 1:
+            index -= 2
+        opened = block.first_line + _line_breaks(block.data[: int(quotes[index - 1])])
+        begins = "" if opened == line else f", which begins on line {opened},"
+        fail(
+            f"{self.path}: the quoted value{begins} is followed by more text on line {line}; {self._quote_hint()}"
+        )
+
+    def _quote_hint(self) -> str:
+        quote = self.dialect.quote
+        return f"write a quote in a value twice ({quote}{quote}), or say --quote none if quotes are ordinary text"
+
+    def _decoded(self, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
+        """The file's text as UTF-8, without a byte order mark, in pieces that end between characters."""
+        name = self.dialect.encoding or "utf-8"
+        decoder = codecs.getincrementaldecoder("utf-8-sig" if _is_utf8(name) else name)("strict")
+        breaks = 0
+        with self._bytes(on_read) as file:
+            while True:
+                data = file.read(_BLOCK_BYTES)
+                try:
+                    text = decoder.decode(data, final=not data)
+                    piece = text.encode()
+                except UnicodeEncodeError as error:
+                    fail(f"{self.path} has text that is no Unicode: {error.reason}")
+                except UnicodeDecodeError as error:
+                    line = 1 + breaks + _line_breaks(error.object[: error.start])
+                    self._refuse_text(line, error.object[error.start])
+                if piece:
+                    yield piece
+                    breaks += _line_breaks(piece)
+                if not data:
+                    return
+
+    def _refuse_text(self, line: int, octet: int) -> NoReturn:
+        if self.dialect.encoding is not None:
+            fail(f"{self.path} is not {self.dialect.encoding}: octet 0x{octet:02X} on line {line}")
+        fail(
+            f"{self.path} is not UTF-8: octet 0x{octet:02X} on line {line}; name its encoding, for example"
+            " --encoding latin-1"
+        )
+
+    @contextmanager
+    def _bytes(self, on_read: Callable[[int], None] | None) -> Iterator[IO[bytes]]:
+        try:
+            with ExitStack() as stack:
+                raw = stack.enter_context(_Watched(self.path, on_read))
+                magic = raw.read(2)
+                raw.seek(0)
+                buffered = io.BufferedReader(raw, _BLOCK_BYTES)
+                if magic == b"\x1f\x8b":
+                    yield cast("IO[bytes]", stack.enter_context(gzip.open(buffered)))
+                elif magic == b"PK":
+                    yield stack.enter_context(self._member(stack.enter_context(zipfile.ZipFile(buffered))))
+                else:
+                    yield buffered
+        except (OSError, EOFError, zlib.error, zipfile.BadZipFile, RuntimeError) as error:
+            # RuntimeError: zipfile's, of members that are encrypted or packed in a way that it does not know.
+            fail(f"{self.path} cannot be read: {' '.join(str(error).split()) or type(error).__name__}")
+
+    def _member(self, archive: zipfile.ZipFile) -> IO[bytes]:
+        members = [
+            name
+            for name in archive.namelist()
+            if not name.endswith("/")
+            and not name.startswith("__MACOSX/")
+            and name.lower().endswith((".csv", ".tsv"))
+        ]
+        if len(members) != 1:
+            held = ", ".join(archive.namelist()[:5]) or "nothing"
+            fail(f"{self.path} must have exactly one .csv in it, but it has {len(members)}; it holds {held}")
+        return archive.open(members[0])
+
+
+class _Watched(io.FileIO):
+    """A file that tells how far it was read."""
+
+    def __init__(self, path: Path, on_read: Callable[[int], None] | None) -> None:
+        super().__init__(path)
+        self._on_read = on_read
+
+    def readinto(self, buffer: Any, /) -> int:
+        count = super().readinto(buffer) or 0
+        if self._on_read is not None:
+            self._on_read(self.tell())
+        return count
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it."""
+    text = str(value)
+    return repr(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 3] + "...")
+
+
+def _is_utf8(name: str) -> bool:
+    return codecs.lookup(name).name == "utf-8"
+
+
+def _line_breaks(data: bytes) -> int:
+    return data.count(b"\n") or data.count(b"\r")

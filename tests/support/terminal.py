@@ -1,0 +1,58 @@
+"""`weir` on a real terminal, of which the test has the other end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+WAIT_S = 100
+"""Far longer than anything takes: only what will never come takes it."""
+
+
+@contextmanager
+def on_a_terminal(
+    *words: str, columns: int = 80, lines: int = 24
+) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`weir` with a terminal for input and output; the other end is a file descriptor."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    environment = {**os.environ, "TERM": "xterm", "PAGER": "cat"}
+    for variable in ("COLUMNS", "LINES"):
+        environment.pop(variable, None)
+    command = [sys.executable, "-m", "scanner.cli", *words]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        try:
+            yield process, ours
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def shown_until(terminal: int, wanted: bytes | None) -> bytes:
+    """What a terminal shows, up to some octets; None: to its end."""
+    seen, deadline = b"", time.monotonic() + WAIT_S
+    while (wanted is None or wanted not in seen) and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 1.0)[0]:
+            try:
+                part = os.read(terminal, 65536)
+            except OSError:  # the other end is closed
+                break
+            seen += part
+    return seen
+
+
+def shown_by(*words: str, columns: int = 80) -> tuple[int, list[str]]:
+    """Run a command on a terminal: its exit code, and the lines that it shows."""
+    with on_a_terminal(*words, columns=columns) as (process, terminal):
+        seen = shown_until(terminal, None).decode()
+        return process.wait(WAIT_S), seen.replace("\r\n", "\n").splitlines()
