@@ -153,8 +153,11 @@ class Catalog:
                 )
         return served
 
-    async def create(self, description: TableDescription) -> TableDescription:
+    async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.
+
+        Returns:
+            Its id.
 
         Raises:
             TableExists: The name is taken.
@@ -162,7 +165,7 @@ class Catalog:
         """
         async with self._changing:
             await self._run_blocking(functools.partial(self._store.create_table, description))
-        return description
+            return self._store.table_id(description.name)
 
     async def drop(self, name: str) -> None:
         """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.

@@ -143,7 +143,7 @@ class Client:
         description = TableDescription(name=name, schema=schema, primary_key=key, buckets=buckets)
         request = pb.CreateTableRequest(table=description_to_proto(description))
         reply = await self._call("CreateTable", request, pb.CreateTableResponse)
-        return Table(self._connection, description_from_proto(reply.table))
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     async def table(self, name: str) -> Table:
         """Look a table up.
@@ -153,7 +153,7 @@ class Client:
         """
         request = pb.DescribeTableRequest(table=name)
         reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
-        return Table(self._connection, description_from_proto(reply.table))
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     async def tables(self) -> list[TableDescription]:
         """All tables, by name."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class BucketPartition(InputPartition):
     """One bucket, scanned by one task."""
 
-    table: str
-    """Name of the table."""
+    table_id: int
+    """Of the table that was planned with; another one of its name is not read."""
     bucket: int
     """Index of the bucket, from 0."""
     options: SourceOptions
@@ -30,16 +30,17 @@ class BucketPartition(InputPartition):
 
 
 def bucket_partitions(
-    options: SourceOptions, as_of: Sequence[int | None], lease_id: str | None = None
+    options: SourceOptions, table_id: int, as_of: Sequence[int | None], lease_id: str | None = None
 ) -> list[BucketPartition]:
     """One partition per bucket, in bucket order.
 
     Args:
         options: The read.
+        table_id: Of the table.
         as_of: Of every bucket of the table, what it is read as of.
         lease_id: What keeps these states readable.
     """
     return [
-        BucketPartition(table=options.table, bucket=bucket, options=options, as_of=offset, lease_id=lease_id)
+        BucketPartition(table_id=table_id, bucket=bucket, options=options, as_of=offset, lease_id=lease_id)
         for bucket, offset in enumerate(as_of)
     ]

@@ -1,4 +1,4 @@
-"""Every attempt of a task reads the state that the driver leased when it planned, or fails."""
+"""Every attempt of a task reads the state that the driver leased when it planned, lease or no lease, or fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from scanner.config import ScannerConfig
-from scanner.errors import LeaseNotFound
+from scanner.errors import SnapshotLost, TableNotFound
 from scanner.sync import Client, connect
 from spark_source import WeirDataSource
 from spark_source.leasing import TaskLease
@@ -22,6 +22,7 @@ from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
+    from scanner.server import Server
     from spark_source.partitions import BucketPartition
     from spark_source.reader import BucketReader
 
@@ -113,23 +114,38 @@ def test_the_lease_keeps_the_changelog(server: RunningServer, client: Client) ->
     assert {each.checkpoint_id for each in kept.buckets} == {None}
 
 
-def test_a_lease_that_has_ended(server: RunningServer, client: Client) -> None:
-    """A task that begins after its lease has ended says so, and what to do."""
-    reader = open_reader(server)
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_a_lease_that_has_ended(server: RunningServer, client: Client, mode: str) -> None:
+    """A task that begins after its lease has ended reads what was planned, for as long as the changelog has it."""
+    reader = open_reader(server, mode=mode)
     partition, _ = reader.partitions()
     assert partition.lease_id is not None
+    first, _ = attempt(reader, partition)
     client.leases.drop(partition.lease_id)
-    with pytest.raises(LeaseNotFound, match=r"load the DataFrame again, or give option leaseTtl more"):
+    change(client)
+    assert attempt(reader, partition)[0] == first
+    server.ask(lambda running: cut_log(running, partition.bucket))
+    with pytest.raises(
+        SnapshotLost, match=r"Spark planned to read is no longer kept: .*; load the DataFrame again"
+    ):
         attempt(reader, partition)
 
 
-def test_a_table_that_was_created_anew(server: RunningServer, client: Client) -> None:
+def cut_log(server: Server, bucket: int) -> None:
+    """Take a bucket's changelog away, as retention does."""
+    for _, index, served in server._services.catalog.open_buckets():
+        if index == bucket:
+            served.storage.truncate_log(served.storage.log_end)
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mode: str) -> None:
     """A table of the same name and columns is another table: its rows are not taken for those that were planned."""
-    reader = open_reader(server)
+    reader = open_reader(server, mode=mode)
     partition, _ = reader.partitions()
     client.drop_table(TABLE)
     make_table(client)
-    with pytest.raises(LeaseNotFound):
+    with pytest.raises(TableNotFound, match="created anew"):
         attempt(reader, partition)
 
 

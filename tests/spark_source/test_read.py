@@ -5,30 +5,22 @@ from collections.abc import Iterator
 from decimal import Decimal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
 from spark_source.options import MODES
 from spark_source.schema import STATISTICS_COLUMN
 from spark_source.statistics import BucketReport
+from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 
 BUCKETS = 3
 ROWS = 20_000
-
-
-def read(spark: SparkSession, server: RunningServer, table: str, **options: object) -> DataFrame:
-    """A DataFrame of the table."""
-    reader = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table)
-    for name, value in options.items():
-        reader = reader.option(name, str(value))
-    return reader.load()
 
 
 def numbers(rows: int) -> pa.Table:
@@ -40,11 +32,6 @@ def numbers(rows: int) -> pa.Table:
             "s": pa.array([f"row {row:08d}" for row in range(rows)], pa.string()),
         }
     )
-
-
-def last_line(error: PySparkException) -> str:
-    """The line of Spark's message that is ours: the last but for the SQLSTATE."""
-    return [line for line in str(error).splitlines() if line.strip() and "SQLSTATE" not in line][-1]
 
 
 @pytest.fixture(scope="module")
@@ -282,39 +269,6 @@ def test_statistics(
         assert report.first_batch_s is not None
 
 
-FILTERS = [
-    "k = 17",
-    "k <=> 17",
-    "g <=> NULL",
-    "k <> 17 AND k < 100",
-    "g IS NOT NULL AND k >= 19000",
-    "g = 3 AND s > 'row 00000100'",
-    "k IN (1, 2, 3, NULL)",
-    "NOT (g = 3)",
-    "s LIKE 'row 000001%' AND g <= 2",
-]
-
-
-@pytest.fixture
-def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Spark's permission to push filters, for one test."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_pushed_filters(spark: SparkSession, server: RunningServer, table: str) -> None:
-    """A pushed filter selects the rows that Spark's own evaluation selects."""
-    flags = [F.expr(text).alias(text) for text in FILTERS]
-    expected = read(spark, server, table).select("k", *flags).toArrow()
-    pushed = read(spark, server, table, pushFilters="true")
-    for text in FILTERS:
-        selected = pushed.where(text).select("k").toArrow().column("k").to_pylist()
-        assert sorted(selected) == sorted(expected.filter(pc.field(text)).column("k").to_pylist()), text
-
-
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("mode", ["push", "asof"])
 def test_retried_tasks_read_what_was_planned(
     spark: SparkSession, server: RunningServer, client: Client, mode: str
@@ -344,7 +298,6 @@ def test_retried_tasks_read_what_was_planned(
     assert table.new_scan().to_arrow().num_rows < 1_000
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_retried_tasks_count_once(spark: SparkSession, server: RunningServer, table: str) -> None:
     """When a task fails after its scan and runs again, its rows and its report are there once."""
 

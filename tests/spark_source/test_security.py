@@ -90,7 +90,7 @@ def test_nothing_that_is_sent_has_a_secret(options: dict[str, str], directory: P
     source = WeirDataSource(options)
     reader = source.reader(source.schema())
     assert isinstance(reader, BucketReader)
-    partitions = bucket_partitions(reader._options, [None, None])
+    partitions = bucket_partitions(reader._options, 0, [None, None])
     sent = (
         pickled(source) + pickled(reader) + pickled(partitions) + repr([vars(source), vars(reader)]).encode()
     )

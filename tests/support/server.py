@@ -70,6 +70,7 @@ def running_server(
     transport_config: TransportConfig | None = None,
     tls: ServerTls | None = None,
     credentials: Credentials | CredentialsFile | None = None,
+    clock: trio.abc.Clock | None = None,
 ) -> Iterator[RunningServer]:
     """Serve `data_dir` on the loopback interface; leaving the block ends the server.
 
@@ -80,6 +81,7 @@ def running_server(
         transport_config: Of its connections.
         tls: For TLS.
         credentials: Who may call, and do what.
+        clock: Of its thread; None: the machine's.
 
     Raises:
         BaseException: Whatever ended the server before the block did.
@@ -106,7 +108,7 @@ def running_server(
 
     def run() -> None:
         try:
-            trio.run(serve)
+            trio.run(serve, clock=clock)
         except Exception as failure:
             failures.append(failure)
         finally:
