@@ -105,10 +105,8 @@ def test_uses_of_one_frame(frame: DataFrame) -> None:
     assert frame.where("id < 10").union(frame.where("id >= 90")).count() == 20
     assert frame.where("id < 5").count() == 5
     assert frame.count() == ROWS
-    assert frame.where("id >= 95").count() == 5
     left, right = frame.where("id >= 60").alias("a"), frame.where("id < 30").alias("b")
     assert left.join(right, F.expr("a.id = b.id + 50")).count() == 20
-    assert frame.where("id < 50").exceptAll(frame.where("id >= 40")).count() == 40
 
 
 def test_one_statement_after_another(spark: SparkSession, frame: DataFrame) -> None:
