@@ -9,12 +9,18 @@ from pyspark.sql.datasource import DataSource
 
 from scanner import ScannerError
 from spark_source.connection import open_client
-from spark_source.errors import SourceError, without_traceback
+from spark_source.errors import (
+    NO_WRITING,
+    SourceError,
+    SourceOptionError,
+    SourceUnsupportedError,
+    without_traceback,
+)
 from spark_source.options import SourceOptions
 from spark_source.reader import BucketReader
 from spark_source.scans import plan_scan
 from spark_source.schema import spark_schema
-from spark_source.unsupported import UnsupportedStreamReader, no_writing
+from spark_source.streaming import UnsupportedStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,7 +93,10 @@ class WeirDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._source_options = SourceOptions.parse(options)
+        try:
+            self._source_options = SourceOptions.parse(options)
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
         self._schema: StructType | None = None
 
     @classmethod
@@ -131,7 +140,7 @@ class WeirDataSource(DataSource):
         Raises:
             SourceUnsupportedError: Always.
         """
-        raise no_writing()
+        raise SourceUnsupportedError(NO_WRITING)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
         """There is none yet.
@@ -139,7 +148,7 @@ class WeirDataSource(DataSource):
         Raises:
             SourceUnsupportedError: Always.
         """
-        raise no_writing()
+        raise SourceUnsupportedError(NO_WRITING)
 
 
 def register(spark: SparkSession) -> None:

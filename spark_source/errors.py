@@ -8,8 +8,11 @@ every argument is passed to `Exception.__init__`.
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
+from typing import Final, TypeVar
 
+NO_WRITING: Final = (
+    "weir cannot be written from Spark yet: write with scanner.sync, or load a file with weir load"
+)
 _logger = logging.getLogger("weir.spark")
 _E = TypeVar("_E", bound=Exception)
 

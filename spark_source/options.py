@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import NO_WRITING, SourceOptionError
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -103,6 +103,8 @@ class SourceOptions:
             SourceOptionError: An option is unknown, missing, or its value is not allowed.
         """
         given = {name.lower(): (name, value) for name, value in options.items()}
+        if any(name.startswith("option.") or name in _OF_CATALOG_TABLES for name in given):
+            raise SourceOptionError("table", None, _NO_CATALOG_TABLES)
         for lowered, (name, _) in given.items():
             if lowered not in _KNOWN:
                 # The value may be a token that somebody meant to be kept.
@@ -114,7 +116,10 @@ class SourceOptions:
 
         for name in ("endpoint", "table"):
             if name not in given:
-                raise SourceOptionError(name, None, f"option {name!r} is missing: {_HELP[name]}")
+                problem = f"option {name!r} is missing: {_HELP[name]}"
+                # So they arrive if such a table was given its columns, which Spark then does not ask for.
+                hint = "" if given else f"; of a table in Spark's catalog: {_NO_CATALOG_TABLES}"
+                raise SourceOptionError(name, None, problem + hint)
         mode: Mode = take("mode", _parse_mode, "push")
         as_of = take("asOf", _parse_as_of, None)
         if as_of is not None and mode not in AS_OF_MODES:
@@ -163,6 +168,12 @@ _HELP: Mapping[str, str] = {
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
 
+_OF_CATALOG_TABLES = frozenset(["owner", "provider", "external", "is_managed_location"])
+"""What Spark adds to the properties of a table in its catalog; it prefixes the user's options with ``option.``."""
+_NO_CATALOG_TABLES = (
+    "CREATE TABLE ... USING weir does not work, because Spark does not hand such a table's options to a source written"
+    " in Python; use CREATE TEMPORARY VIEW ... USING weir OPTIONS (...), or spark.read.format('weir')"
+)
 _KNOWN = frozenset(name.lower() for name in OPTION_NAMES)
 
 
@@ -170,17 +181,14 @@ def _describe_unknown(name: str) -> str:
     lowered = name.lower()
     if lowered == "pushfilters":
         return (
-            f"option {name!r} is withdrawn: Spark keeps one reader for each load(), so the filters of one query took"
-            " rows away from the others; name the rows with option 'where', in a load() of their own"
-        )
-    if lowered.startswith("option."):
-        return (
-            "CREATE TABLE ... USING weir does not work: Spark does not hand the options of such a table to a Python"
-            " source; use CREATE TEMPORARY VIEW ... USING weir OPTIONS (...), or spark.read.format('weir')"
+            "option 'pushFilters' is withdrawn: Spark keeps one reader for each load(), so the filters of one query"
+            " took rows away from the others; name the rows with option 'where', in a load() of their own"
         )
     spelled = {known.lower(): known for known in OPTION_NAMES}
     nearest = difflib.get_close_matches(lowered, spelled, n=1)
     hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
+    if lowered == "checkpointlocation":
+        hint = f"; {NO_WRITING}"
     if lowered in {"token", "password"}:
         hint = "; a token stands in a file, which option 'tokenFile' names"
     if lowered == "path":

@@ -10,7 +10,6 @@ from scanner.sync import Client, connect
 from spark_source import register
 from tests.support.server import RunningServer, running_server
 
-
 DEADLOCK_S = 1800
 """No test with a JVM takes so long on any machine, however busy that is."""
 
@@ -23,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with format `weir`, whose workers are this Python."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -35,6 +34,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.sql.shuffle.partitions", "2")
             .getOrCreate()
         )

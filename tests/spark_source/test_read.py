@@ -3,10 +3,11 @@
 import datetime
 from collections.abc import Iterator
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -214,12 +215,57 @@ def test_unknown_column(spark: SparkSession, server: RunningServer, table: str) 
 
 
 def test_nobody_listens(spark: SparkSession) -> None:
-    """An endpoint without a server is one line that names it."""
+    """An endpoint without a server is one line that names it, after one frame and no cause."""
     with pytest.raises(AnalysisException) as caught:
         spark.read.format("weir").option("endpoint", "127.0.0.1:1").option("table", "orders").load()
     line = last_line(caught.value)
     assert line.startswith("scanner.errors.ServerUnavailable: ")
     assert "127.0.0.1:1" in line
+    assert str(caught.value).count("\n  File ") == 1
+    assert "exception" not in str(caught.value).lower().replace("pysparkexception", "")
+
+
+def test_catalog_tables_are_refused(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """`CREATE TABLE ... USING weir`, which Spark cannot do, is refused with what to do instead."""
+    options = f"OPTIONS (endpoint '{server.endpoint}', table '{table}')"
+    for columns in ("", "(k BIGINT)"):
+        with pytest.raises(AnalysisException, match=r"USING weir does not work.*use CREATE TEMPORARY VIEW"):
+            spark.sql(f"CREATE TABLE refused {columns} USING weir {options}")
+            spark.sql("SELECT * FROM refused").collect()
+    spark.sql("DROP TABLE refused")
+
+
+def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """A streaming read says so when it starts, in a line of ours instead of one of Spark's."""
+    frame = spark.readStream.format("weir").options(endpoint=server.endpoint, table=table).load()
+    with pytest.raises(StreamingQueryException) as caught:
+        frame.writeStream.format("noop").start().processAllAvailable()
+    assert "SourceUnsupportedError: weir is not a streaming source yet" in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_writes_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
+    """A write says so in one line, and writes nothing."""
+    rows = spark.range(1).selectExpr("-id - 1 AS k", "0 AS g", "'' AS s")
+    with pytest.raises(AnalysisException) as caught:
+        rows.write.format("weir").mode(mode).options(endpoint=server.endpoint, table=table).save()
+    assert last_line(caught.value).startswith(
+        "spark_source.errors.SourceUnsupportedError: weir cannot be written from Spark yet"
+    )
+    with connect(server.endpoint) as client:
+        assert client.table(table).new_scan().to_arrow().num_rows == ROWS
+
+
+def test_streaming_writes_are_not_there_yet(
+    spark: SparkSession, server: RunningServer, table: str, tmp_path: Path
+) -> None:
+    """Nor is there a sink for streams."""
+    options = {"endpoint": server.endpoint, "table": table, "checkpointLocation": str(tmp_path)}
+    with pytest.raises(StreamingQueryException, match="weir cannot be written from Spark yet"):
+        spark.readStream.format("rate").load().writeStream.format("weir").options(
+            **options
+        ).start().processAllAvailable()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,4 +1,4 @@
-"""What the source does not do yet, and says so."""
+"""The streaming reader that is not there yet, and says so."""
 
 from __future__ import annotations
 
@@ -37,10 +37,3 @@ class UnsupportedStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[NoReturn]:
         """As `initialOffset`."""
         self.initialOffset()
-
-
-def no_writing() -> SourceUnsupportedError:
-    """What a write is refused with."""
-    return SourceUnsupportedError(
-        "weir cannot be written from Spark yet: write with scanner.sync, or load a file with weir load"
-    )
