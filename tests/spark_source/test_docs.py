@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +15,6 @@ from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket, pytest.mark.slow]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SNIPPET = re.compile(r"^```(?P<language>python|sql)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -46,6 +46,19 @@ def run(spark: SparkSession, server: RunningServer, page: str) -> dict[str, Any]
     return namespace
 
 
+def test_pandas_is_one_that_spark_supports() -> None:
+    """Spark and its pandas API are imported without an error and without a warning."""
+    command = "import pyspark.pandas, pyspark.sql, pyspark.testing.utils"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.spark
+@pytest.mark.rocks
+@pytest.mark.socket
+@pytest.mark.slow
 def test_every_snippet_runs(
     spark: SparkSession, own_server: RunningServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,8 +1,6 @@
 """Reading a table through Spark, from a real server: every row, every type, in every mode, and nothing left open."""
 
-import datetime
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -124,60 +122,6 @@ def test_updates_and_deletes(spark: SparkSession, server: RunningServer, client:
         (3, "row 00000003"),
         (4, "row 00000004"),
     ]
-
-
-EVERY_TYPE = {
-    "key": (pa.int64(), 1),
-    "t": (pa.bool_(), True),
-    "i8": (pa.int8(), -128),
-    "i16": (pa.int16(), 32767),
-    "i32": (pa.int32(), -(2**31)),
-    "i64": (pa.int64(), 2**63 - 1),
-    "f32": (pa.float32(), 0.5),
-    "f64": (pa.float64(), -1e300),
-    "x": (pa.decimal128(38, 10), Decimal("-1234567890123456789012345678.0123456789")),
-    "d": (pa.date32(), datetime.date(1582, 10, 15)),
-    "ts_s": (pa.timestamp("s"), datetime.datetime(1969, 12, 31, 23, 59, 59)),
-    "ts_ns": (pa.timestamp("ns"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123456)),
-    "tz_ms": (pa.timestamp("ms", tz="UTC"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123000)),
-    "tz_us": (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(2013, 7, 1, 5, 15, 0, 123456)),
-    "s": (pa.string(), "Zürich 🚂"),
-    "b": (pa.binary(), b"\x00\xff"),
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_type(spark: SparkSession, server: RunningServer, client: Client, mode: str) -> None:
-    """A value of every stored type, and a null of every one, arrives as it was written."""
-    name = f"types_{mode}"
-    schema = pa.schema([(column, kind) for column, (kind, _) in EVERY_TYPE.items()])
-    full = {column: value for column, (_, value) in EVERY_TYPE.items()}
-    zoned = {
-        column: value.replace(tzinfo=datetime.UTC)
-        for column, value in full.items()
-        if isinstance(value, datetime.datetime) and column.startswith("tz")
-    }
-    nulls = dict.fromkeys(full, None) | {"key": 2}
-    written = pa.Table.from_pylist([full | zoned, nulls], schema=schema)
-    client.create_table(name, schema, primary_key=["key"], buckets=1).write(written)
-
-    frame = read(spark, server, name, mode=mode)
-    # Through Arrow, so that Python's own time zone has no part in it.
-    assert frame.orderBy("key").toArrow().to_pylist() == [full | zoned, nulls]
-
-
-def test_nanoseconds_that_spark_cannot_hold(
-    spark: SparkSession, server: RunningServer, client: Client
-) -> None:
-    """A value finer than a microsecond fails the read and names the column; the other columns can be read."""
-    rows = pa.table({"k": pa.array([1]), "t": pa.array([1_001], pa.timestamp("ns"))})
-    client.create_table("nanoseconds", rows.schema, primary_key=["k"], buckets=1).write(rows)
-    with pytest.raises(PySparkException) as caught:
-        read(spark, server, "nanoseconds").collect()
-    assert last_line(caught.value).startswith(
-        "spark_source.errors.SourceSchemaError: column 't' holds a timestamp[ns]"
-    )
-    assert read(spark, server, "nanoseconds", columns="k").collect() == [(1,)]
 
 
 def test_unknown_option(spark: SparkSession, server: RunningServer, table: str) -> None:
