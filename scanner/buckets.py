@@ -2,8 +2,8 @@
 
 Invariants:
 
-1. One commit runs at a time, in a worker thread where storage blocks; a scan is opened in between, so it shows
-   durable changes only.
+1. One commit is worked out and written at a time, in a worker thread where storage blocks. A scan is opened while none is
+   written, so it shows durable changes only; it does not wait for the working out, which takes most of the time.
 2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
@@ -32,7 +32,7 @@ from scanner.sources.interface import Source
 
 if TYPE_CHECKING:
     from scanner.config import ScannerConfig
-    from scanner.storage.interface import Bucket, Mutation
+    from scanner.storage.interface import Bucket, Mutation, PreparedCommit
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
@@ -155,6 +155,7 @@ class ServedBucket:
         run_blocking: Runs one commit.
         activity: Counts the commits.
         pool: Of the server, for its snapshots; None: one of its own.
+        clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
     """
 
     def __init__(
@@ -165,8 +166,10 @@ class ServedBucket:
         run_blocking: RunBlocking,
         activity: Activity | None = None,
         pool: SnapshotPool | None = None,
+        clock_us: Callable[[], int] | None = None,
     ) -> None:
         self.storage = bucket
+        self._clock_us = clock_us
         self.snapshots = SnapshotRegistry(
             bucket, pool or SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
         )
@@ -179,6 +182,8 @@ class ServedBucket:
         self._commits = trio.Lock()
         """Held by a commit, and by what must not run beside one."""
         self._queue: deque[PendingWrite] = deque()
+        self._taken: list[PendingWrite] = []
+        """Those that are being prepared or committed."""
         self._committing = False
         self._room = trio.Event()
         self._scans: set[OpenScan[Any]] = set()
@@ -268,6 +273,8 @@ class ServedBucket:
             self._settle(list(self._queue), reason)
             self._queue.clear()
             self._room.set()
+        for write in list(self._taken):
+            await write.settled.wait()
         while self._scans:
             self._idle = trio.Event()
             await self._idle.wait()
@@ -286,10 +293,11 @@ class ServedBucket:
         """Commit until the queue is empty: a task for as long as there is something to write."""
         try:
             while self._queue:
-                async with self._commits:
-                    await self._commit(self._take())
+                self._taken = self._take()
+                await self._commit(self._taken)
         finally:
             self._committing = False
+            self._taken = []
             # Only if the server goes down first.
             self._settle(self._queue, StoreClosed("the server went down before the write; it was not done"))
             self._queue.clear()
@@ -307,16 +315,15 @@ class ServedBucket:
         return taken
 
     async def _commit(self, writes: list[PendingWrite]) -> None:
-        if not writes:
-            return
         error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
         started_at = trio.current_time()
         try:
-            offsets = await self._run_blocking(
-                functools.partial(self.storage.commit, [each.mutations for each in writes])
-            )
-            for write, range_ in zip(writes, offsets, strict=True):
-                write.offsets = range_
+            prepared = await self._prepare(writes)
+            # Only the write and its sync keep scans from being opened.
+            async with self.between_commits():
+                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
+            for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
+                write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()
             self.activity.commits.observe(trio.current_time() - started_at)
             self.activity.commit_writes += len(writes)
@@ -332,6 +339,11 @@ class ServedBucket:
             )
         finally:
             self._settle(writes, error)
+
+    async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
+        clock_us = None if self._clock_us is None else self._clock_us()
+        mutations = [each.mutations for each in writes]
+        return await self._run_blocking(functools.partial(self.storage.prepare, mutations, clock_us))
 
     @staticmethod
     def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:

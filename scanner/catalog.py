@@ -19,6 +19,7 @@ from scanner.errors import BucketNotFound, TableNotFound
 from scanner.snapshots import SnapshotPool
 
 if TYPE_CHECKING:
+    from scanner.clock import WallClock
     from scanner.config import ScannerConfig
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
@@ -51,6 +52,7 @@ class Catalog:
         nursery: Runs the buckets' commits.
         run_blocking: Runs what storage does.
         activity: Counts what the server does.
+        clock: Stamps the commits; None: storage's own clock does.
     """
 
     def __init__(
@@ -60,7 +62,9 @@ class Catalog:
         nursery: trio.Nursery,
         run_blocking: RunBlocking,
         activity: Activity | None = None,
+        clock: WallClock | None = None,
     ) -> None:
+        self._clock_us = None if clock is None else clock.now_us
         self._store = store
         self._config = config
         self._nursery = nursery
@@ -150,6 +154,7 @@ class Catalog:
                     self._run_blocking,
                     self.activity,
                     self.snapshots,
+                    self._clock_us,
                 )
         return served
 

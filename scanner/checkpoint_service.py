@@ -78,4 +78,5 @@ class CheckpointService:
             log_offset=checkpoint.log_offset,
             timestamp_us=checkpoint.timestamp_us,
             leases=self._checkpoints.references(key),
+            history=checkpoint.history,
         )

@@ -49,7 +49,7 @@ class BucketCheckpoints:
         self._pruning = trio.Lock()
 
     async def load(self) -> None:
-        """Find the checkpoints that are on the disk.
+        """Find the checkpoints that are on the disk. Those of another history of the bucket are left there, and not used.
 
         Raises:
             ScannerError: They cannot be listed.
@@ -57,7 +57,19 @@ class BucketCheckpoints:
         found = await self._owner.run_blocking(
             functools.partial(self._owner.store.checkpoints, self.table.description.name, self.index)
         )
-        self._kept = {each.checkpoint_id: each for each in found}
+        storage = self.bucket.storage
+        for each in found:
+            if each.log_offset <= storage.log_end and storage.lineage.holds(each.history, each.log_offset):
+                self._kept[each.checkpoint_id] = each
+            else:
+                _logger.warning(
+                    "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not used; remove its"
+                    " directory, if nobody needs it",
+                    each.checkpoint_id,
+                    self.table.description.name,
+                    self.index,
+                    each.log_offset,
+                )
 
     @property
     def newest(self) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""What time it is, for what outlives the process: ages of changes, ends of leases."""
+"""What time it is, for what outlives the process: times and ages of commits, ends of leases."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import trio
 class WallClock:
     """Tells the time of the wall as it was when it was made, plus what has passed on trio's clock since.
 
-    So setting the system's clock ends no lease and ages no change while a server runs; the next start takes the clock
-    as it is then. Made inside a trio run.
+    So setting the system's clock ends no lease and ages no commit while a server runs: commits are stamped and aged by
+    this one clock. The next start takes the system's as it is then. Made inside a trio run.
 
     Args:
         wall_s: Seconds since 1970 UTC.
@@ -24,3 +24,7 @@ class WallClock:
     def now_ms(self) -> int:
         """Milliseconds since 1970 UTC."""
         return round((trio.current_time() + self._offset_s) * 1000)
+
+    def now_us(self) -> int:
+        """Microseconds since 1970 UTC."""
+        return round((trio.current_time() + self._offset_s) * 1_000_000)

@@ -83,6 +83,8 @@ class LeasedBucket:
     """None: only the changelog is kept."""
     log_offset: int
     """The state: the changes with a smaller offset. The changelog is kept from here on."""
+    history: bytes = b""
+    """The history of the bucket that the state is of, for `as_of`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -324,6 +326,7 @@ def lease_from_proto(info: pb.LeaseInfo) -> LeaseInfo:
                 bucket=each.bucket,
                 checkpoint_id=each.checkpoint_id if each.HasField("checkpoint_id") else None,
                 log_offset=each.log_offset,
+                history=each.history,
             )
             for each in info.buckets
         ),

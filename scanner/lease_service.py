@@ -187,6 +187,7 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
         bucket=state.bucket,
         checkpoint_id=state.checkpoint_id,
         log_offset=state.log_offset,
+        history=state.history,
     )
 
 

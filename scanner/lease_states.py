@@ -163,8 +163,15 @@ class StateFinder:
             raise TableNotFound(f"table {state.table!r} was dropped, and created again")
         checkpoints = await self._checkpoints.of(table, state.bucket)
         async with checkpoints.bucket.between_commits():
+            storage = checkpoints.bucket.storage
+            storage.lineage.require(state.history, state.log_offset, storage.log_end, "what the lease keeps")
             if state.checkpoint_id is not None:
-                _existing(checkpoints, state.checkpoint_id)
+                checkpoint = _existing(checkpoints, state.checkpoint_id)
+                if checkpoint.log_offset != state.log_offset:
+                    raise SnapshotLost(
+                        f"checkpoint {state.checkpoint_id} is as of {checkpoint.log_offset}, and the lease says"
+                        f" {state.log_offset}; acquire it again"
+                    )
             return _held(key, state, checkpoints, on_end)
 
     def problem_of(self, held: HeldState) -> ScannerError | None:
@@ -193,12 +200,14 @@ class StateFinder:
                 checkpoint, offset = new, 0
                 if new is None:
                     checkpoint, offset = _choose(checkpoints, target)
+                log_offset = offset if checkpoint is None else checkpoint.log_offset
                 state = LeasedState(
                     table=target.table,
                     table_id=table.table_id,
                     bucket=index,
                     checkpoint_id=None if checkpoint is None else checkpoint.checkpoint_id,
-                    log_offset=offset if checkpoint is None else checkpoint.log_offset,
+                    log_offset=log_offset,
+                    history=checkpoints.bucket.storage.lineage.history_of(log_offset),
                 )
                 return _held(key, state, checkpoints, on_end)
 

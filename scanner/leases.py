@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from scanner.errors import DataCorrupted, LeaseNotFound
+from scanner.storage.lineage import NO_HISTORY
 
 _VERSION: Final = 1
 _ENDED_MAX: Final = 1000
@@ -61,6 +62,8 @@ class LeasedState:
     """None: only the log is kept, and the state is rebuilt from it."""
     log_offset: int
     """The state: the changes with a smaller offset. The log is kept from here on."""
+    history: bytes = NO_HISTORY
+    """The history of the bucket that the state is of."""
 
     @property
     def bucket_key(self) -> BucketKey:
@@ -329,6 +332,7 @@ def _state_to_json(state: LeasedState) -> dict[str, object]:
         "bucket": state.bucket,
         "checkpoint_id": state.checkpoint_id,
         "log_offset": state.log_offset,
+        "history": state.history.hex(),
     }
 
 
@@ -340,4 +344,5 @@ def _state_from_json(state: Any) -> LeasedState:
         bucket=int(state["bucket"]),
         checkpoint_id=None if checkpoint_id is None else int(checkpoint_id),
         log_offset=int(state["log_offset"]),
+        history=bytes.fromhex(state["history"]),
     )

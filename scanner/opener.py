@@ -28,6 +28,7 @@ from scanner.query import ScanQuery, query_from_proto
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
+from scanner.storage.lineage import HISTORY_BYTES
 from scanner.tokens import TokenState
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Opened:
     """What it is read from: a `Rung`; another one after it was reopened, perhaps."""
     mint: TokenMint = field(repr=False)
     """Makes its tokens."""
+    history: bytes
+    """The history of the bucket that its state is of."""
 
     @property
     def log_offset(self) -> int:
@@ -86,6 +89,7 @@ class Opened:
                 model=model,
                 log_offset=self.log_offset,
                 position=self.scan.source.position,
+                history=self.history,
                 snapshot_id=snapshot_id,
             )
         )
@@ -136,6 +140,7 @@ class ScanOpener:
         position: Position = START,
         pin_log: bool = True,
         table_id: int | None = None,
+        history: bytes | None = None,
     ) -> Opened:
         """Open a bucket.
 
@@ -147,10 +152,11 @@ class ScanOpener:
             pin_log: Keep the log, so that the scan can be continued for as long as it is open.
             table_id: Of the table that `log_offset` is one of, where others had their turn since that was looked up;
                 None: whichever has the name.
+            history: The history of the bucket that `log_offset` is of; None: whichever it is.
 
         Raises:
             TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query does not fit the tables.
-            SnapshotLost: The log does not reach back to `log_offset` any more.
+            SnapshotLost: The log does not reach back to `log_offset` any more, or the offset is of another history.
             OffsetOutOfRange: `log_offset` is past the end of the log.
             TooManyScans: There is no room for another snapshot.
             ScannerError: Storage failed.
@@ -166,12 +172,27 @@ class ScanOpener:
             raise TableNotFound(f"table {query.table!r} was dropped")
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
+            if history is not None and log_offset is not None:
+                storage = bucket.storage
+                storage.lineage.require(history, log_offset, storage.log_end, "this scan")
             reading = self._read(table, bucket, query, log_offset, position)
             scan = bucket.admit(reading.source, reading.hold)
             # A checkpoint may be older than the log. Then there is nothing to keep.
             if pin_log and scan.source.log_offset >= bucket.storage.log_start:
                 scan.pin = bucket.pins.pin(scan.source.log_offset, principal, "scan", scan.end)
-        return Opened(scan, bucket, table, query, reading.rung, self.tokens.mint_of(query, principal))
+        return self._opened(scan, bucket, table, query, reading.rung, principal)
+
+    def _opened(
+        self,
+        scan: OpenScan[KvSource],
+        bucket: ServedBucket,
+        table: ServedTable,
+        query: ScanQuery,
+        rung: str,
+        principal: str,
+    ) -> Opened:
+        history = bucket.storage.lineage.history_of(scan.source.log_offset)
+        return Opened(scan, bucket, table, query, rung, self.tokens.mint_of(query, principal), history)
 
     async def open_held(
         self, query: ScanQuery, principal: str, *, log_offset: int, position: Position
@@ -207,7 +228,7 @@ class ScanOpener:
             return None
         reading = self._read_from(hold, Rung.SNAPSHOT, table, bucket, query, log_offset, position)
         scan = bucket.admit(reading.source, reading.hold)
-        return Opened(scan, bucket, table, query, reading.rung, self.tokens.mint_of(query, principal))
+        return self._opened(scan, bucket, table, query, reading.rung, principal)
 
     async def log_start(self, query: ScanQuery) -> int:
         """The oldest offset as of which the bucket of a query can be scanned, whatever else is gone.
@@ -258,10 +279,11 @@ class ScanOpener:
 
         Raises:
             ResumeTokenInvalid: It is damaged, or was made for another query, bucket, table, source, model or principal.
+            SnapshotLost: It is right, and of another history of the bucket.
             TableNotFound: It is right, and the table is gone.
 
         Waits:
-            For the catalog, once the token has been found to be one of ours.
+            For the catalog and the bucket, once the token has been found to be one of ours.
         """
         state = self.tokens.read(token, query, principal)
         if state.bucket != query.bucket:
@@ -270,6 +292,9 @@ class ScanOpener:
             )
         table = await self._catalog.table(query.table)
         state.require(table_id=table.table_id, source=source, model=model)
+        storage = (await self._catalog.bucket(table, state.bucket)).storage
+        newest = max(state.log_offset, state.next_offset)
+        storage.lineage.require(state.history, newest, storage.log_end, "the resume token")
         return state
 
     def _read(
@@ -326,6 +351,18 @@ class ScanOpener:
         if log_offset is not None:
             bucket.activity.scans_resumed[rung] += 1
         return _Reading(source, hold, rung)
+
+
+def require_history(history: bytes, *, as_of: bool) -> None:
+    """Check the history that a peer names for `as_of`; empty: none.
+
+    Raises:
+        ArgumentInvalid: It is none, or there is no offset that it could be of.
+    """
+    if history and len(history) != HISTORY_BYTES:
+        raise ArgumentInvalid(f"a history has {HISTORY_BYTES} bytes, not {len(history)}")
+    if history and not as_of:
+        raise ArgumentInvalid("as_of_history goes with as_of")
 
 
 def offset_to_resume(state: TokenState, as_of: int | None) -> int:

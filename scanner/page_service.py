@@ -27,7 +27,7 @@ import trio
 from scanner.access import Right, authorize, principal_of
 from scanner.activity import HolderKind
 from scanner.errors import ArgumentInvalid, SnapshotLost, TooManyScans
-from scanner.opener import offset_to_resume
+from scanner.opener import offset_to_resume, require_history
 from scanner.pages import Page, PageMaker, sealed, send_confirmed
 from scanner.position import START
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -241,6 +241,7 @@ class PageService:
                 call.query,
                 call.principal,
                 log_offset=log_offset,
+                history=_history_of(call),
                 position=START if call.state is None else call.state.position,
                 # Only a state that is being rebuilt needs the log, and only until the page is made.
                 pin_log=call.request.model == pb.PAGE_MODEL_ASOF,
@@ -250,7 +251,7 @@ class PageService:
 
     async def _make(self, call: _Call, opened: Opened, snapshot_id: int = 0) -> Page:
         source = opened.scan.source
-        fields = pb.ScanPageResponse(log_offset=source.log_offset)
+        fields = pb.ScanPageResponse(log_offset=source.log_offset, history=opened.history)
         if call.state is None:
             fields.arrow_schema = encode_schema(source.schema)
         with call.stream.blocked_on(StallReason.STORAGE):
@@ -260,6 +261,11 @@ class PageService:
         if fields.has_more_results:
             fields.resume_token = opened.token(_SOURCE, call.request.model, snapshot_id)
         return sealed(fields, payload)
+
+
+def _history_of(call: _Call) -> bytes | None:
+    """The history that the page's log offset is of, where there is one."""
+    return call.request.as_of_history or None if call.state is None else call.state.history
 
 
 def _check(request: pb.ScanPageRequest) -> None:
@@ -275,5 +281,6 @@ def _check(request: pb.ScanPageRequest) -> None:
             raise ArgumentInvalid("a close needs the resume_token of the scan")
     elif not request.batch_size_bytes:
         raise ArgumentInvalid("batch_size_bytes must be above 0")
+    require_history(request.as_of_history, as_of=request.HasField("as_of"))
     if request.HasField("as_of") and request.model != pb.PAGE_MODEL_ASOF:
         raise ArgumentInvalid("only pages of PAGE_MODEL_ASOF show the bucket as of an earlier offset")

@@ -90,6 +90,7 @@ class PageMaker:
         if not fields.has_more_results:
             fields.rows = source.rows
             fields.digest = source.digest
+            fields.stored_bytes = source.stored_bytes
         if batch is None:
             return None
         payload: Buffer = encode_batch(batch.rows)

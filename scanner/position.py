@@ -24,6 +24,8 @@ class Position:
     """Rows delivered up to here, which is the ordinal of the next one."""
     digest: int = DIGEST_EMPTY
     """Digest of the scan up to here."""
+    stored_bytes: int = 0
+    """Length of the stored rows that the digest covers; with it digests of adjacent parts of a range combine."""
 
     def remaining(self, key_range: KeyRange) -> KeyRange:
         """The part of the scan's key range that lies behind this position; it never grows past the range."""

@@ -75,6 +75,7 @@ class PushScan:
         scan: Not closed by this class.
         bucket: Of the scan, for its high watermark.
         limits: To be kept.
+        history: The history of the bucket that the scan's state is of.
         token: Makes the token that continues the scan where it stands.
         reopen: Opens the scan again that was parked. Raises TooManyScans where there is no room for it now.
     """
@@ -86,6 +87,7 @@ class PushScan:
         bucket: ServedBucket,
         limits: PushLimits,
         *,
+        history: bytes,
         token: Callable[[], bytes],
         reopen: Callable[[], Awaitable[None]],
     ) -> None:
@@ -93,6 +95,7 @@ class PushScan:
         self._scan = scan
         self._bucket = bucket
         self._limits = limits
+        self._history = history
         self._token = token
         self._reopen_scan = reopen
         self._requests = RequestSide()
@@ -192,6 +195,7 @@ class PushScan:
                     log_offset=self._source.log_offset,
                     heartbeat_interval_ms=round(self._limits.heartbeat_interval_s * 1000),
                     row_ordinal=self._source.rows,
+                    history=self._history,
                 )
             )
         )
@@ -215,6 +219,7 @@ class PushScan:
                     rows=source.rows,
                     digest=source.digest,
                     resume_token=self._token(),
+                    stored_bytes=source.stored_bytes,
                 )
             )
         )

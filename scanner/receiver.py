@@ -105,6 +105,8 @@ class PushReceiver:
         self._row_limit: int | None = None
         self._log_offset: int | None = None
         """What every further stream must be as of."""
+        self._history = b""
+        """The history that the offset is of; empty: the server has not said."""
         self.credit = ScanCredit(window_bytes)
         self.heartbeat_s = 0.0
         """How often the server says something at least, as it promised; 0: it has not said."""
@@ -132,8 +134,9 @@ class PushReceiver:
         if self._token:
             request.resume_token = self._token
             request.ClearField("as_of")
+            request.ClearField("as_of_history")
         elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LIVE_KV:
-            request.as_of = self._log_offset
+            request.as_of, request.as_of_history = self._log_offset, self._history
         else:
             self._log_offset = request.as_of if request.HasField("as_of") else None
         return request
@@ -202,6 +205,11 @@ class PushReceiver:
                 f"{self._what}: the server reads the state as of log offset {started.log_offset},"
                 f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
             )
+        if self._history and started.history != self._history:
+            raise DataCorrupted(
+                f"{self._what}: the server reads another history of the bucket than the one that the scan began with;"
+                " rows of two states would be mixed"
+            )
         if started.row_ordinal != self._sequence.rows:
             raise DataCorrupted(
                 f"{self._what}: the server goes on at row {started.row_ordinal}, but {self._sequence.rows} rows arrived"
@@ -209,6 +217,7 @@ class PushReceiver:
         if self._progress.log_offset is not None:
             self._progress.resumes += 1
         self._log_offset = self._progress.log_offset = started.log_offset
+        self._history = self._progress.history = started.history
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
         self.state = ReceiverState.SCANNING
 
@@ -262,6 +271,6 @@ class PushReceiver:
                 f"{self._what}: the server ended the scan after {end.rows} rows for reason {end.reason}, which"
                 " is no end of this scan"
             )
-        self._progress.digest = end.digest
+        self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
         self._progress.reason = _COMPLETE[end.reason]
         self.state = ReceiverState.ENDED

@@ -2,10 +2,13 @@
 
 Invariants:
 
-1. A changelog is cut between two commits, and never past the oldest pin of that moment: scans, parked scans and
-   leases pin, and a pin is made between two commits as well.
+1. A changelog is cut between two commits, at the end of an entry, and never past the oldest pin of that moment: scans,
+   parked scans and leases pin, and a pin is made between two commits as well.
 2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
    or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
+
+3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock (`scanner.clock`), and
+   what a wrong one stamped is taken for as young as it may be (`expired_end`).
 
 Only buckets in use are looked at: one that nobody has asked for since the start has not grown.
 
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ScannerError, SlowConsumer
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     from scanner.config import ScannerConfig
     from scanner.storage.interface import Bucket
     from scanner.tasks import RunBlocking
+
+_ENTRIES_WALKED_MAX: Final = 10_000
+"""In one sweep, where commit times are of no use; the next sweep goes on from there."""
 
 _logger = logging.getLogger(__name__)
 
@@ -64,10 +70,8 @@ class Retention:
     async def _sweep_bucket(self, name: str, index: int, bucket: ServedBucket) -> int:
         """Cut one changelog; returns how many changes went."""
         storage = bucket.storage
-        now_us = self._clock.now_ms() * 1000
-        # However long, for ever included: nothing is older than the clock.
-        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
-        wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, oldest_us))
+        now_us = self._clock.now_us()
+        wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, now_us))
         if wanted <= storage.log_start:
             return 0
         self._end_longest(f"{name}[{index}]", bucket, wanted)
@@ -79,9 +83,11 @@ class Retention:
                 await self._run_blocking(functools.partial(storage.truncate_log, start))
             return storage.log_start - before
 
-    def _wanted_start(self, storage: Bucket, oldest_us: int) -> int:
+    def _wanted_start(self, storage: Bucket, now_us: int) -> int:
         """Where the log would begin if nobody needed anything."""
-        by_age = storage.offset_at(oldest_us)
+        # However long, for ever included: nothing is older than the clock.
+        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
+        by_age = expired_end(storage, oldest_us, now_us)
         excess = storage.log_bytes - self._config.log_retention_bytes
         if excess <= 0:
             return by_age
@@ -105,6 +111,39 @@ class Retention:
                 _logger.warning("of %s: %s", principal, error.message)
                 if not pin.end(error):
                     break
+
+
+def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
+    """Where the entries end that are all older than a time.
+
+    Commit times only grow, so a clock that was ahead once makes those of all later commits too young until it has caught
+    up. There what the clock said decides, entry by entry. One whose clock cannot have been right, because it is ahead of the
+    time or behind an entry before it, is as old as the next one whose clock can.
+
+    Args:
+        storage: Of the bucket.
+        oldest_us: What is older goes, in microseconds since 1970 UTC.
+        now_us: The time.
+
+    Returns:
+        An offset of [log_start, log_end]; an entry's end.
+
+    Raises:
+        DataCorrupted: An entry cannot be read.
+    """
+    at = end = storage.offset_at(oldest_us)
+    newest_us = storage.entry_at(at - 1).clock_us if at > storage.log_start else 0
+    for _ in range(_ENTRIES_WALKED_MAX):
+        if at >= storage.log_end:
+            break
+        entry = storage.entry_at(at)
+        at = entry.end
+        if not newest_us <= entry.clock_us <= now_us:
+            continue
+        if entry.clock_us >= oldest_us:
+            break
+        newest_us, end = entry.clock_us, at
+    return end
 
 
 def _bytes_per_change(storage: Bucket) -> float:

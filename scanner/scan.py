@@ -99,6 +99,8 @@ class ScanPlan:
     """Size of the pages asked for (all modes but push)."""
     as_of: int | Mapping[int, int] | None = None
     """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
+    histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
+    """By bucket, the history that its offset is of, where that is known."""
     retries: int | None = None
     """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
     resume_every_batches: int | None = None
@@ -312,24 +314,29 @@ class ScanBuilder:
         """
         return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
 
-    def as_of(self, offset: int | Mapping[int, int]) -> Self:
+    def as_of(self, offset: int | Mapping[int, int], histories: Mapping[int, bytes] | None = None) -> Self:
         """Read the table as of a log offset in the past, as far as the server's log reaches back (mode push or asof).
 
         Args:
             offset: Of every bucket; or, as buckets have logs of their own, a dict from bucket to offset. Every change
                 before it counts, and none from it on. `Table.offsets` and `BucketStatistics.log_offset` tell some.
+            histories: By bucket, the history that its offset is of, as `BucketStatistics.history` and leases tell it. A
+                bucket that has another one, because it was restored from a copy, then fails with SNAPSHOT_LOST
+                instead of showing another state. None: whichever history a bucket has.
 
         Raises:
             ArgumentInvalid: Negative or no whole number, or an offset of a bucket that the table does not have.
         """
         if not isinstance(offset, Mapping):
-            return self._replace(as_of=_whole(offset, "as_of", 0, UINT64_MAX))
+            return self._replace(
+                as_of=_whole(offset, "as_of", 0, UINT64_MAX), histories=dict(histories or {})
+            )
         buckets = self._plan.table.buckets
         offsets = {}
         for bucket, each in offset.items():
             index = _whole(bucket, "the bucket in as_of", 0, buckets - 1)
             offsets[index] = _whole(each, f"as_of of bucket {bucket}", 0, UINT64_MAX)
-        return self._replace(as_of=offsets)
+        return self._replace(as_of=offsets, histories=dict(histories or {}))
 
     def with_retries(self, retries: int) -> Self:
         """Let a cut scan go on by itself, through up to so many failed attempts in a row; without this, the client's.

@@ -9,7 +9,7 @@ from scanner.access import Right, authorize, principal_of
 from scanner.activity import Activity, Holder, HolderKind
 from scanner.ended_scans import recorded
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
-from scanner.opener import offset_to_resume
+from scanner.opener import offset_to_resume, require_history
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.push import PushLimits, PushScan
 from scanner.query import parse_request
@@ -142,6 +142,14 @@ class ScanService:
             raise ArgumentInvalid("as_of goes with SCAN_SOURCE_LIVE_KV; a snapshot is as of its own offset")
         if request.source != pb.SCAN_SOURCE_SNAPSHOT and request.lease_id:
             raise ArgumentInvalid("a lease_id goes with SCAN_SOURCE_SNAPSHOT")
+        require_history(request.as_of_history, as_of=request.HasField("as_of"))
+        if (
+            request.HasField("log_start")
+            or request.HasField("stop_offset")
+            or request.stop_at_end
+            or request.group
+        ):
+            raise ArgumentInvalid("log_start, stop_offset, stop_at_end and group go with SCAN_SOURCE_LOG")
         if len(request.stream_id) > _STREAM_ID_BYTES_MAX:
             raise ArgumentInvalid(
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
@@ -154,14 +162,20 @@ class ScanService:
         if not request.resume_token:
             if of_snapshot:
                 return await self._snapshots.open(query, principal, request.lease_id)
-            return await self._opener.open(query, principal, log_offset=as_of)
+            return await self._opener.open(
+                query, principal, log_offset=as_of, history=request.as_of_history or None
+            )
         state = await self._opener.read_token(
             request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
         )
         if of_snapshot:
             return await self._snapshots.resume(query, principal, state)
         return await self._opener.open(
-            query, principal, log_offset=offset_to_resume(state, as_of), position=state.position
+            query,
+            principal,
+            log_offset=offset_to_resume(state, as_of),
+            position=state.position,
+            history=state.history,
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: Opened) -> None:
@@ -172,6 +186,7 @@ class ScanService:
             opened.scan,
             opened.bucket,
             self._limits(request),
+            history=opened.history,
             token=functools.partial(opened.token, request.source, MODEL_PUSH),
             reopen=functools.partial(reopen, opened),
         )

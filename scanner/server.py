@@ -296,7 +296,8 @@ async def _open_services(
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
         activity = Activity()
-        catalog = Catalog(store, config, nursery, run_blocking, activity)
+        clock = clock or WallClock()
+        catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
         keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
         sessions = SessionService(opener, config, activity)

@@ -129,6 +129,7 @@ class SessionService:
                 fields = pb.ScanSessionResponse(
                     scanner_id=self._registry.new_id(),
                     log_offset=scan.source.log_offset,
+                    history=opened.history,
                     arrow_schema=encode_schema(scan.source.schema),
                 )
                 with stream.blocked_on(StallReason.STORAGE):

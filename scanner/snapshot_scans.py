@@ -65,9 +65,10 @@ class SnapshotScans:
         checkpoints = await self._checkpoints.of(table, query.bucket)
         if lease_id:
             key = BucketKey(table.table_id, query.bucket)
-            log_offset = self._leases.state_of(LeaseKey(principal, lease_id), query.table, key).log_offset
+            state = self._leases.state_of(LeaseKey(principal, lease_id), query.table, key)
+            log_offset, history = state.log_offset, state.history
         elif checkpoints.newest is not None:
-            log_offset = checkpoints.newest.log_offset
+            log_offset, history = checkpoints.newest.log_offset, checkpoints.newest.history
         else:
             raise SnapshotLost(
                 f"bucket {query.bucket} of table {query.table!r} has no checkpoint yet; make one with"
@@ -75,7 +76,9 @@ class SnapshotScans:
                 oldest_offset=checkpoints.bucket.storage.log_start,
             )
         async with self._readable(checkpoints, log_offset):
-            return await self._opener.open(query, principal, log_offset=log_offset, table_id=table.table_id)
+            return await self._opener.open(
+                query, principal, log_offset=log_offset, table_id=table.table_id, history=history
+            )
 
     async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> Opened:
         """Continue a scan with its token: from the same checkpoint, or as of its offset from what else there is.
@@ -98,6 +101,7 @@ class SnapshotScans:
                 log_offset=state.log_offset,
                 position=state.position,
                 table_id=state.table_id,
+                history=state.history,
             )
 
     async def reopen(self, opened: Opened) -> None:

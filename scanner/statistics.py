@@ -26,6 +26,10 @@ class BucketStatistics:
     """How often the scan of the bucket was cut and went on."""
     states: int = 0
     """States that the rows came from, as far as they have arrived: 1, or more where each page has its own (cursor)."""
+    history: bytes = b""
+    """The history of the bucket that `log_offset` is of: it tells a restored copy's states from these."""
+    stored_bytes: int | None = None
+    """Length of the rows that the digest covers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,8 +69,10 @@ class BucketProgress:
 
     bucket: int
     log_offset: int | None = None
+    history: bytes = b""
     rows: int = 0
     digest: int | None = None
+    stored_bytes: int | None = None
     reason: str | None = None
     bytes_received: int = 0
     requests: int = 0
@@ -85,8 +91,10 @@ class BucketProgress:
         return BucketStatistics(
             bucket=self.bucket,
             log_offset=self.log_offset,
+            history=self.history,
             rows=self.rows,
             digest=self.digest,
+            stored_bytes=self.stored_bytes,
             reason=self.reason,
             server_stalls=self.server_stalls,
             resumes=self.resumes,

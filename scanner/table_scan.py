@@ -182,6 +182,7 @@ class Batches:
             source=_SOURCES[plan.source],
             query=self._query(progress.bucket),
             as_of=plan.as_of_bucket(progress.bucket),
+            as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
         )
         bucket = BucketReceiver(
@@ -210,7 +211,10 @@ class Batches:
         if plan.mode is ScanMode.SESSION:
             return SESSION_PATH, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
-        return PAGE_PATH, PageReceiver(what, model, query, plan.page_bytes, plan.schema, progress, as_of)
+        history = plan.histories.get(progress.bucket, b"")
+        return PAGE_PATH, PageReceiver(
+            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
+        )
 
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"

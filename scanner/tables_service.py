@@ -116,7 +116,12 @@ class TablesService:
         for index in range(table.description.buckets):
             bucket = (await self._catalog.bucket(table, index)).storage
             ranges.append(
-                pb.OffsetRange(bucket=index, start_offset=bucket.log_start, end_offset=bucket.log_end)
+                pb.OffsetRange(
+                    bucket=index,
+                    start_offset=bucket.log_start,
+                    end_offset=bucket.log_end,
+                    history=bucket.lineage.history_of(bucket.log_end),
+                )
             )
         return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
 

@@ -1,9 +1,9 @@
 """Resume tokens: where a scan stands, in bytes that the client keeps and cannot change.
 
 A token names a log offset and a position, and nothing that the server keeps: it may be used any number of times, after
-a restart, or at another server that has the data and its token keys. Version 1, big-endian:
+a restart, or at another server that has the data and its token keys. Version 2, big-endian:
 
-    octets  0        version, 1
+    octets  0        version, 2
             1-4      id of the key that signed it
             5-12     table id
             13-16    bucket
@@ -13,12 +13,16 @@ a restart, or at another server that has the data and its token keys. Version 1,
             27-34    next offset, for sources that read the log
             35-42    rows delivered
             43-46    digest so far
-            47-50    leader epoch
-            51-58    snapshot id, for TOKEN pages; else 0
-            59-74    fingerprint of the query
-            75-      encoded key of the last stored row covered; may be empty
+            47-54    stored bytes that the digest covers
+            55-70    history that the offset is of (`scanner.storage.lineage`)
+            71-78    epoch of the reader group's assignment; 0
+            79-86    snapshot id, for TOKEN pages; else 0
+            87-102   fingerprint of the query
+            103-     encoded key of the last stored row covered; may be empty
             last 16  HMAC-SHA256, truncated, over all octets before it, then the principal and the principal's
                      length in 4 octets
+
+Version 1 named no history: its tokens could be taken for those of a copy that was written on, and are refused.
 
 Invariants:
 
@@ -45,17 +49,18 @@ from scanner.errors import ResumeTokenInvalid
 from scanner.keys import KEY_BYTES_MAX
 from scanner.literals import Temporal
 from scanner.position import Position
+from scanner.storage.lineage import NO_HISTORY
 
 if TYPE_CHECKING:
     from scanner.filters import LiteralValue, Predicate
     from scanner.query import ScanQuery
     from scanner.token_keys import TokenKeys
 
-VERSION: Final = 1
+VERSION: Final = 2
 MODEL_PUSH: Final = 0
 """The model of a push scan's tokens."""
 
-_FIELDS: Final = struct.Struct(">BIQIBBQQQIIQ16s")
+_FIELDS: Final = struct.Struct(">BIQIBBQQQIQ16sQQ16s")
 _MAC_BYTES: Final = 16
 _FINGERPRINT_BYTES: Final = 16
 _LENGTH: Final = struct.Struct(">I")
@@ -82,8 +87,10 @@ class TokenState:
     log_offset: int
     """What the scan is as of."""
     position: Position
+    history: bytes = NO_HISTORY
+    """The history of the bucket that `log_offset` is of."""
     epoch: int = 0
-    """Of the leader that made it."""
+    """Of the reader group's assignment."""
     next_offset: int = 0
     """Sources that read the log: the first offset that was not delivered."""
     snapshot_id: int = 0
@@ -145,8 +152,9 @@ class Tokens:
         if not token:
             raise ResumeTokenInvalid(f"the resume token is empty; {_ADVICE}")
         if token[0] != VERSION:
+            why = "which names no history of its bucket, " if token[0] == 1 else ""
             raise ResumeTokenInvalid(
-                f"the resume token is of version {token[0]}, and this server reads version {VERSION}; {_ADVICE}"
+                f"the resume token is of version {token[0]}, {why}and this server reads version {VERSION}; {_ADVICE}"
             )
         if not TOKEN_OVERHEAD_BYTES <= len(token) <= TOKEN_OVERHEAD_BYTES + KEY_BYTES_MAX:
             raise ResumeTokenInvalid(f"no resume token has {len(token)} bytes; {_ADVICE}")
@@ -197,6 +205,8 @@ class TokenMint:
             state.next_offset,
             position.rows,
             position.digest,
+            position.stored_bytes,
+            state.history,
             state.epoch,
             state.snapshot_id,
             self._fingerprint,
@@ -270,8 +280,8 @@ def _mac(secret: bytes, signed: bytes, principal: bytes) -> bytes:
 
 def _state(fields: tuple[Any, ...], last_key: bytes, query: ScanQuery) -> TokenState:
     """The state in a token whose MAC is right, if it is one of this query."""
-    _, _, table_id, bucket, source, model, log_offset, next_offset, rows, digest, epoch, *rest = fields
-    snapshot_id, made_for = rest
+    _, _, table_id, bucket, source, model, log_offset, next_offset, *rest = fields
+    rows, digest, stored_bytes, history, epoch, snapshot_id, made_for = rest
     if bucket != query.bucket:
         raise ResumeTokenInvalid(
             f"the resume token is of bucket {bucket}, not {query.bucket}; each bucket has its own"
@@ -287,7 +297,8 @@ def _state(fields: tuple[Any, ...], last_key: bytes, query: ScanQuery) -> TokenS
         source=source,
         model=model,
         log_offset=log_offset,
-        position=Position(last_key, rows, digest),
+        position=Position(last_key, rows, digest, stored_bytes),
+        history=history,
         epoch=epoch,
         next_offset=next_offset,
         snapshot_id=snapshot_id,

@@ -14,7 +14,7 @@ from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
 from scanner.storage.memory import MemoryStore
 
 if TYPE_CHECKING:
-    from scanner.storage.interface import Mutation
+    from scanner.storage.interface import Mutation, PreparedCommit
     from scanner.storage.memory import MemoryDisk
     from scanner.storage.memory_bucket import MemoryBucket
 
@@ -45,12 +45,21 @@ class _RecordingBucket:
         self._bucket = bucket
         self._index = index
         self._on_commit = on_commit
+        self._groups: Sequence[Sequence[Mutation]] = ()
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        self._groups = groups
+        return self._bucket.prepare(groups, clock_us)
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        self._bucket.commit_prepared(prepared)
+        for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
+            self._on_commit(self._index, start, end, group)
 
     def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        ranges = self._bucket.commit(groups)
-        for group, (start, end) in zip(groups, ranges, strict=True):
-            self._on_commit(self._index, start, end, group)
-        return ranges
+        prepared = self.prepare(groups)
+        self.commit_prepared(prepared)
+        return prepared.offsets
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bucket, name)

@@ -39,6 +39,7 @@ class PageReceiver:
         schema: What the pages must be.
         progress: Counters to keep.
         as_of: Log offset to scan as of (`asof` only); None: as of the first page's.
+        history: The history of the bucket that `as_of` is of; empty: whichever it is.
     """
 
     def __init__(
@@ -50,15 +51,20 @@ class PageReceiver:
         schema: pa.Schema,
         progress: BucketProgress,
         as_of: int | None = None,
+        history: bytes = b"",
     ) -> None:
         self._what = what
-        self._request = pb.ScanPageRequest(model=model, query=query, batch_size_bytes=page_bytes, as_of=as_of)
+        self._request = pb.ScanPageRequest(
+            model=model, query=query, batch_size_bytes=page_bytes, as_of=as_of, as_of_history=history
+        )
         self._schema = schema
         self._progress = progress
         self._sequence = RowSequence(what)
         self._begun = False
         self._log_offset: int | None = as_of
         """Of the page before, or what the first one must have."""
+        self._history = history
+        """Likewise."""
         self.ended = False
         """Whether the last page has come."""
 
@@ -124,15 +130,19 @@ class PageReceiver:
             raise DataCorrupted(
                 f"{self._what}: a page is as of log offset {fields.log_offset}, not {self._log_offset}"
             )
+        if isolated and self._history and fields.history != self._history:
+            raise DataCorrupted(
+                f"{self._what}: a page is of another history of the bucket than the one before it"
+            )
 
     def _count(self, fields: pb.ScanPageResponse, message_bytes: int) -> None:
         progress = self._progress
         if not self._begun:
-            progress.log_offset = fields.log_offset
+            progress.log_offset, progress.history = fields.log_offset, fields.history
         if not self._begun or fields.log_offset != self._log_offset:
             progress.states += 1
         self._begun = True
-        self._log_offset = fields.log_offset
+        self._log_offset, self._history = fields.log_offset, fields.history
         progress.bytes_received += message_bytes
 
     def _finish(self, fields: pb.ScanPageResponse) -> None:
@@ -141,4 +151,4 @@ class PageReceiver:
         query = self._request.query
         limited = query.HasField("row_limit") and fields.rows == query.row_limit
         self._progress.reason = "LIMIT" if limited else "EXHAUSTED"
-        self._progress.digest = fields.digest
+        self._progress.digest, self._progress.stored_bytes = fields.digest, fields.stored_bytes

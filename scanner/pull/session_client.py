@@ -115,11 +115,11 @@ class SessionReceiver:
             raise DataCorrupted(f"{self._what}: the server opened a session without an id")
         self._scanner_id = fields.scanner_id
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
-        self._progress.log_offset = fields.log_offset
+        self._progress.log_offset, self._progress.history = fields.log_offset, fields.history
 
     def _finish(self, fields: pb.ScanSessionResponse) -> None:
         self.ended = True  # The server has released the session, whatever else is wrong.
         self._sequence.finish(fields.rows)
         limited = self._query.HasField("row_limit") and fields.rows == self._query.row_limit
         self._progress.reason = "LIMIT" if limited else "EXHAUSTED"
-        self._progress.digest = fields.digest
+        self._progress.digest, self._progress.stored_bytes = fields.digest, fields.stored_bytes

@@ -60,6 +60,10 @@ class Source(Protocol):
         """CRC-32C over the stored rows scanned up to the position: see `KvSource`."""
 
     @property
+    def stored_bytes(self) -> int:
+        """Length of the rows that the digest covers."""
+
+    @property
     def pending_bytes(self) -> int:
         """Arrow bytes decoded and not yet taken, as one message, give or take padding; 0: nothing to take."""
 

@@ -118,6 +118,7 @@ class KvSource:
         self.log_offset = scan.log_offset
         self.rows = position.rows
         self.digest = position.digest
+        self.stored_bytes = position.stored_bytes
         self._last_key = position.last_key
         self._last_row: bytes | None = None
         """The row in front of the position, as long as nobody asked for its key."""
@@ -137,7 +138,7 @@ class KvSource:
         if self._last_row is not None:
             self._last_key = keys_of_rows([self._last_row], self._codec, self._key_codec)[0]
             self._last_row = None
-        return Position(self._last_key, self.rows, self.digest)
+        return Position(self._last_key, self.rows, self.digest, self.stored_bytes)
 
     @property
     def pending_bytes(self) -> int:
@@ -265,7 +266,9 @@ class KvSource:
 
     def _digest_up_to(self, block: _Block, stored_rows: int) -> None:
         if stored_rows > block.digested:
-            self.digest = checksum(block.stored.bytes(block.digested, stored_rows), self.digest)
+            digested = block.stored.bytes(block.digested, stored_rows)
+            self.digest = checksum(digested, self.digest)
+            self.stored_bytes += len(digested)
             # A copy: keeping the block for the sake of its last row would keep all of its rows.
             self._last_row = block.stored.row(stored_rows - 1)
             block.digested = stored_rows

@@ -1,13 +1,19 @@
-"""One bucket on RocksDB: rows in `kv`, changes in `log`, the log's range in `meta`.
+"""One bucket on RocksDB: rows in `kv`, changes in `log`, the log's range and its lineage in `meta`.
 
 A commit is one atomic `WriteBatch` over the three, written to the write-ahead log and synced once. So
 whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`. A truncation
 is one over `log` and `meta`.
 
+A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the time and
+holds nobody up; what is left is the write and the sync.
+
+Beside the database lies the durable end (`scanner.storage.durable_end`): should the write-ahead log lose what was
+acknowledged, that tells how much.
+
 Invariants:
 
 1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
-   is dropped, so that whoever misses a change can tell why.
+   is dropped, so that whoever misses a change can tell why. Both are ends of entries, always.
 2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
    until it is reopened; scans opened before go on over their iterators.
 3. Every open scan and snapshot is known here, and is closed before the database is.
@@ -15,38 +21,71 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
+import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rocksdict import WriteBatch
 
-from scanner.errors import DataCorrupted, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    OffsetOutOfRange,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+)
 from scanner.keys import ALL_KEYS
 from scanner.storage.changelog import (
+    EMPTY_RANGE,
     LogRange,
-    change_header,
-    decode_change_block,
-    decode_changes,
+    encode_entry,
     encode_log_range,
+    entry_of,
     log_key,
-    log_keys,
-    timestamp_of,
+    ordinal_of_key,
 )
 from scanner.storage.checkpoints import make_checkpoint, next_checkpoint_id, note_checkpoint
-from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Checkpoint, KeyRange, KeysOf, Mutation
+from scanner.storage.commits import Planner
+from scanner.storage.durable_end import DurableEnd, read_durable_end, write_durable_end
+from scanner.storage.interface import (
+    Change,
+    ChangeBlock,
+    ChangeKind,
+    Checkpoint,
+    Entry,
+    KeyRange,
+    KeysOf,
+    Mutation,
+    PreparedCommit,
+)
+from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
 from scanner.storage.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
-from scanner.storage.rocks_log import LOG_RANGE_KEY, load_log_range, read_log, read_record, stored_bytes
+from scanner.storage.rocks_log import (
+    LINEAGE_KEY,
+    LOG_RANGE_KEY,
+    load_log_range,
+    read_chunk,
+    read_chunks,
+    stored_bytes,
+)
 from scanner.storage.scan import RocksScan
 from scanner.storage.snapshot import RocksSnapshot
 
-_CHANGES_CHUNK = 1024
-"""Change records that are read and decoded at once."""
+_READ_BYTES = 1024 * 1024
+"""Rows of changes that are read and decoded at once."""
+_CLOCK_BEHIND_US = 1_000_000
+"""A clock that is more behind the newest commit was set back, or was ahead then."""
+
+_logger = logging.getLogger(__name__)
 
 
 def clock_us() -> int:
@@ -86,14 +125,20 @@ class RocksBucket:
         self._scans: set[RocksScan] = set()
         self._snapshots: set[RocksSnapshot] = set()
         self._failure: ScannerError | None = None
+        self._preparing = threading.Lock()
         self._committing = threading.Lock()
         self._compacting = threading.Lock()
         self._closing = False
+        self._began_history = False
+        """Whether this bucket has written since it was opened."""
+        self._clock_behind = False
         self._database: Database | None = open_database(path, resources, create=create)
         try:
             if create:
                 self._write_first_range()
             self._range = load_log_range(self._database)
+            self._lineage = self._load_lineage(self._database)
+            self._durable_end = self._load_durable_end()
         except BaseException:
             self.close()
             raise
@@ -119,10 +164,36 @@ class RocksBucket:
         held_by_scans = sum(scan.iterators for scan in self._scans)
         return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots)
 
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        """See `Bucket.commit`."""
+    @property
+    def lineage(self) -> Lineage:
+        """See `Bucket.lineage`."""
+        return self._lineage
+
+    @property
+    def lost_changes(self) -> int:
+        """See `Bucket.lost_changes`."""
+        unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
+        return self._lineage.lost_changes + unrecorded
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """See `Bucket.prepare`."""
+        with self._preparing:
+            return self._prepare(self._usable(), groups, self._clock() if clock_us is None else clock_us)
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        """See `Bucket.commit_prepared`."""
         with self._committing:
-            return self._commit(self._usable(), groups)
+            self._commit(self._usable(), prepared)
+
+    def commit(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
+    ) -> list[tuple[int, int]]:
+        """See `Bucket.commit`."""
+        prepared = self.prepare(groups, clock_us)
+        for refusal in prepared.refusals.values():
+            raise refusal
+        self.commit_prepared(prepared)
+        return prepared.offsets
 
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
         """See `Bucket.open_scan`."""
@@ -159,35 +230,46 @@ class RocksBucket:
         self._open_database()
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
             raise self._out_of_range(start_offset, end_offset)
-        values = self._read_values(start_offset, end_offset - start_offset, bytes_max)
-        return decode_change_block(start_offset, values, self._keys_of)
+        if start_offset == end_offset:
+            return ChangeBlock(start_offset, np.empty(0, np.uint8), np.empty(0, np.int64), [], self._keys_of)
+        return self._read_block(start_offset, end_offset, bytes_max)
+
+    def entry_at(self, offset: int) -> Entry:
+        """See `Bucket.entry_at`."""
+        return self._entry_at(offset)[0]
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
-        database = self._open_database()
+        self._open_database()
         low, high = self.log_start, self.log_end
         while low < high:
-            middle = (low + high) // 2
-            value = read_record(database, middle)
-            if value is None and middle >= self.log_start:
-                raise self._missing(middle)
-            # What was truncated meanwhile is out of the question.
-            if value is None or timestamp_of(middle, value) < timestamp_us:
-                low = middle + 1
+            try:
+                entry = self.entry_at((low + high) // 2)
+            except OffsetOutOfRange:
+                # What was truncated meanwhile is out of the question.
+                low = max(low, self.log_start)
+                continue
+            if entry.timestamp_us < timestamp_us:
+                low = entry.end
             else:
-                high = middle
+                high = entry.start
         return max(low, self.log_start)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
         with self._committing:
             database = self._usable()
-            start = min(start_offset, self._range.end)
+            if start_offset <= self._range.start:
+                return
+            start, ordinal = self._range.end, self._range.end_ordinal
+            if start_offset < start:
+                start = self._entry_at(start_offset)[0].start
+                ordinal = ordinal_of_key(self._entry_at(start)[1])
             if start <= self._range.start:
                 return
             batch = WriteBatch(raw_mode=True)
-            batch.delete_range(log_key(0), log_key(start), database.log_family)
-            self._range = self._range._replace(start=start)
+            batch.delete_range(log_key(0), log_key(start, ordinal), database.log_family)
+            self._range = self._range._replace(start=start, start_ordinal=ordinal)
             batch.put(LOG_RANGE_KEY, encode_log_range(self._range), database.meta_family)
             self._make_durable(database, batch)
 
@@ -195,7 +277,10 @@ class RocksBucket:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
         with self._committing:
             database = self._usable()
-            checkpoint = Checkpoint(next_checkpoint_id(database), self._range.end, self._clock())
+            log_offset = self._range.end
+            history = self._lineage.history_of(log_offset)
+            checkpoint_id = next_checkpoint_id(database, directory)
+            checkpoint = Checkpoint(checkpoint_id, log_offset, self._clock(), history)
             batch = WriteBatch(raw_mode=True)
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
@@ -218,7 +303,7 @@ class RocksBucket:
             snapshot.close()
         for scan in list(self._scans):
             scan.close()
-        with self._committing:
+        with self._preparing, self._committing:
             database, self._database = self._database, None
             if database is None:
                 return
@@ -265,85 +350,110 @@ class RocksBucket:
         finally:
             self._committing.release()
 
-    def _commit(self, database: Database, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        before = self._read_rows(
-            database, dict.fromkeys(mutation.key for group in groups for mutation in group)
-        )
-        timestamp_us = max(self._clock(), self._range.timestamp_us)
-        batch = WriteBatch(raw_mode=True)
-        after, offsets = self._write_changes(database, batch, groups, before, timestamp_us)
-        end = offsets[-1][1] if offsets else self._range.end
-        if end == self._range.end:
-            return offsets
-        self._write_rows(database, batch, before, after)
-        new_range = LogRange(self._range.start, end, timestamp_us)
-        batch.put(LOG_RANGE_KEY, encode_log_range(new_range), database.meta_family)
-        self._make_durable(database, batch)
-        self._range = new_range
-        return offsets
-
-    def _read_rows(self, database: Database, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
-        distinct: list[Any] = list(keys)
+    def _load_lineage(self, database: Database) -> Lineage:
         with translated(self._path):
-            return dict(zip(distinct, database.kv.get(distinct) or (), strict=True))
-
-    def _write_changes(
-        self,
-        database: Database,
-        batch: WriteBatch,
-        groups: Sequence[Sequence[Mutation]],
-        before: dict[bytes, bytes | None],
-        timestamp_us: int,
-    ) -> tuple[dict[bytes, bytes | None], list[tuple[int, int]]]:
-        """Append the change records; what the batch did to a key before is seen by what follows in it."""
-        insert, old, new, delete = (
-            change_header(kind, timestamp_us)
-            for kind in (
-                ChangeKind.INSERT,
-                ChangeKind.UPDATE_BEFORE,
-                ChangeKind.UPDATE_AFTER,
-                ChangeKind.DELETE,
+            stored = database.meta.get(LINEAGE_KEY)
+        lineage = decode_lineage(stored)
+        if lineage.histories and lineage.histories[-1].start >= max(1, self._range.end):
+            raise DataCorrupted(
+                f"{self._path}: the log ends at {self._range.end}, before its newest history begins, at"
+                f" {lineage.histories[-1].start}; restore the files from a copy"
             )
-        )
-        log, put = database.log_family, batch.put
-        after = dict(before)
-        offset = self._range.end
-        offsets = []
-        for group in groups:
-            start = offset
-            for key, row in group:
-                was = after[key]
-                if row is not None:
-                    if was is None:
-                        put(log_key(offset), insert + row, log)
-                    else:
-                        put(log_key(offset), old + was, log)
-                        offset += 1
-                        put(log_key(offset), new + row, log)
-                elif was is None:
-                    continue
-                else:
-                    put(log_key(offset), delete + was, log)
-                offset += 1
-                after[key] = row
-            offsets.append((start, offset))
-        return after, offsets
+        return lineage
 
-    def _write_rows(
-        self,
-        database: Database,
-        batch: WriteBatch,
-        before: dict[bytes, bytes | None],
-        after: dict[bytes, bytes | None],
-    ) -> None:
-        kv = database.kv_family
-        for key, row in after.items():
-            if row == before[key]:
-                continue
-            if row is None:
-                batch.delete(key, kv)
+    def _load_durable_end(self) -> int:
+        """The end that the log is known to have had; logged, if it has not."""
+        known = read_durable_end(self._path)
+        if known is None:
+            return self._range.end
+        if known.end > self._range.end:
+            _logger.error(
+                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are lost, or the"
+                " directory was restored from an older copy; tokens and leases of what is lost are refused",
+                self._path,
+                self._range.end,
+                known.end,
+                known.end - self._range.end,
+            )
+        return known.end
+
+    def _prepare(
+        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int
+    ) -> PreparedCommit:
+        planner = Planner(partial(self._read_rows, database))
+        batch = WriteBatch(raw_mode=True)
+        put, log = batch.put, database.log_family
+        log_range = self._range
+        offsets: list[tuple[int, int]] = []
+        refusals: dict[int, ScannerError] = {}
+        for index, group in enumerate(groups):
+            start = end = log_range.end
+            try:
+                changes = planner.add(group)
+            except ArgumentInvalid as refusal:
+                refusals[index] = refusal
             else:
-                batch.put(key, row, kv)
+                end = start + len(changes.rows)
+            if end > start:
+                timestamp_us = max(clock_us, log_range.timestamp_us + 1)
+                entry = Entry(start, end, timestamp_us, clock_us)
+                ordinal = log_range.end_ordinal
+                for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
+                    put(key, value, log)
+                    ordinal += 1
+                log_range = LogRange(
+                    log_range.start, end, log_range.start_ordinal, ordinal, timestamp_us, clock_us
+                )
+            offsets.append((start, end))
+        kv, delete = database.kv_family, batch.delete
+        for key, row in planner.outcome():
+            if row is None:
+                delete(key, kv)
+            else:
+                put(key, row, kv)
+        return PreparedCommit(self._range.end, offsets, refusals, (batch, log_range))
+
+    def _read_rows(self, database: Database, keys: list[bytes]) -> Sequence[bytes | None]:
+        wanted: list[Any] = keys
+        with translated(self._path):
+            rows: Any = database.kv.get(wanted) or ()
+            return tuple(rows)
+
+    def _commit(self, database: Database, prepared: PreparedCommit) -> None:
+        batch, log_range = prepared.contents
+        if prepared.start != self._range.end:
+            raise StoreFailed(
+                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at {self._range.end};"
+                " nothing was written"
+            )
+        if log_range.end == self._range.end:
+            return
+        self._watch_clock(log_range)
+        # What was truncated since it was prepared stays truncated.
+        log_range = log_range._replace(start=self._range.start, start_ordinal=self._range.start_ordinal)
+        batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
+        lineage = self._lineage
+        if not self._began_history:
+            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
+            batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
+        self._make_durable(database, batch)
+        self._range, self._lineage, self._began_history = log_range, lineage, True
+        write_durable_end(self._path, DurableEnd(log_range.end, lineage.histories[-1].history_id))
+
+    def _watch_clock(self, log_range: LogRange) -> None:
+        """Say once when the clock falls behind the newest commit, and once when it has caught up."""
+        behind_us = self._range.timestamp_us - log_range.clock_us
+        behind = behind_us > _CLOCK_BEHIND_US
+        if behind and not self._clock_behind:
+            _logger.warning(
+                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond a commit,"
+                " until the clock has caught up",
+                self._path,
+                behind_us / 1e6,
+            )
+        elif self._clock_behind and not behind:
+            _logger.warning("%s: the clock has caught up with the commit times", self._path)
+        self._clock_behind = behind
 
     def _make_durable(self, database: Database, batch: WriteBatch) -> None:
         try:
@@ -357,30 +467,56 @@ class RocksBucket:
     def _write_first_range(self) -> None:
         database = self._open_database()
         batch = WriteBatch(raw_mode=True)
-        batch.put(LOG_RANGE_KEY, encode_log_range(LogRange(0, 0, 0)), database.meta_family)
+        batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         self._make_durable(database, batch)
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        for offset in range(start_offset, end_offset, _CHANGES_CHUNK):
-            count = min(_CHANGES_CHUNK, end_offset - offset)
-            yield from decode_changes(offset, self._read_values(offset, count), self._keys_of)
+        while start_offset < end_offset:
+            block = self._read_block(start_offset, end_offset, _READ_BYTES)
+            keys = self._keys_of(block.rows)
+            for index, (kind, timestamp_us) in enumerate(
+                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
+            ):
+                yield Change(
+                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
+                )
+            start_offset += len(block)
 
-    def _read_values(self, offset: int, count: int, bytes_max: int = sys.maxsize) -> list[bytes]:
+    def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """At least one change of a range of the log that is not empty."""
+        chunks, whole = read_chunks(self._open_database(), start_offset, end_offset, bytes_max)
+        if start_offset < self.log_start:
+            raise self._out_of_range(start_offset, end_offset)
+        if not whole:
+            raise self._missing(chunks[-1].end if chunks else start_offset)
+        kinds, timestamps, rows = [], [], list[bytes]()
+        left = bytes_max
+        for chunk in chunks:
+            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
+            part = chunk.rows.slice(first, last)
+            part = part.slice(0, max(part.fitting(left), 0 if rows else 1))
+            left -= part.nbytes
+            kinds.append(chunk.kinds[first : first + len(part)])
+            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
+            rows += part.to_list()
+            if left <= 0 or first + len(part) < last:
+                break
+        return ChangeBlock(
+            start_offset, np.concatenate(kinds), np.concatenate(timestamps), rows, self._keys_of
+        )
+
+    def _entry_at(self, offset: int) -> tuple[Entry, bytes]:
+        """The entry that holds an offset, and the key of the chunk of it that does."""
         database = self._open_database()
-        records = read_log(database, offset, count, bytes_max)
-        if offset < self.log_start:
-            raise self._out_of_range(offset, offset + count)
-        if b"".join([key for key, _ in records]) != log_keys(offset, len(records)):
-            keys = {key for key, _ in records}
-            raise self._missing(
-                next(each for each in range(offset, offset + count) if log_key(each) not in keys)
-            )
-        values = [value for _, value in records]
-        if len(records) < count and sum(map(len, values)) < bytes_max:
-            # A read error looks like this too; a point read tells.
-            read_record(database, offset + len(records))
-            raise self._missing(offset + len(records))
-        return values
+        if not self.log_start <= offset < self.log_end:
+            raise self._out_of_range(offset, offset + 1)
+        found = read_chunk(database, offset)
+        if found is None:
+            if offset < self.log_start:
+                raise self._out_of_range(offset, offset + 1)
+            raise self._missing(offset)
+        key, value = found
+        return entry_of(key, value), key
 
     def _missing(self, offset: int) -> DataCorrupted:
         return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")

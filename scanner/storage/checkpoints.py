@@ -1,6 +1,6 @@
 """Checkpoints: copies of a bucket's database that stay on disk, made of hard links to its files.
 
-    checkpoints/<table>/<bucket>/<id>-<log offset>-<microseconds>/    a database of its own, read-only
+    checkpoints/<table>/<bucket>/<id>-<log offset>-<microseconds>-<history>/    a database of its own, read-only
 
 A checkpoint is made under another name, synced, and renamed; the rename is the moment at which it exists. It is
 dropped the other way round. So a crash leaves directories of other names at worst; they are removed when
@@ -29,25 +29,27 @@ from scanner.storage.files import disk_errors, sync_directory, sync_tree
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
 from scanner.storage.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocks import Database, RocksResources, open_database, translated
-from scanner.storage.rocks_log import LOG_RANGE_KEY
+from scanner.storage.lineage import decode_lineage
+from scanner.storage.rocks_log import LINEAGE_KEY, LOG_RANGE_KEY
 from scanner.storage.snapshot import RocksSnapshot
 
 _NEWEST_KEY = b"checkpoint"
 """In `meta`: the newest checkpoint that was begun. In a checkpoint's own `meta` that is itself."""
 _NEWEST = struct.Struct(">Qq")
-_NAME = re.compile(r"(\d{6,})-(\d+)-(\d+)")
+_NAME = re.compile(r"(\d{6,})-(\d+)-(\d+)-([0-9a-f]{32})")
 _UNFINISHED_NAME = "unfinished"
 
 
-def next_checkpoint_id(database: Database) -> int:
-    """The id of a bucket's next checkpoint.
+def next_checkpoint_id(database: Database, directory: Path) -> int:
+    """The id of a bucket's next checkpoint: of none that the bucket or its directory of checkpoints knows of.
 
     Raises:
         DataCorrupted: what `meta` holds is damaged.
         StoreFailed: the disk refused.
     """
     newest = _newest(database)
-    return 0 if newest is None else newest[0] + 1
+    known = max((each.checkpoint_id for each in list_checkpoints(directory)), default=-1)
+    return 1 + max(known, -1 if newest is None else newest[0])
 
 
 def note_checkpoint(database: Database, batch: WriteBatch, checkpoint: Checkpoint) -> None:
@@ -96,7 +98,7 @@ def list_checkpoints(directory: Path) -> list[Checkpoint]:
             names = [path.name for path in directory.iterdir()]
         except FileNotFoundError:
             return []
-    return sorted(Checkpoint(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
+    return sorted(map(_checkpoint_of, filter(None, map(_NAME.fullmatch, names))))
 
 
 def open_checkpoint(
@@ -165,7 +167,13 @@ def remove_leftovers(directory: Path) -> None:
 
 
 def _name_of(checkpoint: Checkpoint) -> str:
-    return f"{checkpoint.checkpoint_id:06d}-{checkpoint.log_offset}-{checkpoint.timestamp_us}"
+    checkpoint_id, log_offset, timestamp_us, history = checkpoint
+    return f"{checkpoint_id:06d}-{log_offset}-{timestamp_us}-{history.hex()}"
+
+
+def _checkpoint_of(name: re.Match[str]) -> Checkpoint:
+    checkpoint_id, log_offset, timestamp_us, history = name.groups()
+    return Checkpoint(int(checkpoint_id), int(log_offset), int(timestamp_us), bytes.fromhex(history))
 
 
 def _find(directory: Path, checkpoint_id: int) -> Checkpoint | None:
@@ -187,10 +195,11 @@ def _newest(database: Database) -> tuple[int, int] | None:
 
 def _require_itself(database: Database, checkpoint: Checkpoint) -> None:
     with translated(database.path):
-        stored = database.meta.get(LOG_RANGE_KEY)
+        stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
     newest = _newest(database)
     if stored is None or newest is None:
         raise DataCorrupted(f"{database.path} does not say which checkpoint it is")
-    found = Checkpoint(newest[0], decode_log_range(stored).end, newest[1])
+    log_offset = decode_log_range(stored).end
+    found = Checkpoint(newest[0], log_offset, newest[1], decode_lineage(lineage).history_of(log_offset))
     if found != checkpoint:
         raise DataCorrupted(f"{database.path} is not {checkpoint}, but {found}")

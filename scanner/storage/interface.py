@@ -7,12 +7,13 @@ neither. The records that pass are in `scanner.storage.records`, and can be had 
 
 Invariants that every implementation holds:
 
-1. The changelog of a bucket is dense: every offset in [log_start, log_end) has exactly one change.
+1. The changelog of a bucket is dense: every offset in [log_start, log_end) has exactly one change. It is made of whole
+   entries: `log_start`, `log_end` and what `offset_at` returns are ends of entries.
 2. Folding the changes of [0, S) gives the bucket as of S; folding them all gives the bucket now.
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
    was opened. So does a snapshot, and every scan of it.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
-5. What `commit`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
+5. What `commit_prepared`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
    is durable.
 
 This module knows no RocksDB, no trio and no Arrow.
@@ -24,14 +25,27 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from scanner.keys import ALL_KEYS, KeyRange
-from scanner.storage.records import Change, ChangeBlock, ChangeKind, Checkpoint, KeysOf, Mutation, Rows
+from scanner.storage.records import (
+    ENTRY_BYTES_MAX,
+    Change,
+    ChangeBlock,
+    ChangeKind,
+    Checkpoint,
+    Entry,
+    KeysOf,
+    Mutation,
+    PreparedCommit,
+    Rows,
+)
 
 if TYPE_CHECKING:
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
+    from scanner.storage.lineage import Lineage
     from scanner.table import TableDescription
 
 __all__ = [
+    "ENTRY_BYTES_MAX",
     "Bucket",
     "BucketScan",
     "BucketSnapshot",
@@ -39,9 +53,11 @@ __all__ = [
     "ChangeBlock",
     "ChangeKind",
     "Checkpoint",
+    "Entry",
     "KeyRange",
     "KeysOf",
     "Mutation",
+    "PreparedCommit",
     "Rows",
     "Store",
 ]
@@ -119,23 +135,58 @@ class Bucket(Protocol):
     def open_iterators(self) -> int:
         """Iterators that scans and snapshots of the live bucket hold open: they pin old files and the directory."""
 
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        """Apply all mutations atomically, in order, and make them durable.
+    @property
+    def lineage(self) -> Lineage:
+        """The histories that the changelog is made of."""
+
+    @property
+    def lost_changes(self) -> int:
+        """Acknowledged changes that were not there any more when the bucket was opened, ever, as far as is known."""
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """Work out a commit: read what it replaces, and encode what it writes. Nothing is changed yet.
+
+        Blocks on the disk and computes; meant for a worker thread, one caller at a time, beside scans that are opened
+        and read. The log's end must not move between this and `commit_prepared`.
+
+        Args:
+            groups: The mutations, by the request that they came with; each makes one entry of the changelog. An upsert
+                of an absent key is `+I`, of a present one `-U +U`, even if the row is the same; a delete of an absent
+                key is no change, and a group without changes makes no entry.
+            clock_us: What the clock says, in microseconds since 1970 UTC; None: the system's. Entries are stamped with
+                it, or with a microsecond more than the one before, whichever is later.
+
+        Returns:
+            The commit. A group whose entry would hold more than `ENTRY_BYTES_MAX` is refused by itself.
+
+        Raises:
+            DataCorrupted: a before-image could not be read.
+            StoreFailed: the disk refused, now or at an earlier commit.
+            StoreClosed: the bucket was closed.
+        """
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        """Apply a prepared commit atomically, and make it durable. One that changes nothing writes nothing.
 
         Blocks on the disk; meant for a worker thread, one caller at a time.
 
-        Args:
-            groups: The mutations, by the request that they came with. An upsert of an absent key is `+I`, of a
-                present one `-U +U`, even if the row is the same; a delete of an absent key is no change.
+        Raises:
+            StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;
+                until then every further commit raises this. Or the log's end has moved: nothing was written.
+            StoreClosed: the bucket was closed.
+        """
+
+    def commit(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Both at once; a refused group refuses all.
 
         Returns:
             Per group, in order, the offsets of its changes: [start, end). Equal if nothing changed.
 
         Raises:
-            StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;
-                until then every further commit raises this.
-            DataCorrupted: a before-image could not be read; nothing was changed.
-            StoreClosed: the bucket was closed.
+            ArgumentInvalid: a group's entry would hold more than `ENTRY_BYTES_MAX`; nothing was changed.
+            StoreFailed, DataCorrupted, StoreClosed: see `prepare` and `commit_prepared`.
         """
 
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> BucketScan:
@@ -163,7 +214,7 @@ class Bucket(Protocol):
         """
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """Read changes from start_offset on, at most to end_offset, a bounded number at once: under a microsecond each.
+        """Read changes from start_offset on, at most to end_offset, a bounded number at once: a tenth of a microsecond each.
 
         Args:
             start_offset: Of the first change.
@@ -175,8 +226,17 @@ class Bucket(Protocol):
             OffsetOutOfRange, DataCorrupted, StoreClosed: as `read_changes`.
         """
 
+    def entry_at(self, offset: int) -> Entry:
+        """The entry that holds the change at an offset. One point read.
+
+        Raises:
+            OffsetOutOfRange: the offset is not inside [log_start, log_end).
+            DataCorrupted: the change is missing, or its record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
     def offset_at(self, timestamp_us: int) -> int:
-        """The first offset of [log_start, log_end) whose commit time is at or after a time; log_end if none is.
+        """Where the first entry begins whose commit time is at or after a time; log_end if none is.
 
         A few point reads.
 
@@ -189,14 +249,14 @@ class Bucket(Protocol):
         """
 
     def truncate_log(self, start_offset: int) -> None:
-        """Drop the changes before an offset; log_start moves there. Rows, scans and snapshots are untouched.
+        """Drop the entries that end at or before an offset. Rows, scans and snapshots are untouched.
 
         Blocks on the disk; meant for a worker thread, not while a commit runs. The space comes back with
         compaction, by and by.
 
         Args:
-            start_offset: The oldest offset to keep. At or below log_start: nothing happens; past log_end: all
-                changes are dropped.
+            start_offset: The oldest offset to keep; the entry that it is in is kept whole, and log_start moves to where
+                that begins. At or below log_start: nothing happens; past log_end: all changes are dropped.
 
         Raises:
             StoreFailed: the disk refused; as after a failed commit.

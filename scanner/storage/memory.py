@@ -120,7 +120,9 @@ class MemoryStore:
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
         """See `Store.create_checkpoint`."""
         contents = self.bucket(name, index).contents
-        checkpoint = Checkpoint(contents.next_checkpoint_id, contents.log_end, self._clock())
+        log_offset = contents.log_end
+        history = contents.lineage.history_of(log_offset)
+        checkpoint = Checkpoint(contents.next_checkpoint_id, log_offset, self._clock(), history)
         contents.next_checkpoint_id += 1
         contents.checkpoints[checkpoint.checkpoint_id] = (checkpoint, dict(contents.rows))
         return checkpoint

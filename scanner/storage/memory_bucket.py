@@ -6,24 +6,29 @@ that is committed later can be in them.
 
 from __future__ import annotations
 
+import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from scanner.errors import OffsetOutOfRange, StoreClosed
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange, StoreClosed, StoreFailed
 from scanner.keys import ALL_KEYS
 from scanner.storage.interface import (
+    ENTRY_BYTES_MAX,
     Change,
     ChangeBlock,
     ChangeKind,
     Checkpoint,
+    Entry,
     KeyRange,
     KeysOf,
     Mutation,
+    PreparedCommit,
     Rows,
 )
+from scanner.storage.lineage import HISTORY_BYTES, Lineage
 
 
 @dataclass(slots=True)
@@ -32,8 +37,10 @@ class BucketContents:
 
     rows: dict[bytes, bytes] = field(default_factory=dict)
     log: list[Change] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
     log_start: int = 0
     timestamp_us: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0
 
@@ -58,6 +65,7 @@ class MemoryBucket:
         self._clock = clock
         self._open: set[MemorySnapshot | MemoryScan] = set()
         self._closed = False
+        self._began_history = False
 
     @property
     def log_start(self) -> int:
@@ -80,17 +88,68 @@ class MemoryBucket:
         """See `Bucket.open_iterators`."""
         return len(self._open)
 
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        """See `Bucket.commit`."""
+    @property
+    def lineage(self) -> Lineage:
+        """See `Bucket.lineage`."""
+        return self.contents.lineage
+
+    @property
+    def lost_changes(self) -> int:
+        """See `Bucket.lost_changes`; memory loses nothing."""
+        return 0
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """See `Bucket.prepare`: the groups are applied to a copy."""
         self._require_open()
-        timestamp_us = max(self._clock(), self.contents.timestamp_us)
-        offsets = []
-        for group in groups:
-            start = self.log_end
+        now = self._clock() if clock_us is None else clock_us
+        fresh = BucketContents(rows=dict(self.contents.rows), timestamp_us=self.contents.timestamp_us)
+        fresh.log_start = self.log_end
+        offsets, refusals = [], {}
+        for index, group in enumerate(groups):
+            start = fresh.log_end
+            timestamp_us = max(now, fresh.timestamp_us + 1)
             for mutation in group:
-                self._apply(mutation, timestamp_us)
-            offsets.append((start, self.log_end))
-        return offsets
+                _apply(fresh, mutation, timestamp_us)
+            changes = fresh.log[start - fresh.log_start :]
+            size = sum(len(change.row) for change in changes)
+            if size > ENTRY_BYTES_MAX and len(group) > 1:
+                refusals[index] = ArgumentInvalid(
+                    f"{len(group)} mutations are too large for one entry",
+                    metadata={"write_too_large": str(len(group))},
+                )
+                _undo(fresh, changes)
+            if fresh.log_end > start:
+                fresh.timestamp_us = timestamp_us
+                fresh.entries.append(Entry(start, fresh.log_end, timestamp_us, now))
+            offsets.append((start, fresh.log_end))
+        return PreparedCommit(self.log_end, offsets, refusals, fresh)
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        """See `Bucket.commit_prepared`."""
+        self._require_open()
+        if prepared.start != self.log_end:
+            raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {self.log_end}")
+        fresh: BucketContents = prepared.contents
+        if not fresh.log:
+            return
+        contents = self.contents
+        if not self._began_history:
+            contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
+            self._began_history = True
+        contents.rows = fresh.rows
+        contents.log += fresh.log
+        contents.entries += fresh.entries
+        contents.timestamp_us = fresh.timestamp_us
+
+    def commit(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
+    ) -> list[tuple[int, int]]:
+        """See `Bucket.commit`."""
+        prepared = self.prepare(groups, clock_us)
+        for refusal in prepared.refusals.values():
+            raise refusal
+        self.commit_prepared(prepared)
+        return prepared.offsets
 
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
         """See `Bucket.open_scan`."""
@@ -129,21 +188,30 @@ class MemoryBucket:
             self._keys_of,
         )
 
+    def entry_at(self, offset: int) -> Entry:
+        """See `Bucket.entry_at`."""
+        self._require_open()
+        for entry in self.contents.entries:
+            if entry.start <= offset < entry.end:
+                return entry
+        raise self._out_of_range(offset, offset + 1)
+
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         self._require_open()
-        for change in self.contents.log:
-            if change.timestamp_us >= timestamp_us:
-                return change.offset
+        for entry in self.contents.entries:
+            if entry.timestamp_us >= timestamp_us:
+                return entry.start
         return self.log_end
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
         self._require_open()
         contents = self.contents
-        dropped = max(0, min(start_offset, self.log_end) - contents.log_start)
-        del contents.log[:dropped]
-        contents.log_start += dropped
+        kept = [entry for entry in contents.entries if entry.end > start_offset]
+        start = kept[0].start if kept else self.log_end
+        del contents.log[: start - contents.log_start]
+        contents.log_start, contents.entries = start, kept
 
     def compact(self) -> None:
         """See `Bucket.compact`; there is nothing to rewrite."""
@@ -172,25 +240,36 @@ class MemoryBucket:
             oldest_offset=self.log_start,
         )
 
-    def _apply(self, mutation: Mutation, timestamp_us: int) -> None:
-        key, row = mutation
-        rows = self.contents.rows
-        was = rows.get(key)
-        if row is None:
-            if was is not None:
-                self._append(ChangeKind.DELETE, timestamp_us, key, was)
-                del rows[key]
-            return
-        if was is None:
-            self._append(ChangeKind.INSERT, timestamp_us, key, row)
-        else:
-            self._append(ChangeKind.UPDATE_BEFORE, timestamp_us, key, was)
-            self._append(ChangeKind.UPDATE_AFTER, timestamp_us, key, row)
-        rows[key] = row
 
-    def _append(self, kind: ChangeKind, timestamp_us: int, key: bytes, row: bytes) -> None:
-        self.contents.log.append(Change(self.log_end, kind, timestamp_us, key, row))
-        self.contents.timestamp_us = timestamp_us
+def _apply(contents: BucketContents, mutation: Mutation, timestamp_us: int) -> None:
+    """Apply a mutation, and append its changes."""
+    key, row = mutation
+    was = contents.rows.get(key)
+
+    def append(kind: ChangeKind, changed: bytes) -> None:
+        contents.log.append(Change(contents.log_end, kind, timestamp_us, key, changed))
+
+    if row is None:
+        if was is not None:
+            append(ChangeKind.DELETE, was)
+            del contents.rows[key]
+        return
+    if was is None:
+        append(ChangeKind.INSERT, row)
+    else:
+        append(ChangeKind.UPDATE_BEFORE, was)
+        append(ChangeKind.UPDATE_AFTER, row)
+    contents.rows[key] = row
+
+
+def _undo(contents: BucketContents, changes: Sequence[Change]) -> None:
+    """Take back the newest changes."""
+    for change in reversed(changes):
+        if change.kind is ChangeKind.INSERT:
+            del contents.rows[change.key]
+        elif change.kind is not ChangeKind.UPDATE_AFTER:
+            contents.rows[change.key] = change.row
+    del contents.log[len(contents.log) - len(changes) :]
 
 
 class MemorySnapshot:

@@ -6,15 +6,21 @@ Pure data. This module knows no RocksDB and no trio.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from scanner.row_block import RowBlock
+from scanner.storage.lineage import NO_HISTORY
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from scanner.errors import ScannerError
+
+ENTRY_BYTES_MAX = 64 * 1024 * 1024
+"""Row images of one entry, in bytes, before and after, unless it is a single upsert or delete."""
 
 KeysOf = Callable[[Sequence[bytes]], list[bytes]]
 """Stored rows to their encoded keys. Raises DataCorrupted if a row cannot be read."""
@@ -55,6 +61,33 @@ class Mutation(NamedTuple):
     """Encoded row, which holds the same primary key; None deletes."""
 
 
+class Entry(NamedTuple):
+    """The changes of one write request in one bucket: what the changelog is made of."""
+
+    start: int
+    """Offset of its first change."""
+    end: int
+    """One past its last."""
+    timestamp_us: int
+    """Commit time in microseconds since 1970 UTC; grows from entry to entry of a bucket, whatever the clock does."""
+    clock_us: int
+    """What the clock said when it was committed. It is less than `timestamp_us` after the clock was set back."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A commit that is ready to be written. Made by `Bucket.prepare`."""
+
+    start: int
+    """The end of the log that it follows; it can be written there and nowhere else."""
+    offsets: list[tuple[int, int]]
+    """Per group, in order, the offsets that its changes will have: [start, end)."""
+    refusals: Mapping[int, ScannerError]
+    """By index, the groups that are refused; they change nothing, and the others are not affected."""
+    contents: Any = field(repr=False)
+    """What the implementation writes."""
+
+
 class Change(NamedTuple):
     """One record of the changelog."""
 
@@ -63,7 +96,7 @@ class Change(NamedTuple):
     kind: ChangeKind
     """What happened."""
     timestamp_us: int
-    """Commit time in microseconds since 1970 UTC; never decreases along the log."""
+    """Commit time of its entry in microseconds since 1970 UTC; never decreases along the log."""
     key: bytes
     """Encoded primary key."""
     row: bytes
@@ -149,3 +182,5 @@ class Checkpoint(NamedTuple):
     """It shows the changes with a smaller offset, and no other."""
     timestamp_us: int
     """When it was made, in microseconds since 1970 UTC."""
+    history: bytes = NO_HISTORY
+    """Which history its state is of (`scanner.storage.lineage`)."""

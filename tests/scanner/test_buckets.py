@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from scanner.buckets import OpenScan, ServedBucket
 from scanner.config import ScannerConfig
-from scanner.errors import InternalError, ScannerError, StoreFailed, TableNotFound
+from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
 from scanner.query import ScanQuery
 from scanner.sources.kv import KvSource
 from tests.support.scans import filled_store, mutations, sample
@@ -20,7 +20,7 @@ from tests.support.scans import filled_store, mutations, sample
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from scanner.storage.interface import Bucket, BucketScan, Mutation
+    from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
 
 T = TypeVar("T")
 STORE = filled_store(0)
@@ -29,12 +29,15 @@ BATCHES = [mutations(STORE, "items", sample([number])) for number in range(20)]
 
 @dataclass
 class Disk:
-    """Runs commits one at a time, when it is let; remembers how many requests each had."""
+    """Runs commits one at a time, when it is let; what prepares them is not held up."""
 
     let: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(0))
     failure: Exception | None = None
 
     async def __call__(self, function: Callable[[], T]) -> T:
+        if function.func.__name__ == "prepare":  # type: ignore[attr-defined]  # A partial, as ServedBucket makes it.
+            await trio.lowlevel.checkpoint()
+            return function()
         await self.let.acquire()
         if self.failure is not None:
             raise self.failure
@@ -53,10 +56,10 @@ class Recorder:
     bucket: Bucket
     commits: list[int] = field(default_factory=list)
 
-    def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
-        """Commit, and note it."""
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """Prepare a commit, and note it."""
         self.commits.append(len(groups))
-        return self.bucket.commit(groups)
+        return self.bucket.prepare(groups, clock_us)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.bucket, name)
@@ -194,6 +197,53 @@ async def test_a_scan_is_opened_between_commits() -> None:
             disk.release()
 
     assert offsets == [1]
+
+
+async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
+    """While a commit is prepared scans are opened, as of what is durable; only its write and sync keep them waiting."""
+    worked_out, written = trio.Event(), trio.Event()
+
+    async def run(function: Callable[[], T]) -> T:
+        await (worked_out if function.func.__name__ == "prepare" else written).wait()  # type: ignore[attr-defined]
+        return function()
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            bucket = ServedBucket(filled_store(3).bucket("items", 0), ScannerConfig(), nursery, run)
+            write = bucket.submit(BATCHES[9])
+            await wait_all_tasks_blocked()
+            scan = await open_source(bucket)
+            assert scan.source.log_offset == 3
+            scan.close()
+            worked_out.set()
+            await wait_all_tasks_blocked()
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_when_blocked, scope)
+                await open_source(bucket)
+            assert scope.cancelled_caught
+            written.set()
+            assert await write.wait_durable() == (3, 4)
+
+
+async def _cancel_when_blocked(scope: trio.CancelScope) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_a_request_that_is_refused_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that share a commit only the one whose entry would be too large fails."""
+    monkeypatch.setattr("scanner.storage.memory_bucket.ENTRY_BYTES_MAX", 100)
+    async with served() as (bucket, recorder, disk):
+        first = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        large = bucket.submit([each for batch in BATCHES[1:9] for each in batch])
+        small = bucket.submit(BATCHES[9])
+        disk.release(2)
+        assert await first.wait_durable() == (0, 1)
+        with pytest.raises(ArgumentInvalid, match="too large"):
+            await large.wait_durable()
+        assert await small.wait_durable() == (1, 2)
+    assert recorder.commits == [1, 2]
 
 
 async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:

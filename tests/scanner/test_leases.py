@@ -135,7 +135,14 @@ def test_the_document_is_text_that_people_can_read() -> None:
                 "ttl_ms": 10,
                 "expires_at_ms": 10,
                 "buckets": [
-                    {"table": "items", "table_id": 7, "bucket": 3, "checkpoint_id": None, "log_offset": 0}
+                    {
+                        "table": "items",
+                        "table_id": 7,
+                        "bucket": 3,
+                        "checkpoint_id": None,
+                        "log_offset": 0,
+                        "history": "0" * 32,
+                    }
                 ],
             }
         ],

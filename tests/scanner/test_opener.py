@@ -160,7 +160,7 @@ async def test_a_parked_scan_whose_log_was_cut_is_lost() -> None:
         opened = await at.opener.open(QUERY, "ann")
         opened.scan.park()
         at.write([5])
-        at.storage.truncate_log(ROWS + 1)
+        at.storage.truncate_log(ROWS + 2)
         with pytest.raises(SnapshotLost):
             await at.opener.reopen(opened)
         assert opened.scan.parked

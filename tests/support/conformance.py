@@ -87,7 +87,7 @@ async def open_items(
     if not there:
         store.create_table(description(buckets=buckets))
     if rows and buckets == 1 and not there:
-        store.bucket("items", 0).commit([mutations(store, "items", sample(range(rows)))])
+        store.bucket("items", 0).commit([[each] for each in mutations(store, "items", sample(range(rows)))])
     with trio.fail_after(timeout_s):
         async with open_server(store, config=config) as server:
             endpoint = f"127.0.0.1:{server.port}"

@@ -46,7 +46,7 @@ class Opening:
 
     def write(self, ids: Iterable[int]) -> None:
         """Change rows, or add them."""
-        self.storage.commit([mutations(self.store, "items", sample(ids))])
+        self.storage.commit([[each] for each in mutations(self.store, "items", sample(ids))])
 
     def delete(self, number: int) -> None:
         """Delete a row."""

@@ -76,7 +76,9 @@ def filled_store(rows: int, table: TableDescription | None = None) -> MemoryStor
     store = MemoryStore()
     store.create_table(table)
     if rows:
-        store.bucket(table.name, 0).commit([mutations(store, table.name, sample(range(rows)))])
+        store.bucket(table.name, 0).commit(
+            [[each] for each in mutations(store, table.name, sample(range(rows)))]
+        )
     return store
 
 

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import rocksdict
 
+from scanner.storage.changelog import offset_of_key
+
 
 def file_with(directory: Path, needle: bytes) -> tuple[Path, int]:
-    """The smallest table file of bucket 0 that holds some bytes, and where; the rows' file, not the changes'."""
-    for path in sorted(directory.glob("tables/*/0000/*.sst"), key=lambda path: path.stat().st_size):
+    """The largest table file of bucket 0 that holds some bytes, and where; the rows' file: the changes are compressed."""
+    for path in sorted(directory.glob("tables/*/0000/*.sst"), key=lambda path: -path.stat().st_size):
         at = path.read_bytes().find(needle)
         if at >= 0:
             return path, at
@@ -40,8 +42,23 @@ def raw_database(directory: Path) -> Iterator[rocksdict.Rdict]:
 
 
 def delete_change(directory: Path, offset: int) -> None:
-    """Remove one change record."""
+    """Remove the chunk of the log that begins at an offset."""
     with raw_database(directory) as raw:
         log = raw.get_column_family("log")
-        log.delete(offset.to_bytes(8, "big"))
+        log.delete(chunk_key(log, offset))
+        log.flush()
+
+
+def chunk_key(log: rocksdict.Rdict, offset: int) -> bytes:
+    """The key of the chunk of the log that begins at an offset."""
+    keys = [key for key in log.keys() if isinstance(key, bytes)]  # noqa: SIM118
+    (found,) = [key for key in keys if offset_of_key(key) == offset]
+    return found
+
+
+def delete_chunk(directory: Path, number: int) -> None:
+    """Remove one chunk of the log, counted from its beginning."""
+    with raw_database(directory) as raw:
+        log = raw.get_column_family("log")
+        log.delete(list(log.keys())[number])
         log.flush()

@@ -8,14 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
-from scanner.storage.changelog import change_header, decode_change_block
-from scanner.storage.interface import ChangeKind
+from scanner.errors import OffsetOutOfRange, StoreClosed
 from tests.support.histories import changes_of, commit, random_history
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scanner.storage.interface import Store
 
 ANY = 1 << 30
@@ -39,8 +35,8 @@ def test_blocks_hold_what_the_log_holds(store: Store, bytes_max: int, count: int
         assert block.timestamps_us.tolist() == [change.timestamp_us for change in expected]
         assert block.rows == [change.row for change in expected]
         assert block.keys_of(block.rows) == [change.key for change in expected]
-        # Before anything is known of their size some records are read at once.
-        assert sum(map(len, block.rows[64:-8])) <= bytes_max
+        # Reading stops when enough was read, which may be a row late.
+        assert sum(map(len, block.rows[:-1])) <= bytes_max
         offset += len(block)
 
 
@@ -53,7 +49,7 @@ def test_an_empty_block_is_empty(store: Store) -> None:
 def test_blocks_outside_the_log_are_refused(store: Store, start: int, end: int) -> None:
     """What was truncated, is not there yet, or runs backwards."""
     bucket = store.bucket("items", 0)
-    commit(bucket, [[(number, "row") for number in range(12)]])
+    commit(bucket, [[(number, "row")] for number in range(12)])
     bucket.truncate_log(5)
     with pytest.raises(OffsetOutOfRange, match=r"\[5, 12\)") as refused:
         bucket.read_change_block(start, end, ANY)
@@ -66,15 +62,3 @@ def test_a_closed_bucket_reads_no_blocks(store: Store) -> None:
     store.close()
     with pytest.raises(StoreClosed):
         bucket.read_change_block(0, 0, ANY)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"\x01\x02", b"\x00" + bytes(8), b"\x05" + bytes(20)])
-def test_damaged_records_are_found(damaged: bytes) -> None:
-    """Too short, or of a kind that there is not: an error that names the offset."""
-
-    def keys_of(rows: Sequence[bytes]) -> list[bytes]:
-        raise AssertionError(rows)
-
-    good = change_header(ChangeKind.INSERT, 7) + b"row"
-    with pytest.raises(DataCorrupted, match="offset 12"):
-        decode_change_block(10, [good, good, damaged, good], keys_of)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted
 from scanner.storage import rocks_log
-from scanner.storage.changelog import LogRange, log_key
+from scanner.storage.changelog import LogRange, decode_chunk, encode_entry, log_key
 from scanner.storage.config import Compression, StorageConfig
-from scanner.storage.rocks_log import LogFile, unproven_ranges
+from scanner.storage.records import ChangeKind, Entry
+from scanner.storage.rocks_log import KeySpan, LogFile, unproven_spans
 from scanner.storage.store import RocksStore
-from tests.support.storage_damage import delete_change
+from tests.support.storage_damage import delete_change, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
 _SMALL = StorageConfig(
@@ -20,12 +23,17 @@ _SMALL = StorageConfig(
 )
 
 
+def _file(start: int, end: int, entries: int, deletions: int) -> LogFile:
+    # As if each chunk had ten changes.
+    return LogFile(log_key(10 * start, start), log_key(10 * (end - 1), end - 1), entries, deletions, 1)
+
+
 def _dense(start: int, end: int) -> LogFile:
-    return LogFile(start, end, end - start, 0, 1)
+    return _file(start, end, end - start, 0)
 
 
 def _hiding(start: int, end: int, entries: int = 1) -> LogFile:
-    return LogFile(start, end, entries, 1, 1)
+    return _file(start, end, entries, 1)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,7 @@ def _hiding(start: int, end: int, entries: int = 1) -> LogFile:
         ([_dense(0, 9)], (4, 6), []),
         ([_dense(0, 4), _dense(6, 9)], (0, 9), [(4, 6)]),
         ([_dense(0, 4), _dense(2, 9)], (0, 9), []),
-        ([LogFile(0, 9, 8, 0, 1)], (0, 9), [(0, 9)]),
+        ([_file(0, 9, 8, 0)], (0, 9), [(0, 9)]),
         ([_dense(0, 9), _hiding(0, 4)], (3, 9), [(3, 4)]),
         ([_dense(0, 9), _hiding(3, 4)], (0, 9), [(3, 4)]),
         ([_dense(0, 9), _hiding(0, 20, 12)], (5, 20), [(5, 20)]),
@@ -47,22 +55,29 @@ def _hiding(start: int, end: int, entries: int = 1) -> LogFile:
 def test_only_what_no_file_vouches_for_is_counted(
     files: list[LogFile], log_range: tuple[int, int], expected: list[tuple[int, int]]
 ) -> None:
-    """A full file without deletions proves its offsets, unless a deletion elsewhere may hide some."""
+    """A full file without deletions proves its chunks, unless a deletion elsewhere may hide some."""
+    start, end = log_range
     for order in (files, files[::-1]):
-        assert unproven_ranges(order, LogRange(*log_range, 0)) == expected
+        spans = unproven_spans(order, LogRange(10 * start, 10 * end, start, end, 0, 0))
+        assert [(span.start, span.end) for span in spans] == expected
+        for span in spans:
+            # The keys bound just these chunks.
+            assert [
+                each for each in range(end + 20) if span.start_key <= log_key(10 * each, each) < span.end_key
+            ] == list(range(span.start, span.end))
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many offsets each check of a log had to count."""
+    """How many chunks each check of a log had to count."""
     counts: list[int] = []
 
-    def counting(files: list[LogFile], log_range: LogRange) -> list[tuple[int, int]]:
-        ranges = unproven_ranges(files, log_range)
-        counts.append(sum(end - start for start, end in ranges))
-        return ranges
+    def counting(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
+        spans = unproven_spans(files, log_range)
+        counts.append(sum(span.end - span.start for span in spans))
+        return spans
 
-    monkeypatch.setattr(rocks_log, "unproven_ranges", counting)
+    monkeypatch.setattr(rocks_log, "unproven_spans", counting)
     return counts
 
 
@@ -71,7 +86,8 @@ def _make(directory: Path) -> None:
         store.create_table(ITEMS)
         bucket = store.bucket("items", 0)
         for first in range(0, 20_000, 500):
-            bucket.commit([puts((number, "x" * 50) for number in range(first, first + 500))])
+            items = puts((number, "x" * 50) for number in range(first, first + 500))
+            bucket.commit([[each] for each in items])
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -104,7 +120,10 @@ def test_a_hole_in_a_truncated_log_is_refused_at_open(tmp_path: Path, offset: in
         if compacted:
             store.bucket("items", 0).compact()
     delete_change(tmp_path, offset)
-    with RocksStore.open(tmp_path, _SMALL) as store, pytest.raises(DataCorrupted, match="1 of the 7655"):
+    with (
+        RocksStore.open(tmp_path, _SMALL) as store,
+        pytest.raises(DataCorrupted, match="1 of the 7655 pieces|the first changes of the log"),
+    ):
         store.bucket("items", 0)
 
 
@@ -113,7 +132,8 @@ def test_what_was_truncated_may_be_missing(tmp_path: Path) -> None:
     _make(tmp_path)
     with RocksStore.open(tmp_path, _SMALL) as store:
         store.bucket("items", 0).truncate_log(12_345)
-    delete_change(tmp_path, 12_344)
+    with raw_database(tmp_path) as raw:
+        raw.get_column_family("log").delete(log_key(12_344, 12_344))
     with RocksStore.open(tmp_path, _SMALL) as store:
         assert store.bucket("items", 0).log_start == 12_345
 
@@ -153,18 +173,25 @@ def test_writing_on_gives_the_space_back_without_being_asked(tmp_path: Path) -> 
         bucket.commit([[put(1, "z")]])
 
 
+_GOOD = next(iter(encode_entry(Entry(15_000, 15_001, 1, 1), 15_000, b"\x01", [b"row"])))[1]
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (b"short", b"", "no offset"),
-        (log_key(15_000), b"\x01", "offset 15000 is damaged"),
-        (log_key(15_000), None, "offset 15000 is missing"),
+        (b"short", b"", "none of a chunk"),
+        (log_key(15_000, 15_000), b"\x01", "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), b"\x63" + _GOOD[1:], "format 99"),
+        (log_key(15_000, 15_000), _GOOD[:-1], "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), _GOOD + b"x", "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), _GOOD.replace(b"\x01\x03\0\0\0row", b"\x09\x03\0\0\0row"), "no known kind"),
+        (log_key(15_000, 15_000), None, "offset 15000 is missing"),
     ],
 )
 def test_records_that_are_none_are_damage(
     tmp_path: Path, key: bytes, value: bytes | None, message: str
 ) -> None:
-    """A key that is no offset, a record without a time and one that is gone are all found by who needs them."""
+    """Keys and chunks that are damaged, of another format, or gone are found by who needs them."""
     _make(tmp_path)
     with RocksStore.open(tmp_path, _SMALL) as store:
         bucket = store.bucket("items", 0)
@@ -177,4 +204,28 @@ def test_records_that_are_none_are_damage(
             database.log[key] = value
         bucket.flush()
         with pytest.raises(DataCorrupted, match=message):
-            _ = bucket.log_bytes if key == b"short" else bucket.offset_at(1 << 62)
+            _ = bucket.log_bytes if key == b"short" else list(bucket.read_changes(14_000, 16_000))
+
+
+_ROWS_OF_ENTRIES = st.lists(
+    st.tuples(st.sampled_from(ChangeKind), st.one_of(st.binary(max_size=40), st.just(b"x" * 9))), min_size=1
+)
+
+
+@given(changes=_ROWS_OF_ENTRIES, repeat=st.sampled_from([1, 1, 50]), chunk_bytes=st.integers(1, 3000))
+def test_an_entry_is_read_back_as_it_was(
+    changes: list[tuple[ChangeKind, bytes]], repeat: int, chunk_bytes: int
+) -> None:
+    """However it is cut into chunks: kinds, rows and times are the same, and keys ascend without a gap."""
+    changes *= repeat
+    entry = Entry(70, 70 + len(changes), 12, -3)
+    kinds, rows = bytes(kind for kind, _ in changes), [row for _, row in changes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scanner.storage.changelog.CHUNK_BYTES_MAX", chunk_bytes)
+        chunks = [decode_chunk(key, value) for key, value in encode_entry(entry, 5, kinds, rows)]
+    assert [chunk.ordinal for chunk in chunks] == list(range(5, 5 + len(chunks)))
+    assert [chunk.offset for chunk in chunks] == [70, *(chunk.end for chunk in chunks[:-1])]
+    assert all(chunk.entry == entry for chunk in chunks)
+    assert [kind for chunk in chunks for kind in chunk.kinds] == list(kinds)
+    assert [row for chunk in chunks for row in chunk.rows.to_list()] == rows
+    assert all(chunk.rows.nbytes <= chunk_bytes or len(chunk) == 1 for chunk in chunks)

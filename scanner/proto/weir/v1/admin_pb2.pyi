@@ -177,18 +177,20 @@ class ListCheckpointsResponse(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
-    __slots__ = ("bucket", "checkpoint_id", "log_offset", "timestamp_us", "leases")
+    __slots__ = ("bucket", "checkpoint_id", "log_offset", "timestamp_us", "leases", "history")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     LEASES_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     bucket: int
     checkpoint_id: int
     log_offset: int
     timestamp_us: int
     leases: int
-    def __init__(self, bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., leases: _Optional[int] = ...) -> None: ...
+    history: bytes
+    def __init__(self, bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., leases: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)

@@ -56,16 +56,18 @@ class LeaseInfo(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., principal: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., remaining_ms: _Optional[int] = ..., buckets: _Optional[_Iterable[_Union[LeasedBucket, _Mapping]]] = ...) -> None: ...
 
 class LeasedBucket(_message.Message):
-    __slots__ = ("table", "bucket", "checkpoint_id", "log_offset")
+    __slots__ = ("table", "bucket", "checkpoint_id", "log_offset", "history")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ID_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     table: str
     bucket: int
     checkpoint_id: int
     log_offset: int
-    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ...) -> None: ...
+    history: bytes
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
 class NotLeased(_message.Message):
     __slots__ = ("table", "bucket", "reason", "message")

@@ -140,7 +140,7 @@ class Literal(_message.Message):
     def __init__(self, boolean: _Optional[bool] = ..., integer: _Optional[int] = ..., number: _Optional[float] = ..., text: _Optional[str] = ..., binary: _Optional[bytes] = ..., decimal: _Optional[str] = ..., temporal: _Optional[str] = ...) -> None: ...
 
 class ScanOpen(_message.Message):
-    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id")
+    __slots__ = ("stream_id", "source", "query", "batch_bytes_max", "batch_rows_max", "resume_token", "as_of", "lease_id", "as_of_history", "log_start", "stop_offset", "stop_at_end", "group", "group_epoch")
     STREAM_ID_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,12 @@ class ScanOpen(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     AS_OF_FIELD_NUMBER: _ClassVar[int]
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_HISTORY_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STOP_AT_END_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream_id: bytes
     source: ScanSource
     query: ScanQuery
@@ -157,7 +163,25 @@ class ScanOpen(_message.Message):
     resume_token: bytes
     as_of: int
     lease_id: str
-    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., as_of: _Optional[int] = ..., lease_id: _Optional[str] = ...) -> None: ...
+    as_of_history: bytes
+    log_start: LogStart
+    stop_offset: int
+    stop_at_end: bool
+    group: str
+    group_epoch: int
+    def __init__(self, stream_id: _Optional[bytes] = ..., source: _Optional[_Union[ScanSource, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., batch_bytes_max: _Optional[int] = ..., batch_rows_max: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., as_of: _Optional[int] = ..., lease_id: _Optional[str] = ..., as_of_history: _Optional[bytes] = ..., log_start: _Optional[_Union[LogStart, _Mapping]] = ..., stop_offset: _Optional[int] = ..., stop_at_end: _Optional[bool] = ..., group: _Optional[str] = ..., group_epoch: _Optional[int] = ...) -> None: ...
+
+class LogStart(_message.Message):
+    __slots__ = ("earliest", "latest", "offset", "timestamp_us")
+    EARLIEST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    earliest: bool
+    latest: bool
+    offset: int
+    timestamp_us: int
+    def __init__(self, earliest: _Optional[bool] = ..., latest: _Optional[bool] = ..., offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class Demand(_message.Message):
     __slots__ = ("bytes_limit",)
@@ -170,35 +194,45 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
     row_ordinal: int
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ...) -> None: ...
+    history: bytes
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
 class RowBatch(_message.Message):
-    __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "padding", "arrow_batch")
+    __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "start_offset", "end_offset", "commit_end", "group_epoch", "padding", "arrow_batch")
     ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNT_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_END_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     PADDING_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     row_ordinal: int
     row_count: int
     crc32c: int
     resume_token: bytes
+    start_offset: int
+    end_offset: int
+    commit_end: bool
+    group_epoch: int
     padding: bytes
     arrow_batch: bytes
-    def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., commit_end: _Optional[bool] = ..., group_epoch: _Optional[int] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("state", "resume_token", "high_watermark", "rows")
+    __slots__ = ("state", "resume_token", "high_watermark", "rows", "position", "commit_time_floor_us")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Heartbeat.State]
@@ -213,11 +247,15 @@ class Heartbeat(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIME_FLOOR_US_FIELD_NUMBER: _ClassVar[int]
     state: Heartbeat.State
     resume_token: bytes
     high_watermark: int
     rows: int
-    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ...) -> None: ...
+    position: int
+    commit_time_floor_us: int
+    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ..., position: _Optional[int] = ..., commit_time_floor_us: _Optional[int] = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("log_offset",)
@@ -226,7 +264,7 @@ class SnapshotEnd(_message.Message):
     def __init__(self, log_offset: _Optional[int] = ...) -> None: ...
 
 class ScanEnd(_message.Message):
-    __slots__ = ("reason", "rows", "digest", "resume_token")
+    __slots__ = ("reason", "rows", "digest", "resume_token", "stored_bytes", "end_offset")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         REASON_UNSPECIFIED: _ClassVar[ScanEnd.Reason]
@@ -243,11 +281,15 @@ class ScanEnd(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     reason: ScanEnd.Reason
     rows: int
     digest: int
     resume_token: bytes
-    def __init__(self, reason: _Optional[_Union[ScanEnd.Reason, str]] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., resume_token: _Optional[bytes] = ...) -> None: ...
+    stored_bytes: int
+    end_offset: int
+    def __init__(self, reason: _Optional[_Union[ScanEnd.Reason, str]] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., stored_bytes: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class ScanSessionRequest(_message.Message):
     __slots__ = ("query", "scanner_id", "call_seq_id", "batch_size_bytes", "close")
@@ -264,7 +306,7 @@ class ScanSessionRequest(_message.Message):
     def __init__(self, query: _Optional[_Union[ScanQuery, _Mapping]] = ..., scanner_id: _Optional[bytes] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanSessionResponse(_message.Message):
-    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "arrow_batch")
+    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "arrow_batch")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -274,6 +316,8 @@ class ScanSessionResponse(_message.Message):
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     has_more_results: bool
@@ -284,27 +328,31 @@ class ScanSessionResponse(_message.Message):
     crc32c: int
     rows: int
     digest: int
+    stored_bytes: int
+    history: bytes
     arrow_batch: bytes
-    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class ScanPageRequest(_message.Message):
-    __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "close")
+    __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "as_of_history", "close")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     QUERY_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     AS_OF_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_HISTORY_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
     model: PageModel
     query: ScanQuery
     resume_token: bytes
     batch_size_bytes: int
     as_of: int
+    as_of_history: bytes
     close: bool
-    def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., as_of_history: _Optional[bytes] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanPageResponse(_message.Message):
-    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "arrow_batch")
+    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "arrow_batch")
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -314,6 +362,8 @@ class ScanPageResponse(_message.Message):
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     has_more_results: bool
     resume_token: bytes
@@ -324,5 +374,7 @@ class ScanPageResponse(_message.Message):
     crc32c: int
     rows: int
     digest: int
+    stored_bytes: int
+    history: bytes
     arrow_batch: bytes
-    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...

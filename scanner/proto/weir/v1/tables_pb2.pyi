@@ -8,16 +8,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class TableDescription(_message.Message):
-    __slots__ = ("name", "arrow_schema", "primary_key", "buckets")
+    __slots__ = ("name", "arrow_schema", "primary_key", "buckets", "bucket_endpoints")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     PRIMARY_KEY_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     arrow_schema: bytes
     primary_key: _containers.RepeatedScalarFieldContainer[str]
     buckets: int
-    def __init__(self, name: _Optional[str] = ..., arrow_schema: _Optional[bytes] = ..., primary_key: _Optional[_Iterable[str]] = ..., buckets: _Optional[int] = ...) -> None: ...
+    bucket_endpoints: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., arrow_schema: _Optional[bytes] = ..., primary_key: _Optional[_Iterable[str]] = ..., buckets: _Optional[int] = ..., bucket_endpoints: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
     __slots__ = ("table",)
@@ -92,14 +94,16 @@ class WriteResponse(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class OffsetRange(_message.Message):
-    __slots__ = ("bucket", "start_offset", "end_offset")
+    __slots__ = ("bucket", "start_offset", "end_offset", "history")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
     bucket: int
     start_offset: int
     end_offset: int
-    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    history: bytes
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("table",)
