@@ -6,7 +6,8 @@ DataFrame, because Spark plans a ``load()`` once. Spark tells nobody when a quer
 counted from the last renewal.
 
 Invariant: a task reads the planned state or fails. When the lease is gone the changelog may still reach back to that
-state, and the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead.
+state, and the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead:
+an offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class PlannedStates:
     """Keeps the states readable; None: nothing does but the server's retention."""
     offsets: tuple[int | None, ...]
     """Of each bucket the log offset that it is read as of; None: what is there when its task begins."""
+    histories: tuple[bytes, ...]
+    """Of each bucket the history that the offset is of, by which a restored copy is told from it; empty: not known."""
 
 
 def lease_states(client: Client, options: SourceOptions) -> PlannedStates:
@@ -60,9 +63,11 @@ def lease_states(client: Client, options: SourceOptions) -> PlannedStates:
             error.message,
         )
         ends = sorted(client.table(options.table).offsets(), key=lambda each: each.bucket)
-        return PlannedStates(None, tuple(each.end_offset for each in ends))
+        return PlannedStates(None, tuple(each.end_offset for each in ends), (b"",) * len(ends))
     leased = sorted(lease.buckets, key=lambda each: each.bucket)
-    return PlannedStates(lease.id, tuple(each.log_offset for each in leased))
+    return PlannedStates(
+        lease.id, tuple(each.log_offset for each in leased), tuple(each.history for each in leased)
+    )
 
 
 class TaskLease:

@@ -108,8 +108,9 @@ class BucketReader(DataSourceReader):
         if options.takes_lease:
             planned = lease_states(client, options)
         else:
-            planned = PlannedStates(None, tuple(_offsets_asked_for(options, table.buckets)))
-        return bucket_partitions(options, table.table_id, planned.offsets, planned.lease_id)
+            offsets = _offsets_asked_for(options, table.buckets)
+            planned = PlannedStates(None, tuple(offsets), (b"",) * table.buckets)
+        return bucket_partitions(options, table.table_id, planned)
 
     def _read(self, partition: BucketPartition) -> Iterator[pa.RecordBatch]:
         options = partition.options
@@ -120,7 +121,7 @@ class BucketReader(DataSourceReader):
             require_same_table(table, partition.table_id)
             scan = plan_scan(table, options).select(*columns).bucket(partition.bucket)
             if partition.as_of is not None:
-                scan = scan.as_of(partition.as_of)
+                scan = scan.as_of(partition.as_of, {partition.bucket: partition.history})
             lease = TaskLease(client, partition.lease_id, options.lease_ttl_s)
             lease.begin()
             with scan.execute() as batches:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -147,6 +149,25 @@ def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mo
     make_table(client)
     with pytest.raises(TableNotFound, match="created anew"):
         attempt(reader, partition)
+
+
+def test_a_restored_copy(tmp_path: Path) -> None:
+    """A copy of the data directory that was written on has other states at the same offsets, and they are not read."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    with running_server(original) as server, connect(server.endpoint) as client:
+        port = server.server.port
+        make_table(client)
+    shutil.copytree(original, copy)
+    with running_server(original, port=port) as server, connect(server.endpoint) as client:
+        change(client)
+        reader = open_reader(server)
+        partitions = reader.partitions()
+    with running_server(copy, port=port) as server, connect(server.endpoint) as client:
+        for _ in range(3):
+            client.table(TABLE).write(pa.table({"k": range(ROWS), "s": ["of the copy"] * ROWS}))
+        for partition in partitions:
+            with pytest.raises(SnapshotLost, match="another history of this bucket"):
+                attempt(reader, partition)
 
 
 def test_without_a_lease_tasks_read_what_is_there(server: RunningServer, client: Client) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
+from spark_source.leasing import PlannedStates
 from spark_source.options import SourceOptions
 from spark_source.partitions import BucketPartition, bucket_partitions
 from tests.support.pickling import pickled, sent_to_worker
@@ -12,8 +13,9 @@ OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a",
 
 def test_partitions() -> None:
     """There is one partition per bucket, in order, each with what its task needs and no more."""
-    partitions = bucket_partitions(OPTIONS, 4, [5, 6, 7], "spark-1")
+    partitions = bucket_partitions(OPTIONS, 4, PlannedStates("spark-1", (5, 6, 7), (b"x" * 16, b"", b"")))
     assert [partition.bucket for partition in partitions] == [0, 1, 2]
+    assert [partition.history for partition in partitions] == [b"x" * 16, b"", b""]
     assert {partition.table_id for partition in partitions} == {4}
     assert [(partition.as_of, partition.lease_id) for partition in partitions] == [
         (5, "spark-1"),
