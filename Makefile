@@ -25,7 +25,7 @@ install: .venv/installed ## .venv with what is pinned in uv.lock, and a Java for
 demo: install ## The whole story on real data; writes demo.json
 	$(with_java) $(python) -m bench demo
 
-peers: .venv/node/installed ## The foreign clients and proxies that the interop tests talk to
+peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies that the interop tests talk to
 	@tools/find-peers --install
 
 test: install peers format lint types imports drift ## Everything that must hold before a change is merged
@@ -81,3 +81,11 @@ clean: ## Removes .venv, caches and results
 	@echo 'installing what package-lock.json pins into .venv/node'
 	@npm ci --prefix .venv/node --ignore-scripts --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@
+
+# From Debian's sources of grpc-go alone: nothing is fetched.
+.venv/go/peer: .venv/installed $(wildcard tests/interop/go/*.go)
+	@tools/find-peers --install
+	@mkdir -p .venv/go
+	@echo 'building the client of grpc-go into .venv/go'
+	@cd tests/interop/go && GO111MODULE=off GOFLAGS= GOPATH=/usr/share/gocode \
+	    GOCACHE=$(CURDIR)/.venv/go/cache go build -o $(CURDIR)/$@ .

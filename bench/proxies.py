@@ -103,6 +103,26 @@ def _nghttpx(port: int, upstream: str, _directory: Path) -> list[str]:
     ]
 
 
+def _haproxy(port: int, upstream: str, directory: Path) -> list[str]:
+    config = f"""
+global
+  maxconn 1000
+defaults
+  mode http
+  timeout connect 10s
+  timeout client 300s
+  timeout server 300s
+  http-reuse always
+frontend weir
+  bind 127.0.0.1:{port} proto h2
+  default_backend weir
+backend weir
+  server weir {upstream} proto h2
+"""
+    (directory / "haproxy.cfg").write_text(config, encoding="utf-8")
+    return [tool("haproxy"), "-db", "-f", str(directory / "haproxy.cfg")]
+
+
 def _envoy(port: int, upstream: str, directory: Path) -> list[str]:
     host, _, upstream_port = upstream.rpartition(":")
     manager = {
@@ -175,6 +195,7 @@ DIRECT = "direct"
 _COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {
     "nginx": _nginx,
     "nghttpx": _nghttpx,
+    "haproxy": _haproxy,
     "envoy": _envoy,
 }
 PROXIES = tuple(_COMMANDS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -19,28 +20,60 @@ from scanner.errors import BucketNotFound, TableNotFound
 from scanner.snapshots import SnapshotPool
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.clock import WallClock
     from scanner.config import ScannerConfig
     from scanner.keys import KeyCodec
+    from scanner.query import ScanQuery
     from scanner.rows import RowCodec
     from scanner.storage.interface import Store
     from scanner.table import TableDescription
     from scanner.tasks import RunBlocking
 
 
-class ServedTable:
-    """A table with its codecs, and its buckets as far as somebody has used them."""
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """What a table's rows are at one moment: taken once by whoever uses more than one of these, since columns come."""
 
-    def __init__(
-        self, table_id: int, description: TableDescription, key_codec: KeyCodec, row_codec: RowCodec
-    ) -> None:
+    description: TableDescription
+    key_codec: KeyCodec
+    row_codec: RowCodec
+    """Reads rows of every schema that the table had, and writes those of this one."""
+
+    @property
+    def first_columns(self) -> tuple[str, ...]:
+        """Those that the table was created with. A token of all columns of a table that has no others means these."""
+        older = self.row_codec.older_schemas
+        return tuple((older[0] if older else self.row_codec.schema).names)
+
+    def resolve(self, query: ScanQuery) -> ScanQuery:
+        """A query of all columns with their names, if they were fewer once."""
+        if query.columns or self.row_codec.schema_id == 0:
+            return query
+        return replace(query, columns=self.description.column_names)
+
+    def resolutions(self, query: ScanQuery) -> Iterator[ScanQuery]:
+        """What a query of all columns may have meant when a scan began with it, by name, newest first."""
+        for schema in (self.row_codec.schema, *reversed(self.row_codec.older_schemas)):
+            yield replace(query, columns=tuple(schema.names))
+
+
+class ServedTable:
+    """A table, and its buckets as far as somebody has used them."""
+
+    def __init__(self, table_id: int, schema: TableSchema) -> None:
         self.table_id = table_id
         """Tells it from a table that had its name before."""
-        self.description = description
-        self.key_codec = key_codec
-        self.row_codec = row_codec
+        self.schema = schema
+        """Replaced as a whole when a column is added."""
         self.buckets: dict[int, ServedBucket] = {}
         """Those opened so far, by index."""
+
+    @property
+    def description(self) -> TableDescription:
+        """With the columns of now."""
+        return self.schema.description
 
 
 class Catalog:
@@ -172,6 +205,33 @@ class Catalog:
             await self._run_blocking(functools.partial(self._store.create_table, description))
             return self._store.table_id(description.name)
 
+    async def add_column(self, name: str, column: pa.Field) -> TableDescription:
+        """Add a nullable column to a table, behind its last one; it is durable when this returns.
+
+        Scans that run, and those that are continued with a token, keep the columns with which they began.
+
+        Returns:
+            The table as it is now.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            SchemaMismatch: The column is not nullable, of a type that cannot be stored, or one too many.
+            ArgumentInvalid: There is a column of that name.
+            StoreFailed: The disk refused.
+
+        Waits:
+            For the disk.
+
+        Cancellation:
+            The column may have been added.
+        """
+        async with self._changing:
+            await self._run_blocking(functools.partial(self._store.add_column, name, column))
+            schema = self._schema_of(name)
+            if (served := self._tables.get(name)) is not None:
+                served.schema = schema
+        return schema.description
+
     async def drop(self, name: str) -> None:
         """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.
 
@@ -199,10 +259,7 @@ class Catalog:
                     del self._tables[name]
 
     def _load(self, name: str) -> ServedTable:
-        description = self._store.table(name)
-        return ServedTable(
-            self._store.table_id(name),
-            description,
-            self._store.key_codec(name),
-            self._store.row_codec(name),
-        )
+        return ServedTable(self._store.table_id(name), self._schema_of(name))
+
+    def _schema_of(self, name: str) -> TableSchema:
+        return TableSchema(self._store.table(name), self._store.key_codec(name), self._store.row_codec(name))

@@ -49,7 +49,7 @@ class BucketCheckpoints:
         self._pruning = trio.Lock()
 
     async def load(self) -> None:
-        """Find the checkpoints that are on the disk. Those of another history of the bucket are left there, and not used.
+        """Find the checkpoints that are on the disk; those of another history of the bucket stay there, unused.
 
         Raises:
             ScannerError: They cannot be listed.
@@ -63,7 +63,8 @@ class BucketCheckpoints:
                 self._kept[each.checkpoint_id] = each
             else:
                 _logger.warning(
-                    "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not used; remove its"
+                    "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not "
+                    "used; remove its"
                     " directory, if nobody needs it",
                     each.checkpoint_id,
                     self.table.description.name,

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from scanner.descriptions import description_from_proto
 from scanner.errors import KeyInvalid
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.scan import ScanBuilder, ScanPlan
 from scanner.table_scan import Batches, open_scan
 from scanner.unary import call_unary
+from scanner.wire import encode_schema
 from scanner.writer import OffsetRange, OnAcknowledged, Rows, Writer, WriteResult, open_writer
 
 if TYPE_CHECKING:
@@ -67,6 +69,29 @@ class Table:
     def new_scan(self) -> Scan:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
         return Scan(self._connection, ScanPlan(table=self.description))
+
+    async def add_column(self, column: pa.Field) -> None:
+        """Add a column behind the last one. Rows that are there read as null in it; this object has it from then on.
+
+        Scans that run keep the columns with which they began. Other clients look the table up again to see the column,
+        and must, to write: rows that lack it are refused, since nobody could tell null from forgotten.
+
+        Args:
+            column: Its name and type, nullable: `pa.field("colour", pa.string())`.
+
+        Raises:
+            SchemaMismatch: It is not nullable, of a type that cannot be stored, or one too many.
+            ArgumentInvalid: There is a column of that name.
+            TableNotFound: The table was dropped.
+            PermissionDenied: The caller may not manage the table.
+
+        Cancellation:
+            The column may have been added.
+        """
+        self.description.with_column(column)  # Refuses here what cannot be.
+        request = pb.AddColumnRequest(table=self.name, arrow_schema=encode_schema(pa.schema([column])))
+        reply = await call_unary(self._connection, "/weir.v1.Tables/AddColumn", request, pb.AddColumnResponse)
+        self.description = description_from_proto(reply.table)
 
     async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Insert or update rows by their primary key, and wait until they are durable.

@@ -25,7 +25,7 @@ from scanner.client_security import credentials_metadata
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.nesting import bare
 from scanner.retries import Attempts, RetryPolicy, retried
-from scanner.transport_errors import translated
+from scanner.transport_errors import as_scanner_error
 
 if TYPE_CHECKING:
     import ssl
@@ -133,6 +133,7 @@ class Connection:
         Raises:
             ServerUnavailable: Nobody answers, or not as a weir server should.
             Unauthenticated: The server does not accept the client's certificate.
+            ArgumentInvalid: The server speaks TLS, and no TLS was asked for.
             trio.ClosedResourceError: The block of `open_connection` was left.
 
         Waits:
@@ -181,12 +182,9 @@ class Connection:
         link.enter()
         try:
             try:
-                with translated("the opening of a call"):
-                    await link.client.wait_openable()
-            except ServerUnavailable as error:
-                if self._heard:
-                    raise
-                raise ServerUnavailable(f"{error.message}; does {self._where} want TLS?") from error
+                await link.client.wait_openable()
+            except transport.TransportError as error:
+                raise self._not_opened(error) from error
             self._heard = True
             if not link.client.alive:
                 raise ServerUnavailable(f"the server at {self._where} takes no new calls")
@@ -194,6 +192,17 @@ class Connection:
             link.leave()
             raise
         return link
+
+    def _not_opened(self, error: transport.TransportError) -> ScannerError:
+        if transport.tls_expected(error):
+            return ArgumentInvalid(
+                f"the server at {self._where} speaks TLS, and this client does not:"
+                " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
+            )
+        failure = as_scanner_error(error, "the opening of a call")
+        if isinstance(failure, ServerUnavailable) and not self._heard:
+            return ServerUnavailable(f"{failure.message}; does {self._where} want TLS?")
+        return failure
 
     async def _living_link(self) -> _Link:
         """The link in use, if it takes new calls, or a new one; one attempt."""

@@ -96,13 +96,13 @@ class LeaseKeeper:
             DataCorrupted: They cannot be read; the message says what to do.
             StoreFailed: The disk refused.
         """
-        content = await self._run_blocking(functools.partial(self._store.read_document, DOCUMENT))
         try:
+            content = await self._run_blocking(functools.partial(self._store.read_document, DOCUMENT))
             self._registry = LeaseRegistry.from_document(content, self._clock.now_ms())
         except DataCorrupted as error:
             raise DataCorrupted(
-                f"document {DOCUMENT} of the data directory: {error.message};"
-                " restore it, or remove it to start without leases"
+                f"the leases cannot be read: {error.message}; restore {DOCUMENT} from a copy, or remove it to start"
+                " without leases"
             ) from error
         self._promised = set(self._registry.states())
         await self._restore()

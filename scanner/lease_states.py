@@ -165,13 +165,6 @@ class StateFinder:
         async with checkpoints.bucket.between_commits():
             storage = checkpoints.bucket.storage
             storage.lineage.require(state.history, state.log_offset, storage.log_end, "what the lease keeps")
-            if state.checkpoint_id is not None:
-                checkpoint = _existing(checkpoints, state.checkpoint_id)
-                if checkpoint.log_offset != state.log_offset:
-                    raise SnapshotLost(
-                        f"checkpoint {state.checkpoint_id} is as of {checkpoint.log_offset}, and the lease says"
-                        f" {state.log_offset}; acquire it again"
-                    )
             return _held(key, state, checkpoints, on_end)
 
     def problem_of(self, held: HeldState) -> ScannerError | None:
@@ -245,8 +238,15 @@ def _existing(checkpoints: BucketCheckpoints, checkpoint_id: int) -> Checkpoint:
 
 
 def _held(key: LeaseKey, state: LeasedState, checkpoints: BucketCheckpoints, on_end: OnEnd) -> HeldState:
-    """Hold a state, if its log is there. Between two commits."""
+    """Hold a state, if its checkpoint and its log are there. Between two commits."""
     bucket: ServedBucket = checkpoints.bucket
+    if state.checkpoint_id is not None:
+        offset = _existing(checkpoints, state.checkpoint_id).log_offset
+        if offset != state.log_offset:
+            raise SnapshotLost(
+                f"checkpoint {state.checkpoint_id} is as of offset {offset}, and the lease of {state.log_offset}:"
+                " they are not from one copy of the data directory"
+            )
     start, end = bucket.storage.log_start, bucket.storage.log_end
     if not start <= state.log_offset <= end:
         raise OffsetOutOfRange(

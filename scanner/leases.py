@@ -24,7 +24,6 @@ from typing import Any, Final, NamedTuple
 from scanner.errors import DataCorrupted, LeaseNotFound
 from scanner.storage.lineage import NO_HISTORY
 
-_VERSION: Final = 1
 _ENDED_MAX: Final = 1000
 """Leases that were ended for a reason, which is told to whoever renews them; the oldest go first."""
 
@@ -254,7 +253,7 @@ class LeaseRegistry:
             }
             for lease in leases
         ]
-        return json.dumps({"version": _VERSION, "leases": written}, indent=1).encode()
+        return json.dumps({"leases": written}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_document(cls, content: bytes | None, now_ms: int) -> LeaseRegistry:
@@ -273,15 +272,10 @@ class LeaseRegistry:
         if content is None:
             return registry
         try:
-            document = json.loads(content)
-            if document["version"] != _VERSION:
-                raise DataCorrupted(
-                    f"the leases are of version {document['version']}, and this program knows {_VERSION}"
-                )
-            for each in document["leases"]:
+            for each in json.loads(content)["leases"]:
                 registry._read(each, now_ms)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataCorrupted(f"the document of the leases cannot be read: {error!r}") from error
+            raise DataCorrupted(f"there is something else in it ({error!r})") from error
         return registry
 
     def _read(self, lease: Any, now_ms: int) -> None:

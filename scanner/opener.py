@@ -11,7 +11,9 @@ Invariants:
 1. What is opened as of S shows S. No rung ever stands in for another state.
 2. From the moment at which it is opened a scan keeps the log from S on, so that it can be parked and reopened, and so
    can a scan that is continued with its token as long as the first one is open.
-3. A token is looked at by itself, before anything of storage is.
+3. A token is looked at by itself, before anything of storage is. Only for one of ours whose query names no columns is
+   the table asked: it tells which ones it had.
+4. A scan delivers the columns that it began with, however often it is parked or resumed, and whatever is added.
 
 This module knows no wire beyond the query, and no stream.
 """
@@ -19,7 +21,7 @@ This module knows no wire beyond the query, and no stream.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ResumeTokenInvalid, TableNotFound
@@ -175,6 +177,8 @@ class ScanOpener:
             if history is not None and log_offset is not None:
                 storage = bucket.storage
                 storage.lineage.require(history, log_offset, storage.log_end, "this scan")
+            # No waiting from here on: the columns are those that the source reads.
+            query = table.schema.resolve(query)
             reading = self._read(table, bucket, query, log_offset, position)
             scan = bucket.admit(reading.source, reading.hold)
             # A checkpoint may be older than the log. Then there is nothing to keep.
@@ -258,16 +262,16 @@ class ScanOpener:
             The scan stays parked.
         """
         parked = opened.scan.source
+        # All columns are those that the scan began with.
+        query = replace(opened.query, columns=tuple(parked.schema.names))
         async with opened.bucket.between_commits():
-            reading = self._read(
-                opened.table, opened.bucket, opened.query, parked.log_offset, parked.position
-            )
+            reading = self._read(opened.table, opened.bucket, query, parked.log_offset, parked.position)
             opened.scan.reopen(reading.source, reading.hold)
             opened.rung = reading.rung
 
     async def read_token(
         self, token: bytes, query: ScanQuery, principal: str, *, source: int, model: int
-    ) -> TokenState:
+    ) -> tuple[TokenState, ScanQuery]:
         """Read a token that a client brought.
 
         Args:
@@ -277,6 +281,9 @@ class ScanOpener:
             source: Number of the wire's ScanSource that it asks for.
             model: `MODEL_PUSH`, or the number of the wire's PageModel that it asks for.
 
+        Returns:
+            What the token says; and the query with the columns that the scan began with.
+
         Raises:
             ResumeTokenInvalid: It is damaged, or was made for another query, bucket, table, source, model or principal.
             SnapshotLost: It is right, and of another history of the bucket.
@@ -285,7 +292,12 @@ class ScanOpener:
         Waits:
             For the catalog and the bucket, once the token has been found to be one of ours.
         """
-        state = self.tokens.read(token, query, principal)
+        try:
+            state = self.tokens.read(token, query, principal)
+        except ResumeTokenInvalid:
+            if query.columns or not self.tokens.made(token, principal):
+                raise
+            state, query = self._read_older(token, query, principal, await self._catalog.table(query.table))
         if state.bucket != query.bucket:
             raise ResumeTokenInvalid(
                 f"the resume token is of bucket {state.bucket}, not {query.bucket}; bring it to its own"
@@ -295,7 +307,20 @@ class ScanOpener:
         storage = (await self._catalog.bucket(table, state.bucket)).storage
         newest = max(state.log_offset, state.next_offset)
         storage.lineage.require(state.history, newest, storage.log_end, "the resume token")
-        return state
+        return state, query if query.columns else replace(query, columns=table.schema.first_columns)
+
+    def _read_older(
+        self, token: bytes, query: ScanQuery, principal: str, table: ServedTable
+    ) -> tuple[TokenState, ScanQuery]:
+        """Read the token of a scan of all columns, when the table has had columns added."""
+        refusal: ResumeTokenInvalid | None = None
+        for resolved in table.schema.resolutions(query):
+            try:
+                return self.tokens.read(token, resolved, principal), resolved
+            except ResumeTokenInvalid as error:
+                refusal = error
+        assert refusal is not None  # There is one resolution at least.
+        raise refusal
 
     def _read(
         self,
@@ -336,10 +361,11 @@ class ScanOpener:
             if log_offset is not None and hold.log_offset != log_offset:
                 scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
                 rung = Rung.AS_OF
+            schema = table.schema
             source = KvSource(
                 scan,
-                table.description,
-                table.row_codec,
+                schema.description,
+                schema.row_codec,
                 query,
                 position=position,
                 block_rows_max=self._config.block_rows_max,

@@ -26,7 +26,7 @@ import trio
 
 from scanner.access import Right, authorize, principal_of
 from scanner.activity import HolderKind
-from scanner.errors import ArgumentInvalid, SnapshotLost, TooManyScans
+from scanner.errors import ArgumentInvalid, ResumeTokenInvalid, SnapshotLost, TooManyScans
 from scanner.opener import offset_to_resume, require_history
 from scanner.pages import Page, PageMaker, sealed, send_confirmed
 from scanner.position import START
@@ -140,7 +140,14 @@ class PageService:
 
     async def _close(self, stream: ServerStream, request: pb.ScanPageRequest, query: ScanQuery) -> None:
         # By the token alone: whatever has become of table and rights, there is nothing to complain about.
-        state = self._opener.tokens.read(request.resume_token, query, principal_of(stream).name)
+        principal = principal_of(stream).name
+        try:
+            state = self._opener.tokens.read(request.resume_token, query, principal)
+        except ResumeTokenInvalid:
+            # Perhaps of all columns of then: that only the table knows.
+            state, _ = await self._opener.read_token(
+                request.resume_token, query, principal, source=_SOURCE, model=request.model
+            )
         state.require(table_id=state.table_id, source=_SOURCE, model=request.model)
         self._snapshots.close(state.snapshot_id)
         await stream.send(pb.ScanPageResponse(log_offset=state.log_offset).SerializeToString())
@@ -150,7 +157,7 @@ class PageService:
     ) -> None:
         state = None
         if request.resume_token:
-            state = await self._opener.read_token(
+            state, query = await self._opener.read_token(
                 request.resume_token,
                 query,
                 principal_of(stream).name,

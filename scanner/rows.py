@@ -67,6 +67,8 @@ class RowCodec:
         """What `encode_batch` takes and `decode` gives."""
         self.schema_id = schema_id
         """Number of `schema`."""
+        self.older_schemas = tuple((history or {}).values())
+        """Those that the table had before, oldest first."""
         self._layouts = {number: _Layout(number, older) for number, older in (history or {}).items()}
         self._layouts[schema_id] = _Layout(schema_id, schema)
 

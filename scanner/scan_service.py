@@ -165,7 +165,7 @@ class ScanService:
             return await self._opener.open(
                 query, principal, log_offset=as_of, history=request.as_of_history or None
             )
-        state = await self._opener.read_token(
+        state, query = await self._opener.read_token(
             request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
         )
         if of_snapshot:

@@ -27,6 +27,7 @@ from scanner.access import Access, CredentialsFile
 from scanner.activity import Activity, ActivityStatistics
 from scanner.admin_service import AdminService
 from scanner.catalog import Catalog
+from scanner.clock import WallClock
 from scanner.config import ScannerConfig
 from scanner.errors import ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.auth import Credentials
-    from scanner.clock import WallClock
     from scanner.storage.config import StorageConfig
     from scanner.storage.interface import Store
 
@@ -256,6 +256,7 @@ class _Services:
         unary = {
             "CreateTable": self.tables.create_table,
             "DropTable": self.tables.drop_table,
+            "AddColumn": self.tables.add_column,
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,

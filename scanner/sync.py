@@ -231,6 +231,10 @@ class Table:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
         return Scan(self._portal, self._table.new_scan())
 
+    def add_column(self, column: pa.Field) -> None:
+        """Add a nullable column behind the last one; see `scanner.Table.add_column`."""
+        self._portal.call(self._table.add_column, column)
+
     def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Insert or update rows; see `scanner.Table.write`. The callback runs in the client's thread."""
         return self._portal.call(self._table.write, rows, on_acknowledged)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -96,6 +96,19 @@ class TableDescription:
         require_columns(self.schema, columns)
         _require_distinct(columns, "column")
         return pa.schema([self.schema.field(name) for name in columns])
+
+    def with_column(self, column: pa.Field) -> TableDescription:
+        """This table with one more column, the last one.
+
+        Raises:
+            SchemaMismatch: It is not nullable, of a type that cannot be stored, or one too many.
+            ArgumentInvalid: There is a column of that name.
+        """
+        if not column.nullable:
+            raise SchemaMismatch(
+                f"column {column.name!r} must be nullable: the rows that are there have no value"
+            )
+        return replace(self, schema=self.schema.append(column))
 
     def conform(self, batch: pa.RecordBatch, bytes_max: int | None = None) -> pa.RecordBatch:
         """Check rows that are to be written, and cast them to the table's schema.

@@ -15,10 +15,11 @@ import trio
 
 from scanner.access import Right, authorize, may
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ScannerError
+from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.query import parse_request
 from scanner.tasks import run_with_companion
+from scanner.wire import decode_schema
 from scanner.writes import conform_request, encode_mutations, route
 from transport import StallReason
 
@@ -68,6 +69,20 @@ class TablesService:
         return pb.CreateTableResponse(
             table=description_to_proto(description), table_id=table_id
         ).SerializeToString()
+
+    async def add_column(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Add a nullable column, and answer with the table as it is now.
+
+        Raises:
+            ScannerError: There is no such table, or it cannot have such a column.
+        """
+        message = parse_request(pb.AddColumnRequest, request)
+        authorize(stream, Right.MANAGE, message.table)
+        columns = decode_schema(message.arrow_schema)
+        if len(columns) != 1:
+            raise ArgumentInvalid(f"one column is added at a time, not {len(columns)}")
+        description = await self._catalog.add_column(message.table, columns.field(0))
+        return pb.AddColumnResponse(table=description_to_proto(description)).SerializeToString()
 
     async def drop_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Drop a table, and end its scans.
@@ -177,17 +192,19 @@ class TablesService:
 
     async def _encode(self, request: pb.WriteRequest, table: ServedTable) -> dict[int, list[Mutation]]:
         config = self._config
+        # One schema for the whole request, though a column may be added meanwhile.
+        schema = table.schema
         batch = conform_request(
-            request, table.description, config.write_rows_max, config.write_decoded_bytes_max
+            request, schema.description, config.write_rows_max, config.write_decoded_bytes_max
         )
         routed: dict[int, list[Mutation]] = {}
         for mutations in encode_mutations(
             batch,
             delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
-            key_codec=table.key_codec,
-            row_codec=table.row_codec,
+            key_codec=schema.key_codec,
+            row_codec=schema.row_codec,
             slice_rows=self._config.write_slice_rows_max,
         ):
-            route(mutations, table.description.buckets, routed)
+            route(mutations, schema.description.buckets, routed)
             await trio.lowlevel.checkpoint()
         return routed

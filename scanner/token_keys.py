@@ -31,7 +31,6 @@ OVERLAP_S_MAX: Final = 10 * 365 * 24 * 3600.0
 SECRET_BYTES: Final = 32
 KEY_ID_END: Final = 1 << 32
 """Above every key id."""
-_FORMAT: Final = 1
 
 
 class Documents(Protocol):
@@ -152,27 +151,21 @@ class TokenKeys:
             }
             for key in self.keys
         ]
-        return json.dumps({"format": _FORMAT, "keys": keys}, indent=1).encode() + b"\n"
+        return json.dumps({"keys": keys}, indent=1).encode() + b"\n"
 
     @classmethod
     def from_document(cls, content: bytes) -> TokenKeys:
         """Read what `to_document` wrote.
 
         Raises:
-            DataCorrupted: It cannot be read, or a newer version wrote it.
+            DataCorrupted: It cannot be read.
         """
         try:
-            document = json.loads(content)
-            if document["format"] != _FORMAT:
-                raise ValueError(f"its format is {document['format']}, and this version reads {_FORMAT}")
-            keys = cls(tuple(map(_key_from_json, document["keys"])))
+            keys = cls(tuple(map(_key_from_json, json.loads(content)["keys"])))
             if keys.current.retired_at_s is not None:
                 raise ValueError(f"its newest key, {keys.current.key_id}, is retired")
         except (ValueError, KeyError, TypeError) as error:
-            raise DataCorrupted(
-                f"{TOKEN_KEYS_DOCUMENT} in the data directory cannot be read ({error}): restore it, or delete it,"
-                " which makes every resume token invalid that was made with it"
-            ) from error
+            raise _unreadable(error) from error
         return keys
 
 
@@ -196,7 +189,10 @@ def load_token_keys(
     Waits:
         For the disk, blocking.
     """
-    content = store.read_document(TOKEN_KEYS_DOCUMENT)
+    try:
+        content = store.read_document(TOKEN_KEYS_DOCUMENT)
+    except DataCorrupted as error:
+        raise _unreadable(error) from error
     if content is None:
         keys = TokenKeys.create(now_s=now_s(), random=random)
         store.write_document(TOKEN_KEYS_DOCUMENT, keys.to_document())
@@ -223,6 +219,13 @@ def rotate_token_keys(
     rotated = keys.rotate(now_s=now_s(), overlap_s=overlap_s, random=random)
     store.write_document(TOKEN_KEYS_DOCUMENT, rotated.to_document())
     return rotated
+
+
+def _unreadable(error: Exception) -> DataCorrupted:
+    return DataCorrupted(
+        f"{TOKEN_KEYS_DOCUMENT} in the data directory cannot be read ({error}): restore it from a copy, or remove it,"
+        " which makes every resume token invalid that was made with it"
+    )
 
 
 def _key_from_json(fields: dict[str, object]) -> TokenKey:

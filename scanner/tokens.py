@@ -149,6 +149,19 @@ class Tokens:
             ResumeTokenInvalid: It was changed on its way, or was made for another query or principal, or by a
                 version or with a key that is not accepted (any more).
         """
+        fields, last_key = self._opened(token, principal)
+        return _state(fields, last_key, query)
+
+    def made(self, token: bytes, principal: str) -> bool:
+        """Whether a token is one that this server made for a principal, whatever query it is of."""
+        try:
+            self._opened(token, principal)
+        except ResumeTokenInvalid:
+            return False
+        return True
+
+    def _opened(self, token: bytes, principal: str) -> tuple[tuple[Any, ...], bytes]:
+        """The fields and the key of a token that was not changed."""
         if not token:
             raise ResumeTokenInvalid(f"the resume token is empty; {_ADVICE}")
         if token[0] != VERSION:
@@ -170,7 +183,7 @@ class Tokens:
             raise ResumeTokenInvalid(
                 f"the resume token is damaged, or was made for somebody else; bring it as it came, or {_ADVICE}"
             )
-        return _state(fields, signed[_FIELDS.size :], query)
+        return fields, signed[_FIELDS.size :]
 
 
 class TokenMint:

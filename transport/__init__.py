@@ -21,6 +21,7 @@ from transport.errors import (
     StatusCode,
     StreamRefused,
     StreamReset,
+    TlsExpected,
     TlsFailed,
     TransportError,
 )
@@ -40,6 +41,7 @@ from transport.tls import (
     TlsFileInvalid,
     certificate_refused,
     client_tls,
+    tls_expected,
 )
 
 __all__ = [
@@ -76,6 +78,7 @@ __all__ = [
     "StreamRefused",
     "StreamReset",
     "StreamStatistics",
+    "TlsExpected",
     "TlsFailed",
     "TlsFileInvalid",
     "TransportConfig",
@@ -86,6 +89,7 @@ __all__ = [
     "connect_stream",
     "reflection_handlers",
     "serve",
+    "tls_expected",
     "unary",
 ]
 

@@ -1,4 +1,4 @@
-"""The trio shell of one connection: a reader task, a writer task, and callers that never touch the socket.
+"""The trio shell of one connection: reader, writer and timekeeper tasks, and callers that never touch the socket.
 
 Rules:
 
@@ -6,6 +6,8 @@ Rules:
 2. Only the writer writes. Callers change the core synchronously, wake the writer and wait for *capacity*; so cancelling
    a caller can never cut a frame.
 3. Whoever made the core do something calls `pump`: it passes the core's events on and wakes the writer.
+4. The timekeeper awaits nothing but the core's next deadline. So time is kept while a write takes long, and while there
+   is always more to write.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ class Driver:
         self._on_request = on_request
         self._on_late_reset = on_late_reset
         self._writer_wake: trio.Event | None = None
-        self._writer_wakes_at = math.inf
+        self._time_wake: trio.Event | None = None
+        self._time_wakes_at = math.inf
         self._sending: trio.CancelScope | None = None
         self._openers: deque[_Opener] = deque()
         self.handlers = 0
@@ -113,6 +116,7 @@ class Driver:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._read)
+                nursery.start_soon(self._keep_time)
                 await self._write()
                 nursery.cancel_scope.cancel()
         finally:
@@ -200,7 +204,7 @@ class Driver:
         core = self.core
         if core.failure is not None or core.drained:
             return True
-        return not core.client and bool(core.goodbye) and not core.streams  # the client has no more to ask
+        return not core.client and core.peer_failed and not core.streams
 
     async def _read(self) -> None:
         """Read until the peer has closed; after a failure only to leave nothing unread (see `_say_goodbye`)."""
@@ -216,8 +220,7 @@ class Driver:
                 if core.failure is not None:
                     dropped += size
                 await self._take(size)
-                if self._writer_wake is not None and core.next_deadline() < self._writer_wakes_at:
-                    self._writer_wake.set()
+                self._check_deadline()
         except ConnectionLost as error:
             self.tell_time()
             core.lost(error)
@@ -254,6 +257,7 @@ class Driver:
             self.tell_time()
             buffers = core.data_to_send(size_max)
             self.pump()
+            self._check_deadline()
             if buffers:
                 if core.failure is not None:
                     break
@@ -283,15 +287,28 @@ class Driver:
         return not scope.cancelled_caught
 
     async def _wait_writable(self) -> None:
-        """Sleep until there is something to write, or time demands something."""
+        """Sleep until there is something to write."""
         wake = self._writer_wake = trio.Event()
-        self._writer_wakes_at = self.core.next_deadline()
-        with trio.move_on_at(self._writer_wakes_at) as scope:
-            await wake.wait()
-        self._writer_wake = None
-        if scope.cancelled_caught:
-            self.core.handle_deadline(trio.current_time())
-            self.pump()
+        await wake.wait()
+
+    async def _keep_time(self) -> None:
+        """Do what time demands."""
+        core = self.core
+        while core.failure is None:
+            wake = self._time_wake = trio.Event()
+            self._time_wakes_at = core.next_deadline()
+            with trio.move_on_at(self._time_wakes_at) as scope:
+                await wake.wait()
+            self._time_wake = None
+            if scope.cancelled_caught:
+                core.handle_deadline(trio.current_time())
+                self.pump()
+
+    def _check_deadline(self) -> None:
+        """Wake the timekeeper if it would sleep past the core's next deadline."""
+        if self._time_wake is not None and self.core.next_deadline() < self._time_wakes_at:
+            self._time_wake.set()
+            self._time_wake = None
 
     async def _say_goodbye(self, last: list[bytes | bytearray | memoryview]) -> None:
         """Write the last frames, and let the peer read them: a close with unread input would destroy them."""
@@ -299,5 +316,5 @@ class Driver:
             if last:
                 await self._bytes.send(last)
             await self._bytes.send_end()
-            if self.core.client or not self.core.goodbye:  # a client that took its leave reads no more
+            if self.core.client or not self.core.peer_failed:  # a client that failed reads no more
                 await self._read_ended.wait()

@@ -141,6 +141,10 @@ class TlsFailed(ConnectionLost):
     """TLS was not agreed on: one end does not trust, or does not understand, the other."""
 
 
+class TlsExpected(ConnectionLost):
+    """The peer answered plaintext with a TLS alert: it speaks TLS, and nothing else."""
+
+
 class CallFailed(TransportError):
     """A call that ended with a gRPC status other than OK. Raised by handlers, and by clients.
 

@@ -101,9 +101,10 @@ def parse(kind: type[_Request], octets: Any) -> _Request:
     """Read a request of a generic service.
 
     Raises:
-        CallFailed: INTERNAL, which gRPC has for a request that is not a message of its type.
+        CallFailed: INVALID_ARGUMENT, as for every request that is not a message of its type (docs/errors.md).
     """
     try:
         return kind.FromString(bytes(octets))
     except DecodeError as error:
-        raise CallFailed(StatusCode.INTERNAL, f"the request is not a {kind.DESCRIPTOR.full_name}") from error
+        message = f"the request is not a {kind.DESCRIPTOR.full_name}"
+        raise CallFailed(StatusCode.INVALID_ARGUMENT, message) from error

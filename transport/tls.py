@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transport.errors import TransportError
+from transport.errors import TlsExpected, TransportError
 
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -198,6 +198,11 @@ def certificate_refused(error: BaseException) -> bool:
     return any(
         isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in _causes(error)
     )
+
+
+def tls_expected(error: BaseException) -> bool:
+    """Whether a connection failed because the server speaks TLS and this end does not."""
+    return any(isinstance(each, TlsExpected) for each in _causes(error))
 
 
 def _harden(context: ssl.SSLContext) -> None:

@@ -30,6 +30,10 @@ _NOT_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b"This port speaks TLS: a plaintext request was sent to it.\n"
 )
+_ALERT: Final = bytes([21, 3, 3, 0, 2, 2, 70])
+"""A record with a fatal `protocol_version` alert (RFC 8446 section 6): OpenSSL sends none to who does not speak TLS."""
+_PLAINTEXT_ANSWERS: Final = {"HTTP_REQUEST": _NOT_TLS, "WRONG_VERSION_NUMBER": _ALERT}
+"""What a peer is told that does not speak TLS, by OpenSSL's name of what it did."""
 _NOT_HTTP_2: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b'This is a gRPC server: it speaks HTTP/2, negotiated by ALPN "h2".\n'
@@ -84,7 +88,7 @@ class TlsBytes:
                 if not await self._fill():
                     raise ConnectionLost("the peer closed the connection during the TLS handshake") from None
             except ssl.SSLError as error:
-                await self._refuse(_NOT_TLS if error.reason == "HTTP_REQUEST" else b"")
+                await self._refuse(_PLAINTEXT_ANSWERS.get(error.reason, b"") if self._server_side else b"")
                 raise ConnectionLost(tls_failure(error)) from error
         await self._flush()
         if self._object.selected_alpn_protocol() != ALPN:

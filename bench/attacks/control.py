@@ -70,7 +70,12 @@ ATTACKS = (
     Attack(
         name="PING flood",
         run=_flood(wire.ping()),
-        bound="200 at once, 10 a second, 1 for 256 KiB of DATA sent; then ENHANCE_YOUR_CALM",
+        bound="200 at once, 10 a second, 1 for each frame sent; then ENHANCE_YOUR_CALM",
+    ),
+    Attack(
+        name="WINDOW_UPDATE flood",
+        run=_flood(wire.window_update(0, 1)),
+        bound="10 000 at once, 500 a second, 3 for each frame and 2 for each octet sent; then ENHANCE_YOUR_CALM",
     ),
     Attack(
         name="PING flood, replies unread",

@@ -13,13 +13,14 @@ from collections.abc import Sequence
 import click
 
 from scanner.cli.admin import drain, snapshots, streams
+from scanner.cli.adopt import adopt_table
 from scanner.cli.app import Interrupted, weir
 from scanner.cli.data import delete, load
 from scanner.cli.leases import checkpoint, leases
 from scanner.cli.scan import scan
 from scanner.cli.security import token
 from scanner.cli.serve import serve
-from scanner.cli.tables import describe, drop, tables
+from scanner.cli.tables import add_column, describe, drop, tables
 from scanner.cli.token_keys import rotate_keys
 from scanner.cli.top import top
 from scanner.errors import ScannerError
@@ -37,8 +38,10 @@ for _command in (
     scan,
     delete,
     drop,
+    add_column,
     token,
     rotate_keys,
+    adopt_table,
     streams,
     snapshots,
     top,

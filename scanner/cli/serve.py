@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -137,6 +138,8 @@ def serve(
     Prints "listening on HOST:PORT" when it is ready. The end lets running calls finish for a while; a second
     signal ends at once. Certificates and credentials are read again when they change, and on SIGHUP.
     """
+    # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
+    os.umask(0o077)
     security = server_security(host, insecure_bind_any)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)

@@ -1,17 +1,15 @@
-"""`weir tables`, `weir describe` and `weir drop`."""
+"""`weir tables`, `weir describe`, `weir add-column` and `weir drop`."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
+import pyarrow as pa
 
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.output import print_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from scanner.cli.types import parse_type
 
 
 @click.command(epilog=example("weir tables"))
@@ -62,6 +60,26 @@ def describe(table: str, endpoint: str) -> None:
             "log end": [each.end_offset for each in offsets],
         }
     )
+
+
+@click.command(
+    "add-column",
+    epilog=example(
+        "weir add-column flights remark string",
+        "weir add-column flights fare 'decimal128(12, 2)'",
+        "weir add-column flights seen 'timestamp[us, tz=UTC]'",
+    ),
+)
+@click.argument("table")
+@click.argument("name")
+@click.argument("type_", metavar="TYPE")
+@endpoint_option
+def add_column(table: str, name: str, type_: str, endpoint: str) -> None:
+    """Add a column, which is null in the rows that are there. TYPE is as weir describe prints it."""
+    column = pa.field(name, parse_type(type_))
+    with connected(endpoint) as client:
+        client.table(table).add_column(column)
+    note(f"added column {name} to {table}")
 
 
 @click.command(epilog=example("weir drop flights --yes"))

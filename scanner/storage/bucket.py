@@ -4,7 +4,8 @@ A commit is one atomic `WriteBatch` over the three, written to the write-ahead l
 whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`. A truncation
 is one over `log` and `meta`.
 
-A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the time and
+A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the
+time and
 holds nobody up; what is left is the write and the sync.
 
 Beside the database lies the durable end (`scanner.storage.durable_end`): should the write-ahead log lose what was
@@ -23,7 +24,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -368,7 +368,8 @@ class RocksBucket:
             return self._range.end
         if known.end > self._range.end:
             _logger.error(
-                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are lost, or the"
+                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are "
+                "lost, or the"
                 " directory was restored from an older copy; tokens and leases of what is lost are refused",
                 self._path,
                 self._range.end,
@@ -423,7 +424,8 @@ class RocksBucket:
         batch, log_range = prepared.contents
         if prepared.start != self._range.end:
             raise StoreFailed(
-                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at {self._range.end};"
+                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at "
+                f"{self._range.end};"
                 " nothing was written"
             )
         if log_range.end == self._range.end:
@@ -446,7 +448,8 @@ class RocksBucket:
         behind = behind_us > _CLOCK_BEHIND_US
         if behind and not self._clock_behind:
             _logger.warning(
-                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond a commit,"
+                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond "
+                "a commit,"
                 " until the clock has caught up",
                 self._path,
                 behind_us / 1e6,

@@ -1,7 +1,8 @@
-"""The catalog file of a data directory: which tables there are, and every schema each of them had.
+"""Which tables a data directory has, and every schema each of them had: in one catalog, and in each table's directory.
 
-One JSON file, `catalog.json`, with its format version and its CRC-32C. It is replaced as a whole
-(`scanner.storage.files`), and that is the moment at which a table exists or is gone.
+`catalog.json` is replaced as a whole (`scanner.storage.files`), and that is the moment at which a table exists or is
+gone. `table.json` in a table's directory repeats its entry, so that a directory says by itself what it holds: a
+catalog that was lost can be made anew, and a directory that the catalog does not name can be named by people.
 
 This module knows no RocksDB and no open bucket.
 """
@@ -10,20 +11,22 @@ from __future__ import annotations
 
 import base64
 import json
+import secrets
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from scanner.digest import checksum
-from scanner.errors import DataCorrupted, ScannerError, StoreFailed
-from scanner.storage.files import disk_errors, replace_file
+from scanner.errors import DataCorrupted, ScannerError
+from scanner.storage.envelope import seal, unseal
+from scanner.storage.files import read_file, replace_file
 from scanner.table import TableDescription
 
-CATALOG_FORMAT = 1
-"""Version of the file; a newer one is refused, an older one would be read."""
-CATALOG_NAME = "catalog.json"
+CATALOG_NAME: Final = "catalog.json"
+TABLE_NAME: Final = "table.json"
+TABLE_ID_END: Final = 1 << 32
+"""Above every table id; resume tokens have 32 bits for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,20 +39,35 @@ class TableEntry:
     """With the current schema."""
     older_schemas: tuple[pa.Schema, ...] = ()
     """By schema id, from 0. The current schema's id is their count."""
+    unique_id: str = field(default_factory=lambda: secrets.token_hex(16))
+    """Random; tells the table from those of other data directories that have the same id."""
 
     @property
     def schema_id(self) -> int:
         """Number of the current schema."""
         return len(self.older_schemas)
 
+    @property
+    def schemas(self) -> tuple[pa.Schema, ...]:
+        """All that the table had, the current one last."""
+        return (*self.older_schemas, self.description.schema)
+
     def with_column(self, column: pa.Field) -> TableEntry:
-        """This table with one more column, the last one."""
-        description = self.description
-        schema = description.schema.append(column)
-        return replace(
-            self,
-            description=replace(description, schema=schema),
-            older_schemas=(*self.older_schemas, description.schema),
+        """This table with one more column, the last one.
+
+        Raises:
+            SchemaMismatch, ArgumentInvalid: As `TableDescription.with_column`.
+        """
+        return replace(self, description=self.description.with_column(column), older_schemas=self.schemas)
+
+    def extends(self, older: TableEntry) -> bool:
+        """Whether this is another entry's table with columns added since."""
+        count = len(older.schemas)
+        return (
+            len(self.schemas) > count
+            and self.schemas[:count] == older.schemas
+            and self == replace(older, description=self.description, older_schemas=self.older_schemas)
+            and self.description == replace(older.description, schema=self.description.schema)
         )
 
 
@@ -58,7 +76,7 @@ class Catalog:
     """All tables of a store."""
 
     next_table_id: int = 0
-    """Id of the next table to be created."""
+    """Above every id that this catalog knows of. Others may have been given since a copy of it was made."""
     tables: dict[str, TableEntry] = field(default_factory=dict)
     """By name."""
 
@@ -80,83 +98,100 @@ def load_catalog(directory: Path) -> Catalog | None:
         StoreFailed: it cannot be read, or a newer version wrote it.
     """
     path = directory / CATALOG_NAME
-    with disk_errors(path):
-        try:
-            text = path.read_text()
-        except FileNotFoundError:
-            return None
-        except UnicodeDecodeError as error:
-            raise DataCorrupted(f"{path} is damaged: {error}") from error
+    sealed = read_file(path)
+    if sealed is None:
+        return None
     try:
-        document = json.loads(text)
-        if document["format"] != CATALOG_FORMAT:
-            raise StoreFailed(
-                f"{path} has format {document['format']}; this version reads {CATALOG_FORMAT}: use a newer weir"
-            )
-        if checksum(_canonical(document["catalog"])) != document["crc32c"]:
-            raise DataCorrupted(f"{path} is damaged: its checksum is wrong; restore it from a copy")
-        return _catalog_of(document["catalog"])
-    except ScannerError:
-        raise
+        content = json.loads(unseal(CATALOG_NAME, sealed, path))
+        entries = [_entry_of(table) for table in content["tables"]]
+        return Catalog(
+            next_table_id=content["next_table_id"],
+            tables={entry.description.name: entry for entry in entries},
+        )
+    except DataCorrupted as error:
+        raise DataCorrupted(f"{error.message}; {_rebuild(directory)}") from error
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise DataCorrupted(
-            f"{path} is damaged ({type(error).__name__}: {error}); restore it from a copy"
-        ) from error
+        raise DataCorrupted(f"{path} is damaged ({type(error).__name__}); {_rebuild(directory)}") from error
 
 
 def save_catalog(directory: Path, catalog: Catalog) -> None:
     """Replace the catalog of a data directory; durable when this returns.
 
     Raises:
-        StoreFailed: the disk refused; the old one is still there.
+        StoreFailed: the disk refused; the old one is still there, unless only the last sync failed.
     """
-    path = directory / CATALOG_NAME
-    content = _document_of(catalog)
-    document = {"format": CATALOG_FORMAT, "crc32c": checksum(_canonical(content)), "catalog": content}
-    replace_file(path, json.dumps(document, indent=1).encode())
-
-
-def _canonical(content: Any) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _document_of(catalog: Catalog) -> dict[str, Any]:
-    return {
+    content = {
         "next_table_id": catalog.next_table_id,
-        "tables": [
-            {
-                "table_id": entry.table_id,
-                "name": entry.description.name,
-                "primary_key": list(entry.description.primary_key),
-                "buckets": entry.description.buckets,
-                "schemas": [_text_of(schema) for schema in (*entry.older_schemas, entry.description.schema)],
-            }
-            for entry in catalog.tables.values()
-        ],
+        "tables": [_document_of(entry) for entry in catalog.tables.values()],
+    }
+    replace_file(directory / CATALOG_NAME, seal(CATALOG_NAME, _text(content)))
+
+
+def missing_catalog(directory: Path) -> DataCorrupted:
+    """The error of a data directory that has lost its catalog."""
+    return DataCorrupted(f"{directory / CATALOG_NAME} is gone; {_rebuild(directory)}")
+
+
+def load_table_entry(directory: Path) -> TableEntry | None:
+    """Read what a table's directory says of itself; None if it says nothing.
+
+    Raises:
+        DataCorrupted: the file is damaged.
+        StoreFailed: it cannot be read, or a newer version wrote it.
+    """
+    path = directory / TABLE_NAME
+    sealed = read_file(path)
+    if sealed is None:
+        return None
+    try:
+        return _entry_of(json.loads(unseal(TABLE_NAME, sealed, path)))
+    except ScannerError:
+        raise
+    except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+        raise DataCorrupted(f"{path} is damaged ({type(error).__name__})") from error
+
+
+def save_table_entry(directory: Path, entry: TableEntry) -> None:
+    """Let a table's directory say what it holds; durable when this returns.
+
+    Raises:
+        StoreFailed: the disk refused; what it said before is still there, unless only the last sync failed.
+    """
+    replace_file(directory / TABLE_NAME, seal(TABLE_NAME, _text(_document_of(entry))))
+
+
+def _rebuild(directory: Path) -> str:
+    return (
+        f"make it anew from the tables' own directories with: weir adopt --data {directory} --rebuild"
+        " (or restore it from a copy: a table that the copy does not name stays where it is, and is reported)"
+    )
+
+
+def _text(content: Any) -> bytes:
+    return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def _document_of(entry: TableEntry) -> dict[str, Any]:
+    return {
+        "table_id": entry.table_id,
+        "unique_id": entry.unique_id,
+        "name": entry.description.name,
+        "primary_key": list(entry.description.primary_key),
+        "buckets": entry.description.buckets,
+        "schemas": [base64.b64encode(schema.serialize()).decode() for schema in entry.schemas],
     }
 
 
-def _catalog_of(content: dict[str, Any]) -> Catalog:
-    entries = [
-        TableEntry(
-            table_id=table["table_id"],
-            description=TableDescription(
-                name=table["name"],
-                schema=_schema_of(table["schemas"][-1]),
-                primary_key=tuple(table["primary_key"]),
-                buckets=table["buckets"],
-            ),
-            older_schemas=tuple(_schema_of(text) for text in table["schemas"][:-1]),
-        )
-        for table in content["tables"]
-    ]
-    tables = {entry.description.name: entry for entry in entries}
-    return Catalog(next_table_id=content["next_table_id"], tables=tables)
-
-
-def _text_of(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.serialize()).decode()
-
-
-def _schema_of(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+def _entry_of(table: dict[str, Any]) -> TableEntry:
+    *older, current = [pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text))) for text in table["schemas"]]
+    return TableEntry(
+        table_id=table["table_id"],
+        unique_id=table["unique_id"],
+        description=TableDescription(
+            name=table["name"],
+            schema=current,
+            primary_key=tuple(table["primary_key"]),
+            buckets=table["buckets"],
+        ),
+        older_schemas=tuple(older),
+    )

@@ -1,6 +1,7 @@
 """The changelog as it is stored: entries, cut into chunks of adjacent changes.
 
-An *entry* is the changes of one write request in one bucket, in order. It is stored as one chunk or several adjacent ones:
+An *entry* is the changes of one write request in one bucket, in order. It is stored as one chunk or several adjacent
+ones:
 
     log key    u64 offset of the chunk's first change, u64 ordinal of the chunk, both big-endian. Ordinals count the
                bucket's chunks without a gap, so that a range of keys tells by itself how many chunks it should hold

@@ -27,9 +27,9 @@ from scanner.errors import DataCorrupted, SnapshotLost
 from scanner.storage.changelog import decode_log_range
 from scanner.storage.files import disk_errors, sync_directory, sync_tree
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
+from scanner.storage.lineage import decode_lineage
 from scanner.storage.readers import CheckedIterator, Reading, stored_values
 from scanner.storage.rocks import Database, RocksResources, open_database, translated
-from scanner.storage.lineage import decode_lineage
 from scanner.storage.rocks_log import LINEAGE_KEY, LOG_RANGE_KEY
 from scanner.storage.snapshot import RocksSnapshot
 

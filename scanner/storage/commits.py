@@ -1,6 +1,7 @@
 """What a commit writes, worked out before it may write: the changes of each request, and what becomes of each key.
 
-The before-image of every key that a request touches is read first, in slices, so that a request whose entry would be too
+The before-image of every key that a request touches is read first, in slices, so that a request whose entry would be
+too
 large is refused before it takes more memory than an entry may.
 
 This module knows no RocksDB: it is given a function that reads rows.

@@ -1,7 +1,8 @@
 """Small files that a server keeps in its data directory: secrets and settings of its own, by name.
 
-Each is whole or absent, durable once written, and readable to the server's user only, since some are
-secrets. What is in them is not looked at.
+Each is whole or absent, durable once written, in an envelope with its format and checksum
+(`scanner.storage.envelope`), and readable to the server's user only, since some are secrets. What is in them
+is not looked at.
 
 This module knows no RocksDB.
 """
@@ -12,7 +13,8 @@ import re
 from pathlib import Path
 
 from scanner.errors import ArgumentInvalid
-from scanner.storage.files import disk_errors, make_directories, replace_file
+from scanner.storage.envelope import seal, unseal
+from scanner.storage.files import make_directories, read_file, replace_file
 
 DOCUMENTS_NAME = "documents"
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -23,14 +25,12 @@ def read_document(data: Path, name: str) -> bytes | None:
 
     Raises:
         ArgumentInvalid: the name is not one.
-        StoreFailed: the disk refused.
+        DataCorrupted: it is damaged.
+        StoreFailed: the disk refused, or a newer version wrote it.
     """
     path = _path_of(data, name)
-    with disk_errors(path):
-        try:
-            return path.read_bytes()
-        except FileNotFoundError:
-            return None
+    sealed = read_file(path)
+    return None if sealed is None else unseal(name, sealed, path)
 
 
 def write_document(data: Path, name: str, content: bytes) -> None:
@@ -41,8 +41,8 @@ def write_document(data: Path, name: str, content: bytes) -> None:
         StoreFailed: the disk refused; the old one is still there.
     """
     path = _path_of(data, name)
-    make_directories(path.parent, data, mode=0o700)
-    replace_file(path, content, mode=0o600)
+    make_directories(path.parent, data)
+    replace_file(path, seal(name, content))
 
 
 def _path_of(data: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Files and directories that must survive a crash: whole, or as they were before.
+"""Files and directories that must survive a crash: whole, or as they were before; and private to their user.
 
 A file is replaced, never modified: a new one is written beside it, synced, and renamed over it, and the
 directory is synced. The rename is the moment.
@@ -9,29 +9,35 @@ This module knows no RocksDB.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scanner.errors import StoreFailed
 
+DIRECTORY_MODE = 0o700
+"""Of every directory of a data directory."""
+FILE_MODE = 0o600
+"""Of every file in it: rows are in most of them, and secrets in some."""
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
-def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+
+def replace_file(path: Path, content: bytes) -> None:
     """Write or replace a file; durable when this returns. A crash may leave `<name>~` beside it.
 
     Args:
         path: The file; its directory exists.
         content: The whole of it.
-        mode: Who may read and write it, before the umask.
 
     Raises:
-        StoreFailed: the disk refused; the old one is still there.
+        StoreFailed: the disk refused; the old one is still there, unless only the last sync failed.
     """
     fresh = path.with_name(f"{path.name}~")
     with disk_errors(path):
         # Never into a file that a crash left: it may have another mode.
         fresh.unlink(missing_ok=True)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         with open(descriptor, "wb") as file:
             file.write(content)
             file.flush()
@@ -40,23 +46,110 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         sync_directory(path.parent)
 
 
-def make_directories(path: Path, below: Path, *, mode: int = 0o755) -> None:
-    """Make a directory and what is missing between it and one that exists; durable when this returns.
-
-    Args:
-        path: The directory.
-        below: An ancestor of it, which exists.
-        mode: Who may use those that are made, before the umask.
+def read_file(path: Path) -> bytes | None:
+    """The content of a file; None if there is none.
 
     Raises:
         StoreFailed: the disk refused.
     """
     with disk_errors(path):
-        missing = [path, *path.parents]
-        for directory in reversed(missing[: missing.index(below)]):
-            if not directory.is_dir():
-                directory.mkdir(mode)
-                sync_directory(directory.parent)
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+
+def make_directories(path: Path, below: Path | None = None) -> None:
+    """Make a directory and what is missing above it; durable when this returns.
+
+    Args:
+        path: The directory. It is for its user only.
+        below: An ancestor of it, which exists; what is made between them is for the user only, too. None: whichever
+            ancestors exist; those that do not get the modes that the umask gives.
+
+    Raises:
+        StoreFailed: the disk refused.
+    """
+    with disk_errors(path):
+        missing = []
+        for directory in (path, *path.parents):
+            if directory == below or directory.is_dir():
+                break
+            missing.append(directory)
+        for directory in reversed(missing):
+            directory.mkdir(0o777 if below is None and directory != path else DIRECTORY_MODE)
+            sync_directory(directory.parent)
+
+
+def make_private(trees: Iterable[Path], alone: Iterable[Path] = ()) -> int:
+    """Take from files and directories what others than their user may do with them.
+
+    Args:
+        trees: Directories, each with all that is in it. Symbolic links in them are not followed.
+        alone: Files and directories without what is in them; those that are not there are no error.
+
+    Returns:
+        How many others could use until now.
+
+    Raises:
+        StoreFailed: they belong to somebody else, or the disk refused.
+    """
+    changed = 0
+    for path in alone:
+        with disk_errors(path), suppress(FileNotFoundError):
+            changed += _make_private(path, path.stat().st_mode)
+    for tree in trees:
+        with disk_errors(tree):
+            for directory, _, files, descriptor in os.fwalk(tree):
+                changed += _make_private(descriptor, os.fstat(descriptor).st_mode)
+                for name in files:
+                    # RocksDB removes its old files while we look.
+                    with suppress(FileNotFoundError):
+                        mode = os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode
+                        if stat.S_ISREG(mode):
+                            changed += _make_private(Path(directory, name), mode)
+    return changed
+
+
+def _make_private(path: Path | int, mode: int) -> int:
+    if not mode & _OTHERS:
+        return 0
+    os.chmod(path, stat.S_IMODE(mode) & ~_OTHERS)
+    return 1
+
+
+class DirectoryHandle:
+    """A directory that was opened under a path, and can be told from whatever has that path later.
+
+    Raises:
+        StoreFailed: it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with disk_errors(path):
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def require_in_place(self) -> None:
+        """See that the path still leads to the directory.
+
+        Raises:
+            StoreFailed: it was moved or replaced, and what would be written now would go elsewhere.
+        """
+        opened = os.fstat(self._descriptor)
+        try:
+            found = os.stat(self.path)
+        except OSError:
+            found = None
+        if found is None or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
+            raise StoreFailed(
+                f"data directory {self.path} was moved or replaced while a server has it open; stop the server, and"
+                " start it with the path that the directory has now"
+            )
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
 
 
 def sync_tree(directory: Path) -> None:

@@ -39,6 +39,8 @@ from scanner.storage.records import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
     from scanner.storage.lineage import Lineage
@@ -214,7 +216,7 @@ class Bucket(Protocol):
         """
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """Read changes from start_offset on, at most to end_offset, a bounded number at once: a tenth of a microsecond each.
+        """Read changes from start_offset on, at most to end_offset, a bounded number at once.
 
         Args:
             start_offset: Of the first change.
@@ -303,6 +305,19 @@ class Store(Protocol):
             TableNotFound: no such table.
         """
 
+    def add_column(self, name: str, column: pa.Field) -> None:
+        """Add a column to a table, the last one; durable when this returns. Rows that are there read as null in it.
+
+        Codecs that were handed out before know nothing of it: ask for them again.
+
+        Raises:
+            TableNotFound: no such table.
+            SchemaMismatch: the column is not nullable, so old rows have no value for it, or of a type that
+                cannot be stored, or one too many.
+            ArgumentInvalid: the table has a column of that name.
+            StoreFailed: the disk refused.
+        """
+
     def drop_table(self, name: str) -> None:
         """Drop a table, its rows and its checkpoints; buckets, snapshots and scans are closed.
 
@@ -312,7 +327,7 @@ class Store(Protocol):
         """
 
     def key_codec(self, name: str) -> KeyCodec:
-        """The codec of the table's keys; the same object each time.
+        """The codec of the table's keys; the same object each time, until a column is added.
 
         Raises:
             TableNotFound: no such table.

@@ -1,24 +1,28 @@
-"""Which histories a bucket's changelog is made of: how what was made as of an offset is told from what only looks like it.
+"""Which histories a bucket's changelog is made of, and so whether a state as of an offset is one of this bucket's.
 
-Nothing in a directory tells a restored copy from the original. So the first commit after each open begins a *history*: it
+Nothing in a directory tells a restored copy from the original. So the first commit after each open begins a
+*history*: it
 writes, in its own atomic batch, a random id and the offset at which the history begins. All histories of a bucket, in
 order, are its *lineage*.
 
 Invariants:
 
-1. A state as of S is of the history that wrote the change at S - 1; `history_of` names it. As of 0 it is of none, `NO_HISTORY`.
+1. A state as of S is of the history that wrote the change at S - 1; `history_of` names it. As of 0 it is of none,
+   `NO_HISTORY`.
 2. What was made of history h as of S (a token, a lease, a checkpoint) is good here iff h is in the lineage and S is at
    most where the next history begins. So a restart harms nothing, and copies that were written on tell each other's
    states apart from the first commit on.
 3. A commit that is lost takes the history that it began with it.
 
-Sources: Kafka's leader epochs (KIP-101) and PostgreSQL's timelines solve the same problem for replicas and restored backups.
+Sources: Kafka's leader epochs (KIP-101) and PostgreSQL's timelines solve the same problem for replicas and restored
+backups.
 
 This module knows no RocksDB.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -102,7 +106,8 @@ class Lineage:
         """
         if log_offset > log_end or not self.holds(history_id, log_offset):
             raise SnapshotLost(
-                f"{what} is as of {log_offset} of another history of this bucket: its data directory was restored from a"
+                f"{what} is as of {log_offset} of another history of this bucket: its data directory was "
+                f"restored from a"
                 " copy, or lost its newest commits; begin anew, with what there is now"
             )
 
@@ -139,6 +144,6 @@ def decode_lineage(value: bytes | None) -> Lineage:
 
 
 def _require_ascending(histories: Sequence[History]) -> None:
-    for before, after in zip(histories, histories[1:], strict=False):
+    for before, after in itertools.pairwise(histories):
         if after.start < before.start:
             raise ValueError("its histories do not ascend")

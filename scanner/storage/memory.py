@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from scanner.errors import (
@@ -31,6 +31,8 @@ from scanner.storage.interface import Checkpoint
 from scanner.storage.memory_bucket import BucketContents, MemoryBucket, MemoryScan, MemorySnapshot
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.table import TableDescription
 
 
@@ -41,6 +43,7 @@ class TableContents:
     table_id: int
     description: TableDescription
     buckets: list[BucketContents]
+    older_schemas: tuple[pa.Schema, ...] = ()
 
 
 @dataclass(slots=True)
@@ -101,6 +104,19 @@ class MemoryStore:
     def table_id(self, name: str) -> int:
         """See `Store.table_id`."""
         return self._table(name).contents.table_id
+
+    def add_column(self, name: str, column: pa.Field) -> None:
+        """See `Store.add_column`."""
+        self._require_open()
+        table = self._table(name)
+        before = table.contents
+        after = replace(
+            before,
+            description=before.description.with_column(column),
+            older_schemas=(*before.older_schemas, before.description.schema),
+        )
+        self.disk.tables[name] = after
+        table.use(after)
 
     def drop_table(self, name: str) -> None:
         """See `Store.drop_table`."""
@@ -186,11 +202,15 @@ class _MemoryTable:
     """A table of an open store."""
 
     def __init__(self, contents: TableContents, clock: Callable[[], int]) -> None:
-        self.contents = contents
-        self.key_codec = KeyCodec(contents.description)
-        self.row_codec = RowCodec(contents.description.schema)
+        self.use(contents)
         self.buckets = [MemoryBucket(self.keys_of, clock, bucket) for bucket in contents.buckets]
         self._checkpoints: set[MemorySnapshot | MemoryScan] = set()
+
+    def use(self, contents: TableContents) -> None:
+        self.contents = contents
+        self.key_codec = KeyCodec(contents.description)
+        older = contents.older_schemas
+        self.row_codec = RowCodec(contents.description.schema, len(older), dict(enumerate(older)))
 
     def keys_of(self, rows: Sequence[bytes]) -> list[bytes]:
         return keys_of_rows(rows, self.row_codec, self.key_codec)

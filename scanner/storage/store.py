@@ -1,51 +1,65 @@
-"""A data directory: the lock, the catalog, and one RocksDB per bucket.
+"""A data directory, open: its tables, and one RocksDB per bucket.
 
-    LOCK                     held with flock while a server has the directory open; the kernel lets go of it
-                             however the server ends. Holds the server's process id
-    catalog.json             the tables (`scanner.storage.catalog`)
-    tables/<id>/<bucket>/    one RocksDB per bucket
-    checkpoints/<id>/        of one table (`scanner.storage.checkpoints`)
-    documents/               small files of the server itself (`scanner.storage.documents`)
+    tables/<id>/table.json       what the directory holds, as in the catalog
+    tables/<id>/<bucket>/        one RocksDB per bucket
+    checkpoints/<id>/<bucket>/   of one bucket (`scanner.storage.checkpoints`)
 
-A table is created by making its buckets first and naming it in the catalog last, and dropped the other way
-round. So a crash leaves directories that no table names at worst; they are removed at the next open.
+What else is in the directory, and how a table comes and goes without losing anything, is in
+`scanner.storage.data_directory`. A table whose directory is not the one that the catalog means is refused, by itself.
 
 This module knows no trio. One thread at a time may create and drop; any thread may look up.
 """
 
 from __future__ import annotations
 
-import fcntl
+import logging
 import os
-import shutil
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from scanner.errors import (
     BucketNotFound,
-    DataCorrupted,
-    SchemaMismatch,
+    ScannerError,
     StoreClosed,
-    StoreFailed,
-    StoreLocked,
     TableExists,
     TableNotFound,
 )
 from scanner.keys import KeyCodec
 from scanner.rows import RowCodec, keys_of_rows
 from scanner.storage.bucket import RocksBucket
-from scanner.storage.catalog import CATALOG_NAME, Catalog, TableEntry, load_catalog, save_catalog
-from scanner.storage.checkpoints import (
-    drop_checkpoint,
-    list_checkpoints,
-    open_checkpoint,
-    remove_leftovers,
+from scanner.storage.catalog import (
+    Catalog,
+    TableEntry,
+    load_catalog,
+    save_catalog,
+    save_table_entry,
 )
+from scanner.storage.checkpoints import drop_checkpoint, list_checkpoints, open_checkpoint
 from scanner.storage.config import StorageConfig
+from scanner.storage.data_directory import (
+    acquire_lock,
+    begin,
+    bucket_name,
+    checkpoints_directory,
+    prepare,
+    table_directory,
+)
 from scanner.storage.documents import read_document, write_document
-from scanner.storage.files import disk_errors, make_directories, sync_directory
+from scanner.storage.files import DirectoryHandle, disk_errors, make_directories, make_private, sync_directory
 from scanner.storage.rocks import RocksResources
+from scanner.storage.table_directories import (
+    begin_creation,
+    finish_creation,
+    found_in,
+    mark_dropping,
+    next_table_id,
+    remove_dropped,
+    settle,
+    undo_creation,
+    unmark_dropping,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,49 +70,52 @@ if TYPE_CHECKING:
     from scanner.storage.snapshot import RocksSnapshot
     from scanner.table import TableDescription
 
-_LOCK_NAME = "LOCK"
-_TABLES_NAME = "tables"
-_CHECKPOINTS_NAME = "checkpoints"
+_logger = logging.getLogger(__name__)
 
 
 class RocksStore:
     """See `scanner.storage.interface.Store`. Made by `RocksStore.open`; a context manager that closes it."""
 
-    def __init__(self, path: Path, lock: int, catalog: Catalog, config: StorageConfig) -> None:
+    def __init__(
+        self, path: Path, place: DirectoryHandle, lock: int, catalog: Catalog, config: StorageConfig
+    ) -> None:
         self._path = path
+        self._place = place
         self._lock: int | None = lock
         self._catalog = catalog
         self._resources = RocksResources(config)
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
         self._opening = threading.Lock()
         """Held while a bucket or a checkpoint is opened, or ends."""
+        for table in self._tables.values():
+            self._identify(table)
 
     @classmethod
     def open(cls, path: Path, config: StorageConfig | None = None) -> RocksStore:
         """Open a data directory; make it if it is missing or empty.
 
+        What is in it and nobody knows is left as it is and reported, by a warning each. So is a table whose directory
+        is gone, damaged, or another table's: the others are served.
+
         Raises:
             StoreLocked: another server has it open; the message names the directory and its process.
             DataCorrupted: its catalog is damaged or gone.
-            StoreFailed: the disk refused, or the directory is something else's.
+            StoreFailed: the disk refused, or the directory is of another format or something else's.
         """
         path = Path(path).absolute()
-        with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            catalog = load_catalog(path)
-            if catalog is None:
-                _require_fresh(path)
-            lock = _acquire_lock(path)
+        prepare(path)
+        place = DirectoryHandle(path)
+        lock: int | None = None
         try:
-            # Read again: only now can nobody else change it.
-            catalog = load_catalog(path)
-            if catalog is None:
-                catalog = Catalog()
-                save_catalog(path, catalog)
-            _remove_leftovers(path, catalog)
-            return cls(path, lock, catalog, config or StorageConfig())
+            lock = acquire_lock(path)
+            # Only now can nobody else change it.
+            catalog = begin(path)
+            settle(path, catalog)
+            return cls(path, place, lock, catalog, config or StorageConfig())
         except BaseException:
-            os.close(lock)
+            place.close()
+            if lock is not None:
+                os.close(lock)
             raise
 
     def __enter__(self) -> Self:
@@ -129,65 +146,68 @@ class RocksStore:
 
     def create_table(self, description: TableDescription) -> None:
         """See `Store.create_table`."""
-        self._require_open()
+        self._require_in_place()
         if description.name in self._tables:
             raise TableExists(
                 f"table {description.name!r} exists already; drop it first, or choose another name"
             )
-        entry = TableEntry(table_id=self._catalog.next_table_id, description=description)
+        entry = TableEntry(table_id=next_table_id(self._path, self._catalog), description=description)
         table = _OpenTable(entry)
-        directory = self._directory(entry)
+        before, after = self._catalog, self._catalog.with_table(entry)
+        marked = begin_creation(self._path, entry.table_id)
         try:
-            with disk_errors(directory):
-                directory.mkdir(parents=True)
-                for index in range(description.buckets):
-                    table.buckets[index] = RocksBucket(
-                        directory / _bucket_name(index), self._resources, table.keys_of, create=True
-                    )
-                sync_directory(directory)
-                sync_directory(directory.parent)
+            for index in range(description.buckets):
+                # Closed at once: RocksDB has the path for as long as it is open, and the path is about to change.
+                RocksBucket(marked / bucket_name(index), self._resources, table.keys_of, create=True).close()
+            make_private([marked])
+            save_table_entry(marked, entry)
+            with disk_errors(marked):
+                sync_directory(marked.parent)
                 sync_directory(self._path)
-            self._save(self._catalog.with_table(entry))
+            self._save(after)
+            finish_creation(marked)
+            self._place.require_in_place()
         except BaseException:
-            table.close()
-            shutil.rmtree(directory, ignore_errors=True)
+            if self._restore_catalog(before):
+                undo_creation(marked)
             raise
         self._tables[description.name] = table
 
     def drop_table(self, name: str) -> None:
         """See `Store.drop_table`."""
-        self._require_open()
+        self._require_in_place()
         table = self._table(name)
-        self._save(self._catalog.without_table(name))
-        del self._tables[name]
+        if table.damage is not None and self._directory(table.entry).exists():
+            raise table.damage
         with self._opening:
             table.close()
-        with disk_errors(self._path):
-            shutil.rmtree(self._directory(table.entry))
-            shutil.rmtree(
-                self._path / _CHECKPOINTS_NAME / _table_name(table.entry.table_id), ignore_errors=True
-            )
+            marked = mark_dropping(self._path, table.entry.table_id)
+        before = self._catalog
+        try:
+            self._save(before.without_table(name))
+        except BaseException:
+            self._restore_catalog(before)
+            unmark_dropping(marked)
+            raise
+        del self._tables[name]
+        remove_dropped(marked)
 
     def add_column(self, name: str, column: pa.Field) -> None:
-        """Add a column to a table, the last one. Rows that are there read as null in it.
-
-        Codecs that were handed out before know nothing of it: ask for them again.
-
-        Raises:
-            TableNotFound: no such table.
-            SchemaMismatch: the column is not nullable, so old rows have no value for it, or of a type that
-                cannot be stored.
-            ArgumentInvalid: the table has a column of that name.
-            StoreFailed: the disk refused.
-        """
-        self._require_open()
+        """See `Store.add_column`."""
+        self._require_in_place()
         table = self._table(name)
-        if not column.nullable:
-            raise SchemaMismatch(
-                f"column {column.name!r} must be nullable: the rows that are there have no value"
-            )
+        table.require_undamaged()
         entry = table.entry.with_column(column)
-        self._save(self._catalog.with_table(entry))
+        # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
+        save_table_entry(self._directory(entry), entry)
+        before = self._catalog
+        try:
+            self._save(before.with_table(entry))
+        except BaseException:
+            if self._restore_catalog(before):
+                with suppress(ScannerError):
+                    save_table_entry(self._directory(entry), table.entry)
+            raise
         table.use(entry)
 
     def bucket(self, name: str, index: int) -> RocksBucket:
@@ -196,13 +216,15 @@ class RocksStore:
         with self._opening:
             self._require_still_there(name, table)
             if index not in table.buckets:
-                path = self._directory(table.entry) / _bucket_name(index)
+                self._place.require_in_place()
+                path = self._directory(table.entry) / bucket_name(index)
                 table.buckets[index] = RocksBucket(path, self._resources, table.keys_of)
             return table.buckets[index]
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
         """See `Store.create_checkpoint`."""
         bucket = self.bucket(name, index)
+        self._require_in_place()
         directory = self._checkpoint_directory(self._table(name), index)
         make_directories(directory, self._path)
         return bucket.create_checkpoint(directory)
@@ -228,6 +250,7 @@ class RocksStore:
     def drop_checkpoint(self, name: str, index: int, checkpoint_id: int, table_id: int | None = None) -> None:
         """See `Store.drop_checkpoint`."""
         directory = self._checkpoint_directory(self._table_with_bucket(name, index, table_id), index)
+        self._require_in_place()
         with self._opening:
             drop_checkpoint(directory, checkpoint_id)
 
@@ -238,7 +261,7 @@ class RocksStore:
 
     def write_document(self, name: str, content: bytes) -> None:
         """See `Store.write_document`."""
-        self._require_open()
+        self._require_in_place()
         write_document(self._path, name, content)
 
     def close(self) -> None:
@@ -251,7 +274,12 @@ class RocksStore:
                 for table in self._tables.values():
                     table.close()
             finally:
+                self._place.close()
                 os.close(lock)
+
+    def _require_in_place(self) -> None:
+        self._require_open()
+        self._place.require_in_place()
 
     def _require_open(self) -> None:
         if self._lock is None:
@@ -271,6 +299,7 @@ class RocksStore:
         count = table.entry.description.buckets
         if not 0 <= index < count:
             raise BucketNotFound(f"table {name!r} has the buckets 0 to {count - 1}, not {index}")
+        table.require_undamaged()
         return table
 
     def _require_still_there(self, name: str, table: _OpenTable) -> None:
@@ -279,18 +308,45 @@ class RocksStore:
             raise self._not_found(name)
 
     def _checkpoint_directory(self, table: _OpenTable, index: int) -> Path:
-        return self._path / _CHECKPOINTS_NAME / _table_name(table.entry.table_id) / _bucket_name(index)
+        return checkpoints_directory(self._path, table.entry.table_id) / bucket_name(index)
 
     def _not_found(self, name: str) -> TableNotFound:
         known = ", ".join(sorted(self._tables)) or "there are none"
         return TableNotFound(f"no table {name!r}; the tables are: {known}")
 
     def _directory(self, entry: TableEntry) -> Path:
-        return self._path / _TABLES_NAME / _table_name(entry.table_id)
+        return table_directory(self._path, entry.table_id)
 
     def _save(self, catalog: Catalog) -> None:
         save_catalog(self._path, catalog)
         self._catalog = catalog
+
+    def _restore_catalog(self, before: Catalog) -> bool:
+        """Go back to a catalog after a failure; False if the disk's may be another one."""
+        self._catalog = before
+        try:
+            self._place.require_in_place()
+            if load_catalog(self._path) != before:
+                save_catalog(self._path, before)
+        except ScannerError:
+            return False
+        return True
+
+    def _identify(self, table: _OpenTable) -> None:
+        """Compare a table's directory with the catalog's entry; refuse the table if it is not the one."""
+        entry = table.entry
+        name, directory = entry.description.name, self._directory(entry)
+        try:
+            found = found_in(directory, entry)
+        except ScannerError as error:
+            table.damage = type(error)(f"table {name!r} is refused: {error.message}")
+            _logger.warning("%s", table.damage.message)
+            return
+        if found != entry:
+            # A column was being added when the server ended, or the catalog is a copy from before that.
+            _logger.warning("table %r has columns that the catalog did not name; now it does", name)
+            self._save(self._catalog.with_table(found))
+            table.use(found)
 
 
 class _OpenTable:
@@ -299,7 +355,13 @@ class _OpenTable:
     def __init__(self, entry: TableEntry) -> None:
         self.buckets: dict[int, RocksBucket] = {}
         self.snapshots: set[RocksSnapshot] = set()
+        self.damage: ScannerError | None = None
+        """Why the table is refused; None: it is not."""
         self.use(entry)
+
+    def require_undamaged(self) -> None:
+        if self.damage is not None:
+            raise type(self.damage)(self.damage.message) from self.damage
 
     def use(self, entry: TableEntry) -> None:
         self.entry = entry
@@ -317,50 +379,3 @@ class _OpenTable:
         self.buckets.clear()
         for snapshot in list(self.snapshots):
             snapshot.close()
-
-
-def _table_name(table_id: int) -> str:
-    return f"{table_id:06d}"
-
-
-def _bucket_name(index: int) -> str:
-    return f"{index:04d}"
-
-
-def _require_fresh(path: Path) -> None:
-    """Refuse a directory that has no catalog, unless it is empty or an interrupted first start left it."""
-    found = {entry.name for entry in path.iterdir()}
-    if _TABLES_NAME in found and _LOCK_NAME in found:
-        raise DataCorrupted(f"{path / CATALOG_NAME} is gone; restore it from a copy")
-    if found - {_LOCK_NAME, CATALOG_NAME, f"{CATALOG_NAME}~"}:
-        raise StoreFailed(f"{path} is not empty and is no data directory of weir; name an empty or a new one")
-
-
-def _acquire_lock(path: Path) -> int:
-    descriptor = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    except BlockingIOError as error:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
-        os.close(descriptor)
-        raise StoreLocked(
-            f"data directory {path} is in use by process {holder}; stop that server, or use another directory"
-        ) from error
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _remove_leftovers(path: Path, catalog: Catalog) -> None:
-    """Remove what an interrupted create or drop left behind."""
-    named = {_table_name(entry.table_id) for entry in catalog.tables.values()}
-    with disk_errors(path):
-        (path / _TABLES_NAME).mkdir(exist_ok=True)
-        for directory in (*(path / _TABLES_NAME).iterdir(), *(path / _CHECKPOINTS_NAME).glob("*")):
-            if directory.name not in named:
-                shutil.rmtree(directory)
-    for directory in (path / _CHECKPOINTS_NAME).glob("*/*"):
-        remove_leftovers(directory)

@@ -14,7 +14,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import TABLE
 
 SCAN_PATH = "/weir.v1.Scanner/Scan"
-TIMEOUT_S = 60.0
+TIMEOUT_S = 100.0
 
 Grants = Callable[[int, int], Iterable[int]]
 """From a batch's number, counted from 1, and the message bytes read, to the limits to demand now, in this order."""

@@ -42,11 +42,11 @@ def test_health_is_told(endpoint: str) -> None:
     with grpc.insecure_channel(endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         for service in {"", *WEIR}:
-            assert stub.Check(request(service), timeout=20).status == SERVING
-        statuses = stub.List(health_pb2.HealthListRequest(), timeout=20).statuses
+            assert stub.Check(request(service), timeout=100).status == SERVING
+        statuses = stub.List(health_pb2.HealthListRequest(), timeout=100).statuses
         assert set(statuses) >= {"", *WEIR}
         with pytest.raises(grpc.RpcError) as caught:
-            stub.Check(request("weir.v1.None"), timeout=20)
+            stub.Check(request("weir.v1.None"), timeout=100)
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
@@ -58,7 +58,7 @@ def test_watchers_are_told_of_a_drain(tmp_path: Path) -> None:
 
     with running_server(tmp_path) as server, grpc.insecure_channel(server.endpoint) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
-        watches = [stub.Watch(request(service), timeout=60) for service in ("", "weir.v1.Scanner", "none")]
+        watches = [stub.Watch(request(service), timeout=100) for service in ("", "weir.v1.Scanner", "none")]
         assert [next(watch).status for watch in watches] == [
             SERVING,
             SERVING,
@@ -113,7 +113,7 @@ def test_reflection_v1(blobs: Served) -> None:
             request_serializer=pb.ServerReflectionRequest.SerializeToString,
             response_deserializer=pb.ServerReflectionResponse.FromString,
         )
-        by_symbol, by_name, unknown, services, numbers, extension, empty = call(iter(asked), timeout=20)
+        by_symbol, by_name, unknown, services, numbers, extension, empty = call(iter(asked), timeout=100)
 
     assert (by_symbol.valid_host, by_symbol.original_request) == ("h", asked[0])
     (file,) = by_symbol.file_descriptor_response.file_descriptor_proto
@@ -125,15 +125,33 @@ def test_reflection_v1(blobs: Served) -> None:
     assert empty.error_response.error_code == 3
 
 
-def test_reflection_request_that_is_none(blobs: Served) -> None:
-    """Octets that are no request end the call with INTERNAL, as gRPC's own servers do."""
+def test_reflection_of_nothing_is_answered(blobs: Served) -> None:
+    """A request that asks for nothing gets an answer, and the call goes on to its end."""
     with grpc.insecure_channel(blobs.endpoint) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        assert list(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest()]), timeout=20))
-        call: Any = channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
+        assert list(stub.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest()]), timeout=100))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        "/weir.v1.Scanner/Scan",
+        "/weir.v1.Scanner/ScanPage",
+        "/weir.v1.Tables/ListTables",
+        "/weir.v1.Tables/Write",
+    ],
+)
+def test_octets_that_are_no_request(blobs: Served, path: str) -> None:
+    """Octets that are no message of the method's type end the call with INVALID_ARGUMENT, whatever the service."""
+    with grpc.insecure_channel(blobs.endpoint) as channel:
+        call: Any = channel.stream_stream(path)
         with pytest.raises(grpc.RpcError) as caught:
-            list(call(iter([b"\xff\xff"]), timeout=20))
-        assert caught.value.code() is grpc.StatusCode.INTERNAL
+            list(call(iter([b"\xff\xff"]), timeout=100))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_weirs_own_client_beside_them(blobs: Served) -> None:

@@ -89,10 +89,10 @@ async def test_metadata() -> None:
         def call() -> grpc.StatusCode:
             with grpc.insecure_channel(f"{server.host}:{server.port}") as channel:
                 method: Any = channel.unary_unary("/t.T/Do")
-                method(b"", metadata=sent, timeout=20)
+                method(b"", metadata=sent, timeout=100)
                 with pytest.raises(grpc.RpcError) as caught:
-                    method(b"", metadata=(("x-too-long", "v" * 20_000),), timeout=20)
-                method(b"", timeout=20)  # on a connection that lives, or on a new one
+                    method(b"", metadata=(("x-too-long", "v" * 20_000),), timeout=100)
+                method(b"", timeout=100)  # on a connection that lives, or on a new one
                 return caught.value.code()
 
         code = await trio.to_thread.run_sync(call)

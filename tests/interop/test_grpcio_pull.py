@@ -36,7 +36,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     assert made == 0
     with running_server(tmp_path_factory.mktemp("data")) as server:
         command = [sys.executable, "-P", str(CLIENT), str(stubs), server.endpoint]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=stubs)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
         assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def scan(stubs: Path, server: RunningServer, bucket: int, credit: int) -> Any:
     """What the stranger found in one bucket."""
     command = [sys.executable, str(CLIENT), str(stubs), server.endpoint, "numbers", str(bucket), str(credit)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=stubs)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -87,7 +87,7 @@ def test_a_stock_client_gets_every_row(stubs: Path, server: RunningServer, credi
 def test_a_stock_client_reads_the_reason_of_a_refusal(stubs: Path, server: RunningServer) -> None:
     """An unknown bucket is NOT_FOUND, in one line that says what there is."""
     command = [sys.executable, str(CLIENT), str(stubs), server.endpoint, "numbers", "7", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=stubs)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=stubs)
 
     assert done.returncode != 0
     assert "NOT_FOUND" in done.stderr

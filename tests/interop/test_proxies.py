@@ -65,7 +65,7 @@ def node(endpoint: str, credit: int, how: str = "whole", table: str = TABLE) -> 
         env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=100,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -128,10 +128,14 @@ def test_scan_that_is_cancelled(endpoint: str, blobs: Served) -> None:
 
 def test_deadline_without_credit(endpoint: str, blobs: Served) -> None:
     """A scan that waits for credit ends with its deadline, at the client and at the server."""
-    found = node(endpoint, 1, "deadline")
-
-    assert (found["status"], found["rows"]) == ("DEADLINE_EXCEEDED", 1)
-    blobs.wait_released()
+    for deadline_ms in (100, 1_000, 10_000, 50_000):
+        found = node(endpoint, 1, f"deadline={deadline_ms}")
+        assert found["status"] == "DEADLINE_EXCEEDED"
+        assert found["rows"] <= 1
+        blobs.wait_released()
+        if found["rows"]:
+            return  # else the machine was too slow for that deadline
+    pytest.fail("no row came within the longest deadline")
 
 
 def test_compressed_requests(endpoint: str, blobs: Served) -> None:
@@ -141,11 +145,11 @@ def test_compressed_requests(endpoint: str, blobs: Served) -> None:
     assert "gzip" in found["message"]
     with grpc.insecure_channel(endpoint) as channel:
         for compression in (grpc.Compression.Gzip, grpc.Compression.Deflate):
-            refused = scan_method(channel)(iter([open_request()]), compression=compression, timeout=20)
+            refused = scan_method(channel)(iter([open_request()]), compression=compression, timeout=100)
             with pytest.raises(grpc.RpcError) as caught:
                 list(refused)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-        *_, last = scan_method(channel)(iter([open_request()]), timeout=60)
+        *_, last = scan_method(channel)(iter([open_request()]), timeout=100)
     assert last.end.digest == blobs.digest
 
 

@@ -20,7 +20,7 @@ GRPC_FIELDS = ("-H", "content-type: application/grpc", "-H", "te: trailers")
 
 def run(command: str, *arguments: str) -> bytes:
     """What a command printed; it must succeed."""
-    done = subprocess.run([tool(command), *arguments], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([tool(command), *arguments], capture_output=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     return done.stdout
 

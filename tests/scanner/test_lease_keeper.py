@@ -18,6 +18,7 @@ from scanner.errors import (
     StoreFailed,
     TooManyScans,
 )
+from scanner.lease_keeper import DOCUMENT
 from scanner.lease_states import Choice, HeldState
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
@@ -233,3 +234,19 @@ async def test_a_checkpoint_whose_log_is_gone_is_not_leased() -> None:
         lease, missing = await kept.acquire("report", target(Choice.NEWEST))
         assert (lease is not None, missing) == (True, [])
         assert await kept.snapshot_ids("report") == list(range(20))
+
+
+async def test_a_lease_of_another_offset_than_its_checkpoint_is_not_kept(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Leases and checkpoints of different copies of a data directory: the lease ends, and shows no other state."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(5))
+        await kept.acquire("report", target(Choice.NEW, 0))
+    content = store.read_document(DOCUMENT)
+    assert content is not None
+    store.write_document(DOCUMENT, content.replace(b'"log_offset": 5', b'"log_offset": 4'))
+    async with open_keeping(store) as kept:
+        assert kept.keeping.leases.get(REPORT) is None
+        assert "is as of offset 5, and the lease of 4" in caplog.text
+        assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]

@@ -238,7 +238,9 @@ async def test_a_damaged_document_stops_the_start(tmp_path: Path) -> None:
     async with open_server(tmp_path):
         pass
     (tmp_path / "documents" / DOCUMENT).write_bytes(b"{")
-    with pytest.raises(DataCorrupted, match=r"leases\.json of .*remove it to start without leases"):
+    with pytest.raises(
+        DataCorrupted, match=r"restore leases\.json from a copy, or remove it to start without leases"
+    ):
         async with open_server(tmp_path):
             pass
     (tmp_path / "documents" / DOCUMENT).unlink()

@@ -141,6 +141,25 @@ async def test_a_parked_scan_holds_nothing_but_the_log() -> None:
         assert at.catalog.activity.scans_resumed == {"as_of": 1}
 
 
+async def test_a_parked_scan_keeps_its_columns() -> None:
+    """A column that is added while it is parked is not in what it delivers afterwards, nor in what its token gives."""
+    async with opening() as at:
+        opened = await at.opener.open(QUERY, "ann")
+        schema = opened.scan.source.schema
+        first = read(opened.scan.source, 120)
+        opened.scan.park()
+        await at.catalog.add_column("items", pa.field("colour", pa.string()))
+        await at.opener.reopen(opened)
+        assert opened.scan.source.schema == schema
+        assert read(opened.scan.source) == list(range(len(first), ROWS))
+        resumed = await resume(at, token(opened))
+        assert resumed.scan.source.schema == schema
+        fresh = await at.opener.open(QUERY, "ann")
+        assert fresh.scan.source.schema.names == [*schema.names, "colour"]
+        for each in (opened, resumed, fresh):
+            each.scan.close()
+
+
 async def test_parking_leaves_the_snapshot_to_others() -> None:
     """Who shares a snapshot with a scan that parks reads on, and the parked one finds it again."""
     async with opening() as at:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import trio
 
@@ -60,6 +62,9 @@ async def test_the_row_limit_counts_what_came_before() -> None:
         done.scan.close()
 
 
+NAMED = ScanQuery(table="items", columns=("id", "name"))
+
+
 class Counting(Catalog):
     """Counts how often somebody asks for a table."""
 
@@ -74,18 +79,22 @@ class Counting(Catalog):
     ("query", "principal", "source", "model"),
     [
         (ScanQuery(table="items", columns=("id",)), "ann", LIVE, MODEL_PUSH),
-        (ScanQuery(table="items", row_limit=5), "ann", LIVE, MODEL_PUSH),
-        (ScanQuery(table="items", bucket=1), "ann", LIVE, MODEL_PUSH),
+        (replace(NAMED, row_limit=5), "ann", LIVE, MODEL_PUSH),
+        (replace(NAMED, bucket=1), "ann", LIVE, MODEL_PUSH),
+        (NAMED, "bob", LIVE, MODEL_PUSH),
         (QUERY, "bob", LIVE, MODEL_PUSH),
     ],
-    ids=["columns", "limit", "bucket", "principal"],
+    ids=["columns", "limit", "bucket", "principal", "principal, all columns"],
 )
 async def test_a_token_of_something_else_never_gets_to_storage(
     query: ScanQuery, principal: str, source: int, model: int
 ) -> None:
-    """Another query, bucket or principal is refused by the token alone: not even the catalog is asked."""
+    """Another query, bucket or principal is refused by the token alone: not even the catalog is asked.
+
+    It is for a token of ours whose query names no columns: which ones they were only the table knows.
+    """
     async with opening() as at:
-        opened = await at.opener.open(QUERY, "ann")
+        opened = await at.opener.open(NAMED, "ann")
         cut = token(opened)
         opened.scan.close()
         async with trio.open_nursery() as nursery:

@@ -151,7 +151,7 @@ async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store
         assert [name for name, each in opened.items() if each.scan.ended_by] == ["old anna"]
         assert bucket.log_start == 400
         opened["old anna"].scan.close()
-        state = await kept.opener.read_token(
+        state, _ = await kept.opener.read_token(
             token, ITEMS, "anna", source=pb.SCAN_SOURCE_LIVE_KV, model=MODEL_PUSH
         )
         with pytest.raises(SnapshotLost) as lost:

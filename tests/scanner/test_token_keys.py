@@ -114,23 +114,22 @@ def good() -> dict[str, object]:
         b"\xff",
         b"[]",
         b"{}",
-        json.dumps({"format": 2, "keys": [good()]}).encode(),
-        json.dumps({"format": 1, "keys": []}).encode(),
-        json.dumps({"format": 1, "keys": [{"id": 1}]}).encode(),
-        json.dumps({"format": 1, "keys": [good(), good()]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "id": 0}]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "id": "1"}]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "secret": "00"}]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "secret": "zz"}]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "retired_at_s": 5}]}).encode(),
-        json.dumps({"format": 1, "keys": [{**good(), "expires_at_s": 0.5}]}).encode(),
+        json.dumps({"keys": []}).encode(),
+        json.dumps({"keys": [{"id": 1}]}).encode(),
+        json.dumps({"keys": [good(), good()]}).encode(),
+        json.dumps({"keys": [{**good(), "id": 0}]}).encode(),
+        json.dumps({"keys": [{**good(), "id": "1"}]}).encode(),
+        json.dumps({"keys": [{**good(), "secret": "00"}]}).encode(),
+        json.dumps({"keys": [{**good(), "secret": "zz"}]}).encode(),
+        json.dumps({"keys": [{**good(), "retired_at_s": 5}]}).encode(),
+        json.dumps({"keys": [{**good(), "expires_at_s": 0.5}]}).encode(),
     ],
 )
 def test_a_document_that_cannot_be_read_is_no_new_one(content: bytes) -> None:
     """A damaged document fails the start, and says what to do, instead of making every token invalid silently."""
     drawer = Drawer()
     drawer.documents[TOKEN_KEYS_DOCUMENT] = content
-    with pytest.raises(DataCorrupted, match="restore it, or delete it"):
+    with pytest.raises(DataCorrupted, match="restore it from a copy, or remove it"):
         load_token_keys(drawer)
     assert drawer.documents[TOKEN_KEYS_DOCUMENT] == content
 

@@ -7,12 +7,12 @@ import pytest
 from pyspark.sql import datasource as spark
 from pyspark.sql import types
 
-from scanner import LeaseInfo
-from scanner.errors import LeaseNotFound, TableNotFound
-from scanner.sync import Client, Leases
+from scanner.errors import TableNotFound
+from scanner.sync import Client, Scan, Table
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
-from spark_source.options import MODES
+from spark_source.options import MODES, SourceOptions
 from spark_source.reader import BucketReader
+from spark_source.scans import plan_scan
 from spark_source.schema import STATISTICS_COLUMN
 from spark_source.statistics import BucketReport
 from tests.support.pickling import sent_to_worker
@@ -187,14 +187,14 @@ def test_table_that_is_created_anew_while_a_task_begins(
     server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even if the other one comes between the first look at the table and the scan."""
-    reader = open_reader(server, table)
+    reader = open_reader(server, table, leaseTtl="0")
     partition = reader.partitions()[0]
 
-    def renew_late(self: Leases, lease_id: str, ttl_s: float | None = None) -> LeaseInfo:
+    def plan_late(opened: Table, options: SourceOptions) -> Scan:
         recreate(client, table, 2)
-        raise LeaseNotFound("its table was dropped")
+        return plan_scan(opened, options)
 
-    monkeypatch.setattr(Leases, "renew", renew_late)
+    monkeypatch.setattr("spark_source.reader.plan_scan", plan_late)
     with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
         next(iter(reader.read(partition)))
 

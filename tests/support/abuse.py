@@ -27,13 +27,13 @@ ROWS = 20_000
 def victim(
     data: Path, transport_config: TransportConfig | None = None, config: ScannerConfig | None = None
 ) -> Iterator[RunningServer]:
-    """Serve the table that the attacks know."""
+    """Serve the table that the attacks know; it was written under limits that no machine is too slow for."""
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        schema = pa.schema([("k", pa.int64()), ("text", pa.string())])
+        table = client.create_table(TABLE, schema, ["k"], 1)
+        rows = {"k": range(ROWS), "text": [f"{number:050}" for number in range(ROWS)]}
+        table.write(pa.table(rows, schema=schema))
     with running_server(data, config, transport_config=transport_config) as server:
-        with scanner.sync.connect(server.endpoint) as client:
-            schema = pa.schema([("k", pa.int64()), ("text", pa.string())])
-            table = client.create_table(TABLE, schema, ["k"], 1)
-            rows = {"k": range(ROWS), "text": [f"{number:050}" for number in range(ROWS)]}
-            table.write(pa.table(rows, schema=schema))
         yield server
 
 

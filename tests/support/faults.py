@@ -26,6 +26,8 @@ class FaultyStream(trio.abc.HalfCloseableStream):
         self.inner = inner
         self.read_bytes = read_bytes
         self.sent_bytes = 0
+        self.send_s = 0.0
+        """Seconds that each write takes."""
         self._flowing = trio.Event()
         self._flowing.set()
 
@@ -40,6 +42,7 @@ class FaultyStream(trio.abc.HalfCloseableStream):
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Write, unless clogged."""
         await self._flowing.wait()
+        await trio.sleep(self.send_s)
         await self.inner.send_all(data)
         self.sent_bytes += len(data)
 

@@ -90,5 +90,5 @@ def token(opened: Opened) -> bytes:
 
 async def resume(at: Opening, resume_token: bytes, query: ScanQuery = QUERY) -> Opened:
     """Continue with a token."""
-    state = await at.opener.read_token(resume_token, query, "ann", source=LIVE, model=MODEL_PUSH)
+    state, query = await at.opener.read_token(resume_token, query, "ann", source=LIVE, model=MODEL_PUSH)
     return await at.opener.open(query, "ann", log_offset=state.log_offset, position=state.position)

@@ -12,7 +12,7 @@ from scanner.storage.changelog import offset_of_key
 
 
 def file_with(directory: Path, needle: bytes) -> tuple[Path, int]:
-    """The largest table file of bucket 0 that holds some bytes, and where; the rows' file: the changes are compressed."""
+    """The largest table file of bucket 0 that holds some bytes, and where: the rows' file; changes are compressed."""
     for path in sorted(directory.glob("tables/*/0000/*.sst"), key=lambda path: -path.stat().st_size):
         at = path.read_bytes().find(needle)
         if at >= 0:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import pyarrow as pa
 
 from scanner.keys import KeyCodec
 from scanner.rows import RowCodec
 from scanner.storage.interface import Bucket, BucketScan, ChangeKind, Mutation
+from scanner.storage.store import RocksStore
 from scanner.table import TableDescription
 
 ITEMS = TableDescription(
@@ -95,3 +97,27 @@ def replayed(bucket: Bucket, end: int | None = None) -> dict[int, str | None]:
             assert number not in state
             state[number] = text
     return state
+
+
+def one_bucket(name: str) -> TableDescription:
+    """A table of one bucket, like `ITEMS` else."""
+    return TableDescription(name, ITEMS.schema, ITEMS.primary_key, 1)
+
+
+def make_tables(path: Path, *names: str) -> None:
+    """Create tables in a data directory, each with one row that is its name."""
+    with RocksStore.open(path) as store:
+        for name in names:
+            store.create_table(one_bucket(name))
+            store.bucket(name, 0).commit([[put(1, name)]])
+
+
+def rows_by_table(path: Path) -> dict[str, dict[int, str | None]]:
+    """The rows of every table of a data directory, by name; of bucket 0."""
+    with RocksStore.open(path) as store:
+        return {each.name: contents(store.bucket(each.name, 0)) for each in store.tables()}
+
+
+def names_in(directory: Path) -> list[str]:
+    """What is in a directory."""
+    return sorted(path.name for path in directory.iterdir())

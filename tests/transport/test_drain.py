@@ -13,6 +13,7 @@ from tests.transport.test_shell import echo
 from transport import (
     CallFailed,
     Client,
+    ErrorCode,
     ServerStream,
     StatusCode,
     StreamRefused,
@@ -143,14 +144,18 @@ async def test_complete_answer_is_never_cut_short(autojump_clock: trio.testing.M
         assert await stream.receive() is None
 
 
-async def test_goodbye_of_a_client_ends_no_call() -> None:
-    """A client's GOAWAY leaves the calls that it has: the server answers them, then the connection ends."""
+@pytest.mark.parametrize("code", [ErrorCode.NO_ERROR, ErrorCode.INTERNAL_ERROR])
+async def test_goodbye_of_a_client_ends_no_call(code: ErrorCode) -> None:
+    """A client's GOAWAY leaves the calls that it has and opens: a server opens none that it could refuse."""
     async with memory_server({"/test.Test/Method": echo}) as memory:
         peer = memory.peer
         await peer.send(wire.CLIENT_HELLO, wire.headers(1))
-        await peer.send(wire.goaway(0))
+        await peer.send(wire.goaway(0, code))
         await peer.settle()
         assert memory.server.statistics().streams == 1
+        await peer.send(wire.headers(3), wire.data(3, wire.message(b"later"), end=True))
+        frames = await peer.settle()
+        assert b"".join(frame.payload for frame in wire.only(frames, wire.DATA, 3)) == wire.message(b"later")
         await peer.send(wire.data(1, wire.message(b"still here")), wire.data(1, end=True))
         frames = await peer.settle()
         assert b"".join(frame.payload for frame in wire.only(frames, wire.DATA, 1)) == wire.message(
@@ -158,8 +163,12 @@ async def test_goodbye_of_a_client_ends_no_call() -> None:
         )
         assert wire.only(frames, wire.HEADERS, 1)[-1].flags & wire.END_STREAM
         assert not wire.only(frames, wire.RST_STREAM)
-        assert peer.closed
+        assert peer.closed == (code != ErrorCode.NO_ERROR)  # who failed has no more to ask
+        if not peer.closed:
+            await peer.send(wire.headers(5), wire.data(5, wire.message(b"much later"), end=True))
+            assert wire.only(await peer.settle(), wire.HEADERS, 5)[-1].flags & wire.END_STREAM
         await peer.stream.aclose()
+        await memory.ended.wait()
 
 
 async def test_goodbye_of_a_server_ends_no_call_that_it_took() -> None:
@@ -202,7 +211,7 @@ async def test_drain_over_sockets_closes_the_door_first() -> None:
                 drained.append(await server.drain(60))
 
             nursery.start_soon(drain)
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while client.alive:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(StreamRefused):

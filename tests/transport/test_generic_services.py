@@ -62,16 +62,16 @@ async def test_watcher_gets_the_latest_status() -> None:
 
 @pytest.mark.parametrize("path", [CHECK, WATCH])
 async def test_request_that_is_no_message(path: str) -> None:
-    """Octets that cannot be read, and no request at all, are INTERNAL."""
+    """Octets that cannot be read are INVALID_ARGUMENT; no request at all is INTERNAL."""
     async with memory_pair(transport.Health([]).handlers()) as (client, *_):
-        for messages in ([b"\xff"], []):
+        for messages, status in (([b"\xff"], StatusCode.INVALID_ARGUMENT), ([], StatusCode.INTERNAL)):
             async with client.open_stream(path) as stream:
                 for message in messages:
                     await stream.send(message)
                 await stream.send_end()
                 with pytest.raises(CallFailed) as caught:
                     await stream.receive()
-            assert caught.value.status is StatusCode.INTERNAL
+            assert caught.value.status is status
 
 
 def file(name: str, *imports: str, package: str = "p") -> descriptor_pb2.FileDescriptorProto:

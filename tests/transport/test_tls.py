@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import transport
+from tests.support import wire
 from tests.support.certificates import (
     ca_file,
     client_tls,
@@ -41,6 +42,8 @@ async def names(stream: ServerStream) -> None:
     await stream.send("\n".join(certificate.names if certificate else ["nobody"]).encode())
 
 
+DEADLOCK_S = 60.0
+"""What no step takes, however slow the machine is."""
 HANDLERS = {"/echo": echo, "/much": much, "/names": names}
 
 
@@ -171,7 +174,7 @@ def _plain_client(tmp_path: Path) -> ssl.SSLContext:
 
 def _converse(host: str, port: int, context: ssl.SSLContext | None, request: bytes) -> bytes:
     """Say something, and return all that is answered."""
-    with socket.create_connection((host, port), timeout=10) as raw:
+    with socket.create_connection((host, port), timeout=100) as raw:
         connection = raw if context is None else context.wrap_socket(raw, server_hostname=host)
         with connection:
             connection.sendall(request)
@@ -250,6 +253,26 @@ async def test_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
             await check_echo(client)
 
 
+async def test_our_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
+    """A client without TLS learns from the alert that the server speaks TLS; who hangs up says nothing of the kind."""
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(100)
+
+    async with (
+        transport.serve(HANDLERS, ssl_context=server_tls(tmp_path)) as server,
+        trio.open_nursery() as nursery,
+    ):
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+        for port, expected in ((server.port, True), (listeners[0].socket.getsockname()[1], False)):
+            async with transport.connect(server.host, port) as client:
+                with pytest.raises(ConnectionLost) as caught:
+                    await client.call("/echo", b"")
+                assert transport.tls_expected(caught.value) is expected
+        nursery.cancel_scope.cancel()
+
+
 async def test_tls_client_on_a_plaintext_port(tmp_path: Path) -> None:
     """A client that expects TLS where there is none says so."""
     async with transport.serve(HANDLERS) as server:
@@ -263,7 +286,7 @@ async def test_peer_that_never_shakes_hands(tmp_path: Path) -> None:
     config = TransportConfig(handshake_timeout_s=0.05)
     async with transport.serve(HANDLERS, ssl_context=server_tls(tmp_path), config=config) as server:
         async with await trio.open_tcp_stream(server.host, server.port) as raw:
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 assert await raw.receive_some() == b""
 
 
@@ -324,8 +347,33 @@ async def test_handshake_failures_leave_nothing(tmp_path: Path) -> None:
                         server.host, server.port, ssl_context=client_tls(tmp_path)
                     ) as client:
                         await client.call("/echo", b"")
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while server.statistics().connections:
                     await trio.testing.wait_all_tasks_blocked(0.01)
             counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[0] == counts[-1]
+
+
+async def test_peer_that_never_reads(tmp_path: Path) -> None:
+    """A TLS socket that takes nothing for the send timeout ends its connection and the handler, as a plain one does."""
+    stopped = trio.Event()
+
+    async def flood(stream: ServerStream) -> None:
+        try:
+            while True:
+                await stream.send(bytes(1 << 16))
+        finally:
+            stopped.set()
+
+    config = TransportConfig(send_timeout_s=0.2, ping_interval_s=0, near_send_buffer_bytes=4_096)
+    wide = wire.settings((wire.INITIAL_WINDOW_SIZE, 2**31 - 1)) + wire.window_update(0, 2**30)
+    handlers = {"/test.Test/Method": flood}
+    async with transport.serve(handlers, ssl_context=server_tls(tmp_path), config=config) as server:
+        peer = await trio.open_ssl_over_tcp_stream(
+            server.host, server.port, ssl_context=client_tls(tmp_path), https_compatible=True
+        )
+        peer.transport_stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        await peer.send_all(wire.CLIENT_HELLO + wide + wire.headers(1))
+        with trio.fail_after(DEADLOCK_S):
+            await stopped.wait()
+        await trio.aclose_forcefully(peer)

@@ -1,8 +1,11 @@
 """Budgets for frames that cost us work and a peer nearly nothing.
 
-A budget is a token bucket per kind of frame: it refills with time, and with the DATA that we send where a well-behaved
-peer answers DATA with such frames. An empty one ends the connection with ENHANCE_YOUR_CALM. In 64 MiB of stream, real
-clients were seen to send 3 PINGs (grpcio) and 4 100 WINDOW_UPDATEs (Node, nghttp): each budget is several times that.
+A budget is a token bucket per kind of frame: it refills with time, and with what we send where a well-behaved peer
+answers that with such frames. An empty one ends the connection with ENHANCE_YOUR_CALM.
+
+Honest clients set what frames earn. grpc-go's BDP estimator sends a PING and a WINDOW_UPDATE for each DATA frame that
+arrives, while no PING is out; grpcio sends two WINDOW_UPDATEs for each unary reply; behind a proxy, one connection
+carries what many such clients send.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ class Cost(enum.Enum):
     PING = enum.auto()
     SETTINGS = enum.auto()
     RESET = enum.auto()
-    """A stream reset by the peer, or by us for the peer's fault (CVE-2023-44487, CVE-2025-8671)."""
+    """A stream reset by the peer before we answered, or by us for the peer's fault (CVE-2023-44487, CVE-2025-8671)."""
     IGNORED = enum.auto()
     """PRIORITY and unknown frames."""
     EMPTY_DATA = enum.auto()
@@ -36,17 +39,23 @@ class Allowance:
     burst: float
     """Frames at once, from a full budget."""
     per_second: float
-    sent_bytes_each: int = 0
-    """Octets of DATA sent that earn one more frame; 0: DATA earns nothing."""
+    per_frame: float = 0
+    """Earned by each DATA or HEADERS frame that we send."""
+    per_byte: float = 0
+    """Earned by each octet of DATA that we send."""
+    saved: bool = False
+    """Whether what we send earns beyond a full budget: a peer may answer it long after it came."""
 
 
 ALLOWANCES: Final[dict[Cost, Allowance]] = {
-    Cost.PING: Allowance(burst=200, per_second=10, sent_bytes_each=1 << 18),
+    Cost.PING: Allowance(burst=200, per_second=10, per_frame=1, per_byte=1 / (1 << 18)),
     Cost.SETTINGS: Allowance(burst=100, per_second=5),
     Cost.RESET: Allowance(burst=400, per_second=50),
     Cost.IGNORED: Allowance(burst=1_000, per_second=100),
     Cost.EMPTY_DATA: Allowance(burst=200, per_second=50),
-    Cost.WINDOW_UPDATE: Allowance(burst=10_000, per_second=500, sent_bytes_each=1 << 11),
+    # A peer may give each octet back by itself, to the stream and to the connection. That needs no answer and no
+    # memory, small windows are not used at once (`small_frames`), and others have their turns: slow, and allowed.
+    Cost.WINDOW_UPDATE: Allowance(burst=10_000, per_second=500, per_frame=3, per_byte=2, saved=True),
     Cost.CONTINUATION: Allowance(burst=100, per_second=10),
 }
 
@@ -54,14 +63,25 @@ ALLOWANCES: Final[dict[Cost, Allowance]] = {
 class Budgets:
     """The budgets of one connection."""
 
-    __slots__ = ("_left", "_sent_bytes_seen", "_updated", "exceeded", "sent_bytes")
+    __slots__ = (
+        "_left",
+        "_sent_bytes_seen",
+        "_sent_frames_seen",
+        "_updated",
+        "exceeded",
+        "sent_bytes",
+        "sent_frames",
+    )
 
     def __init__(self, now: float) -> None:
         self._left = {cost: allowance.burst for cost, allowance in ALLOWANCES.items()}
         self._updated = dict.fromkeys(ALLOWANCES, now)
         self._sent_bytes_seen = dict.fromkeys(ALLOWANCES, 0)
+        self._sent_frames_seen = dict.fromkeys(ALLOWANCES, 0)
         self.sent_bytes = 0
         """Octets of DATA sent on the connection; its owner counts."""
+        self.sent_frames = 0
+        """DATA and HEADERS frames sent on the connection; its owner counts."""
         self.exceeded: Cost | None = None
         """The budget that was empty, if one was: the connection ends with it."""
 
@@ -74,11 +94,13 @@ class Budgets:
         allowance = ALLOWANCES[cost]
         left = self._left[cost] - 1
         if left < 0 or left < allowance.burst / 2:  # top up seldom: the arithmetic costs more than the frame
-            left += (now - self._updated[cost]) * allowance.per_second
-            if allowance.sent_bytes_each:
-                left += (self.sent_bytes - self._sent_bytes_seen[cost]) / allowance.sent_bytes_each
-            left = min(left, allowance.burst - 1)  # a full budget, less this frame
-            self._updated[cost], self._sent_bytes_seen[cost] = now, self.sent_bytes
+            full = allowance.burst - 1  # less this frame
+            earned = (self.sent_frames - self._sent_frames_seen[cost]) * allowance.per_frame
+            earned += (self.sent_bytes - self._sent_bytes_seen[cost]) * allowance.per_byte
+            left = min(left + (now - self._updated[cost]) * allowance.per_second, full)
+            left = left + earned if allowance.saved else min(left + earned, full)
+            self._updated[cost] = now
+            self._sent_frames_seen[cost], self._sent_bytes_seen[cost] = self.sent_frames, self.sent_bytes
         if left < 0:
             self.exceeded = cost
             raise RemoteProtocolError(f"too many {cost.name} frames", ErrorCode.ENHANCE_YOUR_CALM)

@@ -18,6 +18,7 @@ from transport.errors import (
     RemoteProtocolError,
     StatusCode,
     StreamRefused,
+    TlsExpected,
     TransportError,
     error_code_name,
 )
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     from transport.protocol.stream import Buffer, StreamCore
 
 _ALIVE_PING: Final = b"weir-liv"
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a TLS record begins that refuses plaintext (RFC 8446 section 5.1). No first frame of HTTP/2 begins so: a SETTINGS
+of a million octets."""
 
 
 class ConnectionCore(ControlEvents):
@@ -72,6 +76,8 @@ class ConnectionCore(ControlEvents):
         try:
             self._reader.advance_untrusted(size)
             self.outbound.check_backlog_untrusted()
+            if self.client and not self._inbound.settings_received and self._reader.begins_with(_TLS_ALERT):
+                self.fail(TlsExpected("the peer answers in TLS"), None)
         except RemoteProtocolError as error:
             self.fail(error, error.code)
 
@@ -165,8 +171,7 @@ class ConnectionCore(ControlEvents):
         if self.closing:
             raise StreamRefused("the peer takes no new streams on this connection")
         stream_id = self._control.next_stream_id()
-        frame = self._control.send_headers(stream_id, headers, end_stream=False)
-        self.outbound.control(frame)
+        self.outbound.control(self._headers(stream_id, headers, end_stream=False))
         self._highest_outbound = stream_id
         stream = self._new_stream(stream_id)
         stream.headers_sent = True

@@ -29,7 +29,7 @@ from transport.protocol.events import (
     StreamsAvailable,
 )
 from transport.protocol.state import StreamInput, StreamState
-from transport.protocol.streams import Streams
+from transport.protocol.streams import Closed, Streams
 
 if TYPE_CHECKING:
     from transport.config import TransportConfig
@@ -52,14 +52,19 @@ class ControlEvents(Streams):
         self.failure: TransportError | None = None
         self.goodbye = ""
         """What the peer's GOAWAY said, if there was one."""
+        self.peer_failed = False
+        """The peer's GOAWAY had an error code: it is about to close. One without ends nothing that the peer opens."""
         self._grace_over = False  # the GOAWAY with the true last stream id is out
         self._draining = False
-        self._refuse_above: int | None = None
+        self._refused = False  # at a client: the server takes no new streams
 
     @property
     def closing(self) -> bool:
-        """Whether new streams are refused: the connection failed, or an end of it says goodbye."""
-        return self.failure is not None or self._refuse_above is not None or self._draining
+        """Whether new streams are refused: the connection failed, we drain, or the server said goodbye.
+
+        A client's GOAWAY refuses only what a server would open (RFC 9113 section 6.8), which is nothing.
+        """
+        return self.failure is not None or self._refused or self._draining
 
     @property
     def drained(self) -> bool:
@@ -79,8 +84,9 @@ class ControlEvents(Streams):
         self._ping(_GRACE_PING)
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer says goodbye: our newer streams were not processed, the others go on."""
-        self._refuse_above = last_stream_id
+        """The peer says goodbye: our newer streams were not processed, the others go on, and so do the peer's own."""
+        self._refused = self.client
+        self.peer_failed = code != ErrorCode.NO_ERROR
         self.counts.goaways_received += 1
         self._events.append(GoawayReceived(last_stream_id, code, debug))
         if self.client:
@@ -114,7 +120,7 @@ class ControlEvents(Streams):
             # Refused streams cost the peer as much as reset ones: otherwise a flood of them is free.
             self.spend_untrusted(Cost.RESET)
             self.outbound.control(self._control.reset(stream_id, ErrorCode.REFUSED_STREAM))
-            self._remember(stream_id, reset_by_us=True)
+            self._remember(stream_id, Closed(reset_by_us=True))
             return
         stream = self._new_stream(stream_id)
         stream.headers_received = True
@@ -190,7 +196,8 @@ class ControlEvents(Streams):
         failure: TransportError = StreamReset(code, by_peer=event.remote_reset)
         if code == ErrorCode.REFUSED_STREAM and event.remote_reset:
             failure = StreamRefused("the peer refused the stream")
-        self._close(stream, failure, reset_by_us=not event.remote_reset)
+        reset_by_peer = event.remote_reset
+        self._close(stream, failure, reset_by_us=not reset_by_peer, reset_by_peer=reset_by_peer)
 
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
         self._liveness.settings_seen()

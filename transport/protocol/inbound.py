@@ -153,9 +153,7 @@ class Inbound:
         connection = self._connection
         if stream_id:  # what h2 does not check
             connection.check_not_idle_untrusted(stream_id, "RST_STREAM")
-        if not connection.client or stream_id not in connection.streams:
-            # A client pays nothing when a server resets a call that it opened: that can happen once for each.
-            connection.spend_untrusted(Cost.RESET)
+        connection.charge_reset_untrusted(stream_id)
         late = stream_id not in connection.streams
         connection.to_h2_untrusted(bytes(frame))
         if late:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from transport.errors import ErrorCode, RemoteProtocolError
 from transport.protocol import frames
 from transport.protocol.flow_control import SendWindow
-from transport.protocol.small_frames import Held, worth_a_frame
+from transport.protocol.small_frames import FRAME_BYTES_MIN, Held, SmallFrames, worth_a_frame
 from transport.protocol.stalls import WindowClock
 from transport.protocol.state import SENDABLE
 
@@ -35,6 +35,7 @@ class Outbound:
         finish: Called when all octets of a stream whose end was requested are framed; returns the frames of the end.
         sent: Called with the octets of DATA framed.
         room: Called when a stream with a waiting sender has room in its send buffer.
+        now: Seconds of the shell's clock.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Outbound:
         finish: Callable[[StreamCore], bytes],
         sent: Callable[[int], None],
         room: Callable[[StreamCore], None],
+        now: float = 0.0,
     ) -> None:
         self._frame_bytes = config.outbound_frame_bytes_max
         self._shared_bytes = config.shared_frame_bytes_max
@@ -56,10 +58,11 @@ class Outbound:
         self._control_bytes = 0
         self._round: deque[StreamCore] = deque()
         self._held = Held()
+        self._small_frames = SmallFrames(now)
         self.window = SendWindow(65_535)
         """The connection's window; section 6.9.2: it starts at 65 535 whatever the settings say."""
         self.window_clock = WindowClock()
-        self.now = 0.0
+        self.now = now
         """Seconds of the shell's clock, as far as it was told."""
         self.peer_frame_bytes_max = frames_min = 16_384
         self._frame_limit = min(self._frame_bytes, frames_min)
@@ -101,7 +104,7 @@ class Outbound:
 
     def stream_opened(self, stream: StreamCore) -> None:
         """The peer has opened a stream's window: take part at once if it is worth a frame, else a little later."""
-        if worth_a_frame(stream.send_window, stream.outgoing_bytes):
+        if self._goes_out(stream.send_window, stream.outgoing_bytes):
             self._held.release_stream(stream)
             self.schedule(stream)
         elif not stream.scheduled and stream.outgoing_bytes and stream.send_window.available > 0:
@@ -111,10 +114,15 @@ class Outbound:
         """The peer has opened the connection's window: go on if it is worth a frame, else a little later."""
         if not self._round:
             return
-        if worth_a_frame(self.window, self._round[0].outgoing_bytes):
+        if self._goes_out(self.window, self._round[0].outgoing_bytes):
             self._held.release_connection()
         else:
             self._held.hold_connection(self.now)
+
+    def _goes_out(self, window: SendWindow, queued_bytes: int) -> bool:
+        if not worth_a_frame(window, queued_bytes):
+            return False
+        return window.available >= min(queued_bytes, FRAME_BYTES_MIN) or self._small_frames.take(self.now)
 
     @property
     def next_deadline(self) -> float:

@@ -122,6 +122,10 @@ class FrameReader:
         # Control frames alone do not make it grow: they would make for long turns.
         self._fit_buffer(self._read_bytes, full=full and (self._data_left > 0 or not at))
 
+    def begins_with(self, octets: bytes) -> bool:
+        """Whether what waits in the buffer begins so; before the first frame that is the peer's first word."""
+        return self._filled >= len(octets) and self._view[: len(octets)] == octets
+
     def charge(self, cost: int) -> None:
         """Count work beyond a frame's own against the turn."""
         self._turn_left -= cost

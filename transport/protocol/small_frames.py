@@ -4,7 +4,7 @@ A peer that opens a large window octet by octet would have a large message in fr
 a frame. So a sender that has used up its window and is let on waits until the window takes what is queued, or a frame
 that is worth it, or half of what the peer ever gave it: a peer with little memory gives little, and is served at once.
 Whoever still has not been given as much after `HOLD_S` is sent what fits; so nobody waits for ever, whatever a peer may
-mean by its windows.
+mean by its windows. A peer whose windows are always small gets so many small frames a second, and then waits as well.
 """
 
 from __future__ import annotations
@@ -20,11 +20,38 @@ FRAME_BYTES_MIN: Final = 1_024
 """Octets of DATA that are worth a frame, though more are queued."""
 HOLD_S: Final = 0.2
 """The longest that octets wait for a larger window."""
+_SMALL_BURST: Final = 10_000
+_SMALL_PER_SECOND: Final = 500
+"""Frames of less than FRAME_BYTES_MIN, into small windows, that a connection sends without waiting for larger ones."""
 
 
 def worth_a_frame(window: SendWindow, queued_bytes: int) -> bool:
     """Whether DATA should go out into a window that was opened just now."""
     return window.available >= min(queued_bytes, FRAME_BYTES_MIN, max(1, window.largest // 2))
+
+
+class SmallFrames:
+    """How many small frames a connection may send at once: a token bucket.
+
+    Args:
+        now: Seconds of the shell's clock.
+    """
+
+    __slots__ = ("_left", "_updated")
+
+    def __init__(self, now: float) -> None:
+        self._left: float = _SMALL_BURST
+        self._updated = now
+
+    def take(self, now: float) -> bool:
+        """Whether one more may be sent now; counts it."""
+        if self._left < _SMALL_BURST / 2:
+            self._left = min(self._left + (now - self._updated) * _SMALL_PER_SECOND, _SMALL_BURST)
+            self._updated = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
 
 
 class Held:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from hpack import NeverIndexedHeaderTuple
@@ -48,10 +49,19 @@ if TYPE_CHECKING:
 
 
 _CLOSED_REMEMBERED: Final = 1_000
-"""Ids of closed streams whose manner of closing is kept, to judge late frames by."""
+"""Closed streams of which something is kept."""
 _ALLOCATE_BYTES_MIN: Final = 32 * 1024
 _TRUSTED_BYTES: Final = 64 * 1024
 """Memory that a server takes for a message before any of it has come; a client has chosen its server."""
+
+
+@dataclass(slots=True)
+class Closed:
+    """What is kept of a closed stream, to judge late frames by."""
+
+    reset_by_us: bool
+    free_reset: bool = False
+    """We answered, and the peer has not reset it: a reset may have crossed our end, and costs the peer nothing."""
 
 
 class Streams:
@@ -67,18 +77,20 @@ class Streams:
         self.client = client
         self.streams: dict[int, StreamCore] = {}
         self.receive_window = ReceiveWindow(max(65_535, config.connection_window_bytes))
-        self.outbound = Outbound(config, finish=self._finish, sent=self._count_sent, room=self._tell_writable)
+        self.outbound = Outbound(
+            config, finish=self._finish, sent=self._count_sent, room=self._tell_writable, now=now
+        )
         self.receive_memory = None if client else ReceiveMemory(config.receive_memory_bytes_max)
         """What messages take until they are consumed; a client has chosen its server, and its own windows."""
         self.counts = FrameCounts()
-        self.now = self.outbound.now = now
+        self.now = now
         self._first_messages = FirstMessages(0.0 if client else config.first_message_timeout_s)
         self._allocate = allocate
         self._control = ControlPlane(config, client=client)
         self._budgets = Budgets(now)
         self._liveness = Liveness(config, now, idle_timeout_s=0 if client else config.idle_timeout_s)
         self._events: list[Event] = []
-        self._closed: OrderedDict[int, bool] = OrderedDict()  # stream id -> whether we reset it
+        self._closed: OrderedDict[int, Closed] = OrderedDict()
         self._highest_inbound = 0
         self._highest_outbound = 0
         self._initial_receive_bytes = 65_535  # what the peer goes by until it has our SETTINGS
@@ -175,10 +187,10 @@ class Streams:
     def data_without_stream_untrusted(self, stream_id: int) -> None:
         """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1)."""
         self.check_not_idle_untrusted(stream_id, "DATA")
-        reset_by_us = self._closed.get(stream_id)
-        if reset_by_us:
-            return  # it was on its way when we reset the stream
-        if reset_by_us is False:
+        closed = self._closed.get(stream_id)
+        if closed is not None:
+            if closed.reset_by_us:
+                return  # it was on its way when we reset the stream
             raise RemoteProtocolError(f"DATA on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
         self.reset_by_id(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a forgotten stream")
 
@@ -189,9 +201,26 @@ class Streams:
         if not odd or stream_id > limit:
             raise RemoteProtocolError(f"{what} on idle stream {stream_id}")
 
+    def charge_reset_untrusted(self, stream_id: int) -> None:
+        """Pay for the peer's reset of a stream, unless we had begun to answer: a call may be cancelled at any time.
+
+        A client pays nothing while the stream is open: a server resets only what the client has opened.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            free = self.client or stream.headers_sent
+        else:
+            closed = self._closed.get(stream_id)
+            free = closed is not None and closed.free_reset
+            if closed is not None:
+                closed.free_reset = False
+        if not free:
+            self.spend_untrusted(Cost.RESET)
+
     def reset_late(self, stream_id: int) -> None:
         """Take a reset of a stream that is over."""
-        if not self.client and self._closed.get(stream_id) is False:
+        closed = self._closed.get(stream_id)
+        if not self.client and closed is not None and not closed.reset_by_us:
             self._events.append(ResetLate(stream_id))
 
     def late_headers_untrusted(self, stream_id: int) -> None:
@@ -237,9 +266,7 @@ class Streams:
             return
         stream.headers_sent = stream.end_requested = True
         if refusal.body:
-            self.outbound.control(
-                self._control.send_headers(stream.stream_id, refusal.headers, end_stream=False)
-            )
+            self.outbound.control(self._headers(stream.stream_id, refusal.headers, end_stream=False))
             stream.queue_octets(refusal.body)
         else:
             stream.trailers_to_send = refusal.headers
@@ -264,21 +291,25 @@ class Streams:
         return stream
 
     def _respond(self, stream: StreamCore) -> None:
-        self.outbound.control(
-            self._control.send_headers(stream.stream_id, calls.response_headers(), end_stream=False)
-        )
+        self.outbound.control(self._headers(stream.stream_id, calls.response_headers(), end_stream=False))
         stream.headers_sent = True
+
+    def _headers(self, stream_id: int, fields: calls.Headers, *, end_stream: bool) -> bytes:
+        frame = self._control.send_headers(stream_id, fields, end_stream=end_stream)
+        self._budgets.sent_frames += 1
+        return frame
 
     def _finish(self, stream: StreamCore) -> bytes:
         """All octets are framed: frame the end, and end the peer's side too if we have answered."""
         fields = stream.trailers_to_send
         if self.client or fields is None:
             frame = self._control.send_end(stream.stream_id)
+            self._budgets.sent_frames += 1
         else:
             if stream.refusal is None:
                 account = NeverIndexedHeaderTuple(calls.STALLS_FIELD, stream.stalls.times(self.now).encode())
                 fields = [*fields, account]
-            frame = self._control.send_headers(stream.stream_id, fields, end_stream=True)
+            frame = self._headers(stream.stream_id, fields, end_stream=True)
         stream.advance(StreamInput.SEND_END)
         if stream.state is not StreamState.CLOSED and not self.client:
             # The answer is complete; what the client may still send is of no use (section 8.1).
@@ -296,7 +327,14 @@ class Streams:
         self._close(stream, failure, reset_by_us=True)
         stream.discard_received()
 
-    def _close(self, stream: StreamCore, failure: TransportError | None, *, reset_by_us: bool) -> None:
+    def _close(
+        self,
+        stream: StreamCore,
+        failure: TransportError | None,
+        *,
+        reset_by_us: bool,
+        reset_by_peer: bool = False,
+    ) -> None:
         stream.advance(StreamInput.RESET)
         stream.failure = failure
         stream.discard_outgoing()
@@ -305,14 +343,16 @@ class Streams:
         if self.streams.pop(stream.stream_id, None) is not None:
             if not self.streams:
                 self._liveness.set_idle(idle=True)
-            self._remember(stream.stream_id, reset_by_us=reset_by_us)
+            self._remember(
+                stream.stream_id, Closed(reset_by_us, free_reset=stream.headers_sent and not reset_by_peer)
+            )
             self._events.append(StreamClosed(stream))
         self._wake(stream)
         if self.client:
             self._events.append(StreamsAvailable())
 
-    def _remember(self, stream_id: int, *, reset_by_us: bool) -> None:
-        self._closed[stream_id] = reset_by_us
+    def _remember(self, stream_id: int, closed: Closed) -> None:
+        self._closed[stream_id] = closed
         if len(self._closed) > _CLOSED_REMEMBERED:
             self._closed.popitem(last=False)
 
@@ -332,3 +372,4 @@ class Streams:
 
     def _count_sent(self, size: int) -> None:
         self._budgets.sent_bytes += size
+        self._budgets.sent_frames += 1

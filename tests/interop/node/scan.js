@@ -3,7 +3,7 @@
 //     node scan.js PROTO_ROOT ENDPOINT TABLE CREDIT [HOW]
 //
 // CREDIT is the window in bytes that Demand messages keep open; 0 scans in window-only mode. HOW is "whole" (the
-// default), "cancel" (after the first batch), "deadline" (100 ms, with a credit that is never raised) or "gzip" (the
+// default), "cancel" (after the first batch), "deadline=MS" (with a credit that is never raised) or "gzip" (the
 // requests). Prints one JSON object: rows, what was received past the credit, the end, and the status with its details.
 "use strict";
 
@@ -31,7 +31,8 @@ const client = new Scanner(endpoint, grpc.credentials.createInsecure(), {
   "grpc.max_receive_message_length": -1,
   "grpc.default_compression_algorithm": how === "gzip" ? grpc.compressionAlgorithms.gzip : 0,
 });
-const call = client.Scan(how === "deadline" ? { deadline: Date.now() + 100 } : {});
+const [, deadlineMs] = how.split("deadline=");
+const call = client.Scan(deadlineMs ? { deadline: Date.now() + Number(deadlineMs) } : {});
 const found = { rows: 0, bytes: 0, overrun: 0, end: null, ordinals: true };
 let limit = credit;
 

@@ -103,6 +103,15 @@ def test_token_from_the_environment_stays_secret(weir: Weir, monkeypatch: pytest
     assert "hush" not in err + more
 
 
+def test_plaintext_to_a_tls_port_is_told_at_once(weir: Weir, server: RunningServer) -> None:
+    """A server that answers plaintext in TLS is named after one attempt, with what to do."""
+    code, out, err = weir("tables", "-e", server.endpoint)
+    assert (code, out) == (1, "")
+    assert f"the server at {server.endpoint} speaks TLS" in err
+    assert "--tls-ca" in err
+    assert "attempts" not in err
+
+
 def test_token_command(weir: Weir, tmp_path: Path) -> None:
     """`weir token` shows the token and its hash; with -o the token goes to a new file that its owner alone reads."""
     code, out, err = weir("token")

@@ -64,12 +64,17 @@ def test_a_dropped_checkpoint_with_many_files_goes_on_while_it_is_open(tmp_path:
 
 
 def test_what_interrupted_calls_left_is_removed_at_open(tmp_path: Path) -> None:
-    """Half-made and half-dropped checkpoints, and those of dropped tables, are none; whole ones stay."""
+    """Half-made and half-dropped checkpoints, and those of tables that are being dropped, are none; whole ones stay."""
     with _store(tmp_path) as store:
         kept = store.create_checkpoint("items", 0)
         directory = next(tmp_path.glob("checkpoints/*/0000"))
         whole = next(directory.iterdir())
-        for name in ("unfinished", "unfinished.tmp", "dropped-000007", "../../000009/0000/000000-0-0"):
+        for name in (
+            "unfinished",
+            "unfinished.tmp",
+            "dropped-000007",
+            "../../000009.dropping/0000/000000-0-0",
+        ):
             left = directory / name
             left.mkdir(parents=True)
             (left / "000004.sst").write_bytes(b"half")
@@ -209,7 +214,7 @@ def test_documents_are_the_servers_own(tmp_path: Path) -> None:
         left.write_bytes(b"half")
         left.chmod(0o666)
         store.write_document("keys.json", b"two")
-        assert path.read_bytes() == b"two"
+        assert store.read_document("keys.json") == b"two"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
         assert [each.name for each in path.parent.iterdir()] == ["keys.json"]

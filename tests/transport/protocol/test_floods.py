@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.support import wire
 from tests.support.pair import Pair, Peer, drain_messages, sent
 from transport.config import TransportConfig
-from transport.errors import ErrorCode, RemoteProtocolError
+from transport.errors import ErrorCode, RemoteProtocolError, StatusCode
 from transport.protocol.abuse import ALLOWANCES, Budgets, Cost
+from transport.protocol.small_frames import HOLD_S
+
+if TYPE_CHECKING:
+    from transport.protocol.stream import StreamCore
 
 FLOODS = {
     "PING": (wire.ping(), Cost.PING),
@@ -201,19 +207,99 @@ def test_budget_refills_with_time_and_never_above_its_burst() -> None:
     assert spend(10_000.0) == allowance.burst
 
 
-def test_dribbled_window_is_bounded() -> None:
-    """A peer that opens its window octet by octet makes us send few tiny frames before it is cut off."""
+def test_windows_of_one_octet_are_slow_and_served() -> None:
+    """A peer that gives one octet at a time gets all of it: in so many tiny frames at once, then in a few a second."""
     peer = Peer()
-    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 0)))
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1)))
     stream = peer.request()
-    peer.core.send_message(stream, [b"x" * 1_000_000])
-    frames = 0
-    for _ in range(20_000):
-        frames += len(wire.only(peer.send(wire.window_update(1, 1)), wire.DATA))
-        if peer.failed:
-            break
+    peer.core.send_message(stream, [b"x" * 11_995])
+    sizes = [len(frame.payload) for frame in wire.only(wire.parse(sent(peer.core)), wire.DATA)]
+    at_once = 0
+    while len(sizes) < 12_000:
+        given = wire.only(peer.send(wire.window_update(1, 1)), wire.DATA)
+        if not peer.now:
+            at_once += len(given)
+        if not given:
+            peer.now += HOLD_S
+            peer.core.handle_deadline(peer.now)
+            given = wire.only(wire.parse(sent(peer.core)), wire.DATA)
+        assert given, f"nothing more after {len(sizes)} octets"
+        sizes += [len(frame.payload) for frame in given]
+    assert not peer.failed
+    assert at_once == 10_000
+    assert set(sizes) == {1}
+
+
+def test_octets_given_back_one_by_one_are_no_attack() -> None:
+    """A peer that was sent much and consumes it octet by octet, long after, may tell of each to both windows."""
+    peer = Peer()
+    stream = peer.request()
+    peer.core.send_message(stream, [bytes(65_530)])
+    peer.core.end_call(stream, StatusCode.OK)
+    sent(peer.core)
+    for _ in range(65_535 // 15):
+        peer.send((wire.window_update(0, 1) + wire.window_update(1, 1)) * 15)
+    assert not peer.failed
+
+
+def test_frames_sent_earn_the_answers_of_real_clients() -> None:
+    """A PING and three WINDOW_UPDATEs for each small message, as grpc-go and grpcio send them, are no attack."""
+    peer = Peer()
+    stream = peer.request()
+    for _ in range(5_000):
+        peer.core.send_message(stream, [b"x"])
+        sent(peer.core)
+        peer.send(
+            wire.ping() + wire.window_update(0, 6) + wire.window_update(1, 3) + wire.window_update(1, 3)
+        )
+    assert not peer.failed
+
+
+def test_replies_earn_the_answers_of_real_clients() -> None:
+    """HEADERS, DATA and trailers of unary replies earn as well; who asks faster than it is answered still ends."""
+    peer = Peer()
+    for stream_id in range(1, 2 * 6_000, 2):
+        stream = peer.request(stream_id, end=True)
+        peer.core.send_message(stream, [b""])
+        peer.core.end_call(stream, StatusCode.OK)
+        sent(peer.core)
+        peer.send(wire.window_update(0, 5) + wire.window_update(stream_id, 5) + 3 * wire.ping())
+        peer.events.clear()
+    assert peer.core.failure is None
+    for _ in range(201):
+        peer.send(wire.ping())
     assert peer.failed
-    assert frames < 11_000
+
+
+def answered(peer: Peer, stream_id: int) -> StreamCore:
+    """A call whose answer has begun."""
+    stream = peer.request(stream_id)
+    peer.core.send_message(stream, [b"first"])
+    sent(peer.core)
+    return stream
+
+
+def test_calls_cancelled_after_their_answer_began_are_no_attack() -> None:
+    """A client that takes its first row and cancels may do so as often as it likes."""
+    peer = Peer()
+    for stream_id in range(1, 2 * 2_000, 2):
+        answered(peer, stream_id)
+        peer.send(wire.reset(stream_id))
+    assert not peer.failed
+    assert not peer.core.streams
+
+
+def test_resets_that_cross_the_end_are_no_attack() -> None:
+    """A reset may cross the end of each call that was answered; a second one of the same call is paid for."""
+    peer = Peer()
+    for stream_id in range(1, 2 * 2_000, 2):
+        peer.core.end_call(answered(peer, stream_id), StatusCode.OK)
+        sent(peer.core)
+        peer.send(wire.reset(stream_id))
+    assert not peer.failed
+    for _ in range(500):
+        peer.send(wire.reset(stream_id))
+    assert peer.failed
 
 
 def test_empty_messages_cost_what_they_weigh() -> None:

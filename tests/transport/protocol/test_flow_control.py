@@ -308,3 +308,19 @@ def test_reset_by_us_drops_what_was_not_read() -> None:
     pair.exchange()
     with pytest.raises(StreamReset, match="by the peer: CANCEL"):
         stream.next_message()
+
+
+def test_padding_is_given_back_to_the_stream() -> None:
+    """F1, F4: a peer that pads is never short of window, however often it pads: padding is consumed on receipt."""
+    peer = Peer(config=TINY)
+    stream = peer.request()
+    left = TINY.stream_window_bytes
+    for _ in range(100):
+        frame = wire.data(1, wire.message(b"x"), padding=200)
+        left -= len(frame) - 9
+        assert left >= 0
+        answered = peer.send(frame)
+        assert drain_messages(peer.core, stream) == [b"x"]
+        answered += wire.parse(sent(peer.core))
+        assert not wire.only(answered, wire.RST_STREAM)
+        left += sum(update.number for update in wire.only(answered, wire.WINDOW_UPDATE, 1))

@@ -298,6 +298,18 @@ def test_drain_has_two_phases() -> None:
     assert "NO_ERROR" in str(pair.client.failure)
 
 
+def test_last_goaway_is_said_once() -> None:
+    """The GOAWAY with the last stream goes out once, however often the peer acknowledges the PING before it."""
+    peer = Peer()
+    peer.request(1)
+    peer.core.drain()
+    asked = wire.parse(sent(peer.core))
+    (ping,) = wire.only(asked, wire.PING)
+    answered = [frame for _ in range(3) for frame in peer.send(wire.ping(ping.payload, ack=True))]
+    assert [frame.number for frame in wire.only(asked + answered, wire.GOAWAY)] == [2**31 - 1, 1]
+    assert peer.core.counts.goaways_sent == 2
+
+
 def test_client_learns_when_streams_are_available() -> None:
     """Who waits to open a call is told when SETTINGS come, when a call ends, and when the limit is raised."""
     peer = Peer(client=True, hello=False)

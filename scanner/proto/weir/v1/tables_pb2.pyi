@@ -116,3 +116,17 @@ class ListOffsetsResponse(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+
+class AddColumnRequest(_message.Message):
+    __slots__ = ("table", "arrow_schema")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    arrow_schema: bytes
+    def __init__(self, table: _Optional[str] = ..., arrow_schema: _Optional[bytes] = ...) -> None: ...
+
+class AddColumnResponse(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: TableDescription
+    def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,67 @@
+"""`weir adopt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from scanner.cli.app import example, fail, note
+from scanner.cli.output import print_table
+from scanner.storage.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
+
+
+@click.command(
+    "adopt",
+    epilog=example(
+        "weir adopt --data ./data                      which directories of tables the catalog does not name",
+        "weir adopt --data ./data 000007               bring back the table in tables/000007",
+        "weir adopt --data ./data 000007 --as orders2  under another name",
+        "weir adopt --data ./data --rebuild            make a catalog that is damaged or gone anew",
+    ),
+)
+@click.argument("directory", required=False)
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    default=Path("weir-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Of a server that does not run now.",
+)
+@click.option("--as", "name", metavar="NAME", help="What the table is to be called. [default: as before]")
+@click.option("--rebuild", is_flag=True, help="Make the whole catalog anew; the old one is kept beside it.")
+def adopt_table(directory: str | None, data: Path, name: str | None, rebuild: bool) -> None:
+    """Bring back tables that are in a data directory and not in its catalog.
+
+    A server reports them when it starts, as after an older catalog was restored. Nothing is deleted.
+    """
+    data = data.absolute()
+    if rebuild:
+        if directory is not None or name is not None:
+            fail("--rebuild takes every table under its own name; leave DIRECTORY and --as out")
+        tables, left = rebuild_catalog(data)
+        click.echo(
+            f"the catalog names {len(tables)} tables: {', '.join(sorted(t.name for t in tables)) or '-'}"
+        )
+        _print(left)
+    elif directory is not None:
+        click.echo(f"the catalog names table {adopt(data, directory, name).name} in {directory}")
+    elif name is not None:
+        fail("--as needs the DIRECTORY of the table")
+    else:
+        unnamed = unnamed_tables(data)
+        if not unnamed:
+            note("the catalog names every directory in tables/")
+        _print(unnamed)
+
+
+def _print(unnamed: list[Unnamed]) -> None:
+    if unnamed:
+        print_table(
+            {
+                "directory": [each.directory for each in unnamed],
+                "table": ["" if each.description is None else each.description.name for each in unnamed],
+                "problem": [each.problem for each in unnamed],
+            }
+        )

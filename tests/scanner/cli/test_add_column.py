@@ -1,0 +1,57 @@
+"""`weir add-column`: types as people write them, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from scanner.cli.types import parse_type
+from scanner.errors import ArgumentInvalid
+from tests.support.arrow_values import STORED_TYPES
+from tests.support.server import running_server
+
+
+@pytest.mark.parametrize("data_type", STORED_TYPES, ids=str)
+def test_a_type_is_read_as_it_is_printed(data_type: pa.DataType) -> None:
+    """What `weir describe` says of a column makes another one of its type."""
+    assert parse_type(str(data_type)) == data_type
+
+
+@pytest.mark.parametrize("text", ["", "integer?", "decimal128(99, 2)", "timestamp[h]", "list<int8>"])
+def test_what_is_no_type_is_refused(text: str) -> None:
+    """In one line, with examples of what is one."""
+    with pytest.raises(ArgumentInvalid, match="is no type of a column; types are such as"):
+        parse_type(text)
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+def test_a_column_is_added(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """It is there for whoever looks, null in the rows that were; the errors are one line each."""
+    rows = pa.table({"id": [1, 2]})
+    with running_server(tmp_path / "data") as server:
+        with scanner.sync.connect(server.endpoint) as client:
+            client.create_table("items", rows.schema, primary_key=["id"]).write(rows)
+        at = ["-e", server.endpoint]
+        assert run(["add-column", "items", "fare", "decimal128(12, 2)", *at]) == 0
+        assert capfd.readouterr().err == "added column fare to items\n"
+        for wrong in (
+            ["items", "fare", "int8"],
+            ["items", "x", "uint8"],
+            ["items", "x", "nothing"],
+            ["none", "x", "int8"],
+        ):
+            assert run(["add-column", *wrong, *at]) == 1
+            assert capfd.readouterr().err.count("\n") == 1
+        with scanner.sync.connect(server.endpoint) as client:
+            table = client.table("items")
+            assert table.schema.field("fare").type == pa.decimal128(12, 2)
+            table.add_column(pa.field("more", pa.bool_()))
+            assert table.schema.names == ["id", "fare", "more"]
+            table.write(pa.table({"id": [3], "fare": pa.array([None], pa.decimal128(12, 2)), "more": [True]}))
+            found = table.new_scan().to_arrow().sort_by("id")
+            assert found.column("more").to_pylist() == [None, None, True]
