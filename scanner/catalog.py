@@ -191,8 +191,11 @@ class Catalog:
                 )
         return served
 
-    async def create(self, description: TableDescription) -> TableDescription:
+    async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.
+
+        Returns:
+            Its id.
 
         Raises:
             TableExists: The name is taken.
@@ -200,7 +203,7 @@ class Catalog:
         """
         async with self._changing:
             await self._run_blocking(functools.partial(self._store.create_table, description))
-        return description
+            return self._store.table_id(description.name)
 
     async def add_column(self, name: str, column: pa.Field) -> TableDescription:
         """Add a nullable column to a table, behind its last one; it is durable when this returns.

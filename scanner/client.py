@@ -159,7 +159,7 @@ class Client:
             table = await self.table(name)
             _require_same(table.description, description)
             return table
-        return Table(self._connection, description_from_proto(reply.table))
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     async def table(self, name: str) -> Table:
         """Look a table up.
@@ -169,7 +169,7 @@ class Client:
         """
         request = pb.DescribeTableRequest(table=name)
         reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
-        return Table(self._connection, description_from_proto(reply.table))
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     async def tables(self) -> list[TableDescription]:
         """All tables, by name."""

@@ -35,11 +35,14 @@ class Table:
     Args:
         connection: Owned by whoever made it.
         description: What the server said.
+        table_id: Likewise.
     """
 
-    def __init__(self, connection: Connection, description: TableDescription) -> None:
+    def __init__(self, connection: Connection, description: TableDescription, table_id: int) -> None:
         self._connection = connection
         self.description = description
+        self.table_id = table_id
+        """The server gives it to no other table: one that is dropped and created anew has another id."""
 
     @property
     def name(self) -> str:

@@ -205,6 +205,11 @@ class Table:
         return self._table.description
 
     @property
+    def table_id(self) -> int:
+        """The server gives it to no other table: one that is dropped and created anew has another id."""
+        return self._table.table_id
+
+    @property
     def name(self) -> str:
         """Its name."""
         return self._table.name

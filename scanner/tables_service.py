@@ -64,8 +64,11 @@ class TablesService:
         """
         message = parse_request(pb.CreateTableRequest, request)
         authorize(stream, Right.MANAGE, message.table.name)
-        description = await self._catalog.create(description_from_proto(message.table))
-        return pb.CreateTableResponse(table=description_to_proto(description)).SerializeToString()
+        description = description_from_proto(message.table)
+        table_id = await self._catalog.create(description)
+        return pb.CreateTableResponse(
+            table=description_to_proto(description), table_id=table_id
+        ).SerializeToString()
 
     async def add_column(self, request: Buffer, stream: ServerStream) -> bytes:
         """Add a nullable column, and answer with the table as it is now.
@@ -111,7 +114,9 @@ class TablesService:
         name = parse_request(pb.DescribeTableRequest, request).table
         authorize(stream, Right.DESCRIBE, name)
         table = await self._catalog.table(name)
-        return pb.DescribeTableResponse(table=description_to_proto(table.description)).SerializeToString()
+        return pb.DescribeTableResponse(
+            table=description_to_proto(table.description), table_id=table.table_id
+        ).SerializeToString()
 
     async def list_offsets(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the oldest offset and the log end of every bucket.

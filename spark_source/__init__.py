@@ -11,6 +11,13 @@ and compares them; it is not imported here, because tasks do not need it.
 """
 
 from spark_source.data_source import WeirDataSource, register
-from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError
+from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError, SourceUnsupportedError
 
-__all__ = ["SourceError", "SourceOptionError", "SourceSchemaError", "WeirDataSource", "register"]
+__all__ = [
+    "SourceError",
+    "SourceOptionError",
+    "SourceSchemaError",
+    "SourceUnsupportedError",
+    "WeirDataSource",
+    "register",
+]

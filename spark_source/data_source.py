@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
+from scanner import ScannerError
+from spark_source.connection import open_client
+from spark_source.errors import (
+    NO_WRITING,
+    SourceError,
+    SourceOptionError,
+    SourceUnsupportedError,
+    without_traceback,
+)
 from spark_source.options import SourceOptions
-from spark_source.reader import BucketReader, FilteringBucketReader
+from spark_source.reader import BucketReader
+from spark_source.scans import plan_scan
 from spark_source.schema import spark_schema
-from spark_source.tables import describe_table
+from spark_source.streaming import UnsupportedStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,14 +50,18 @@ class WeirDataSource(DataSource):
     columns : comma separated names, optional
         Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
         query uses, so this is how to leave out what is not needed.
+    where : condition, optional
+        Read only the rows that meet it, such as ``o_orderdate >= DATE '2013-07-01' AND o_comment IS NOT NULL``. The
+        server evaluates it. The filters of a query are Spark's own.
+    keyFrom, keyTo : value or JSON array, optional
+        Read only the keys from the one, inclusive, to the other, exclusive: the value of the first key column, or a
+        JSON array of the values of the first few.
     creditBytes : size, optional
         Mode ``push``: bytes of batches the server may have under way to one task (``262144``, ``256k``, ``8m``).
     pageBytes : size, optional
         All modes but ``push``: bytes per page.
     pageDepth : int, optional
         All modes but ``push``: pages asked for ahead of the one in use.
-    pushFilters : bool, default ``false``
-        Let the server drop rows that the query's filters drop. Needs ``spark.sql.python.filterPushdown.enabled``.
     statistics : bool, default ``false``
         End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
 
@@ -79,7 +93,10 @@ class WeirDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self._source_options = SourceOptions.parse(options)
+        try:
+            self._source_options = SourceOptions.parse(options)
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
         self._schema: StructType | None = None
 
     @classmethod
@@ -94,20 +111,44 @@ class WeirDataSource(DataSource):
             TableNotFound: There is no such table; the message lists those there are.
             ColumnNotFound: It has no such column; the message lists those it has.
             ServerUnavailable: Nobody answers at the endpoint.
+            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table.
             SourceSchemaError: A column is of a type that Spark SQL does not have.
 
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
             options = self._source_options
-            columns = describe_table(options).project(options.columns or ())
-            self._schema = spark_schema(columns, statistics=options.statistics)
+            try:
+                with open_client(options) as client:
+                    columns = plan_scan(client.table(options.table), options).schema
+                self._schema = spark_schema(columns, statistics=options.statistics)
+            except (ScannerError, SourceError) as error:
+                raise without_traceback(error) from None
         return self._schema
 
     def reader(self, schema: StructType) -> BucketReader:
         """A reader of these columns; the network is not touched before Spark plans."""
-        kind = FilteringBucketReader if self._source_options.push_filters else BucketReader
-        return kind(self._source_options, schema)
+        return BucketReader(self._source_options, schema)
+
+    def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
+        """A reader that says that there is none yet when the query starts."""
+        return UnsupportedStreamReader()
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """There is none yet.
+
+        Raises:
+            SourceUnsupportedError: Always.
+        """
+        raise SourceUnsupportedError(NO_WRITING)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        """There is none yet.
+
+        Raises:
+            SourceUnsupportedError: Always.
+        """
+        raise SourceUnsupportedError(NO_WRITING)
 
 
 def register(spark: SparkSession) -> None:

@@ -7,6 +7,15 @@ every argument is passed to `Exception.__init__`.
 
 from __future__ import annotations
 
+import logging
+from typing import Final, TypeVar
+
+NO_WRITING: Final = (
+    "weir cannot be written from Spark yet: write with scanner.sync, or load a file with weir load"
+)
+_logger = logging.getLogger("weir.spark")
+_E = TypeVar("_E", bound=Exception)
+
 
 class SourceError(Exception):
     """Base of what the Spark source raises on purpose."""
@@ -31,6 +40,14 @@ class SourceOptionError(SourceError):
         return self.problem
 
 
+class SourceUnsupportedError(SourceError):
+    """The source does not do this yet.
+
+    Args:
+        problem: One line: what it does not do, and what to do instead.
+    """
+
+
 class SourceSchemaError(SourceError):
     """A column cannot be read into the Spark type that is asked for.
 
@@ -46,3 +63,13 @@ class SourceSchemaError(SourceError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+def without_traceback(error: _E) -> _E:
+    """An error as a user of Spark is to see it, to be raised ``from None``; the whole of it is logged, level debug.
+
+    Spark prints every frame and every cause of what a source raises. Those of a failed connection are forty lines of
+    threads and event loops, around the one that helps.
+    """
+    _logger.debug("%s", error, exc_info=error)
+    return error.with_traceback(None)

@@ -1,11 +1,13 @@
 """The lease that the driver takes while it plans a read, and that the tasks renew while they read.
 
 It keeps, of every bucket, the state of the moment of planning. Each task reads its bucket as of that state: so do the
-task's retries and speculative copies, and the tasks of a stage that is computed again. Spark tells nobody when a query
-is over; the lease ends with its time, counted from the last renewal.
+task's retries and speculative copies, the tasks of a stage that is computed again, and those of every later use of the
+DataFrame, because Spark plans a ``load()`` once. Spark tells nobody when a query is over; the lease ends with its time,
+counted from the last renewal.
 
-Invariant: a task reads the leased state or fails, with LEASE_NOT_FOUND if the lease is gone, be it that its time was
-over or that its table was dropped and created again. It never reads another state instead.
+Invariant: a task reads the planned state or fails. When the lease is gone the changelog may still reach back to that
+state, and the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead:
+an offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
 """
 
 from __future__ import annotations
@@ -33,8 +35,10 @@ class PlannedStates:
 
     lease_id: str | None
     """Keeps the states readable; None: nothing does but the server's retention."""
-    offsets: tuple[int, ...]
-    """Of each bucket the log offset that it is read as of."""
+    offsets: tuple[int | None, ...]
+    """Of each bucket the log offset that it is read as of; None: what is there when its task begins."""
+    histories: tuple[bytes, ...]
+    """Of each bucket the history that the offset is of, by which a restored copy is told from it; empty: not known."""
 
 
 def lease_states(client: Client, options: SourceOptions) -> PlannedStates:
@@ -59,9 +63,11 @@ def lease_states(client: Client, options: SourceOptions) -> PlannedStates:
             error.message,
         )
         ends = sorted(client.table(options.table).offsets(), key=lambda each: each.bucket)
-        return PlannedStates(None, tuple(each.end_offset for each in ends))
+        return PlannedStates(None, tuple(each.end_offset for each in ends), (b"",) * len(ends))
     leased = sorted(lease.buckets, key=lambda each: each.bucket)
-    return PlannedStates(lease.id, tuple(each.log_offset for each in leased))
+    return PlannedStates(
+        lease.id, tuple(each.log_offset for each in leased), tuple(each.history for each in leased)
+    )
 
 
 class TaskLease:
@@ -88,10 +94,9 @@ class TaskLease:
         self._renewed_at = 0.0
 
     def begin(self) -> None:
-        """Renew the lease before the first row.
+        """Renew the lease before the first row. If it is gone, nothing keeps the state any more, and so be it.
 
         Raises:
-            LeaseNotFound: It is gone, and what it kept may be gone too.
             ScannerError: The server cannot be asked.
         """
         if self._lease_id is None:
@@ -100,10 +105,8 @@ class TaskLease:
         try:
             self._client.leases.renew(self._lease_id)
         except LeaseNotFound as error:
-            raise LeaseNotFound(
-                f"{error.message}: the state that Spark planned to read is no longer kept;"
-                " load the DataFrame again, or give option leaseTtl more seconds"
-            ) from error
+            _logger.info("reading without the lease of the planning: %s", error.message)
+            self._lease_id = None
 
     def renew_if_due(self) -> None:
         """Renew it once in a while, for the tasks that have not begun; this one's scan keeps what it needs itself.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import NO_WRITING, SourceOptionError
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -62,14 +62,20 @@ class SourceOptions:
     that began or renewed; 0: nothing is kept, and each task reads what is there when it begins."""
     columns: tuple[str, ...] | None = None
     """Columns read, in this order; None for all of them, in the table's order."""
+    where: str | None = None
+    """The condition that a row has to meet, as `Scan.where` takes it; None: every row is read. Checked against the
+    table by `spark_source.scans`."""
+    key_from: str | None = None
+    """Values of the first key columns, where the keys that are read begin, inclusive; None: at the first key. Read
+    by `spark_source.keys`."""
+    key_to: str | None = None
+    """Likewise, where they end, exclusive; None: behind the last key."""
     credit_bytes: int | None = None
     """Push: the most bytes of batches that the server may have under way to one task; None for the client's default."""
     page_bytes: int | None = None
     """All modes but push: bytes asked for per page; None for the client's default."""
     page_depth: int | None = None
     """All modes but push: pages asked for ahead of the one in use; None for the client's default."""
-    push_filters: bool = False
-    """Whether the server evaluates the filters that it can; Spark evaluates all of them again."""
     statistics: bool = False
     """Whether each bucket's rows are followed by one row that reports on its scan."""
     tls_ca: str | None = None
@@ -97,6 +103,8 @@ class SourceOptions:
             SourceOptionError: An option is unknown, missing, or its value is not allowed.
         """
         given = {name.lower(): (name, value) for name, value in options.items()}
+        if any(name.startswith("option.") or name in _OF_CATALOG_TABLES for name in given):
+            raise SourceOptionError("table", None, _NO_CATALOG_TABLES)
         for lowered, (name, _) in given.items():
             if lowered not in _KNOWN:
                 # The value may be a token that somebody meant to be kept.
@@ -108,7 +116,10 @@ class SourceOptions:
 
         for name in ("endpoint", "table"):
             if name not in given:
-                raise SourceOptionError(name, None, f"option {name!r} is missing: {_HELP[name]}")
+                problem = f"option {name!r} is missing: {_HELP[name]}"
+                # So they arrive if such a table was given its columns, which Spark then does not ask for.
+                hint = "" if given else f"; of a table in Spark's catalog: {_NO_CATALOG_TABLES}"
+                raise SourceOptionError(name, None, problem + hint)
         mode: Mode = take("mode", _parse_mode, "push")
         as_of = take("asOf", _parse_as_of, None)
         if as_of is not None and mode not in AS_OF_MODES:
@@ -121,10 +132,12 @@ class SourceOptions:
             as_of=as_of,
             lease_ttl_s=take("leaseTtl", _parse_ttl, LEASE_TTL_S_DEFAULT),
             columns=take("columns", _parse_columns, None),
+            where=take("where", _parse_text, None),
+            key_from=take("keyFrom", _parse_text, None),
+            key_to=take("keyTo", _parse_text, None),
             credit_bytes=take("creditBytes", _parse_size, None),
             page_bytes=take("pageBytes", _parse_size, None),
             page_depth=take("pageDepth", _parse_depth, None),
-            push_filters=take("pushFilters", _parse_bool, False),
             statistics=take("statistics", _parse_bool, False),
             tls_ca=take("tlsCa", _parse_path, None),
             tls_cert=take("tlsCert", _parse_path, None),
@@ -140,10 +153,12 @@ _HELP: Mapping[str, str] = {
     "asOf": "a log offset for all buckets, such as 1200, or one for each, such as 0:1200,1:1187",
     "leaseTtl": "seconds for which the state that was planned is kept behind the last task, 0 for not at all",
     "columns": "column names, comma separated, in the order wanted",
+    "where": "a condition, such as price > 10 AND item IS NOT NULL",
+    "keyFrom": "the value of the first key column, or a JSON array of the values of several, where the keys begin",
+    "keyTo": "the value of the first key column, or a JSON array of the values of several, in front of which they end",
     "creditBytes": "bytes under way to one task, such as 8m",
     "pageBytes": "bytes per page in all modes but push, such as 4m",
     "pageDepth": "pages asked for ahead in all modes but push",
-    "pushFilters": "true or false (the default)",
     "statistics": "true or false (the default)",
     "tlsCa": "the path of a PEM file with the CAs of the server, or system",
     "tlsCert": "the path of a PEM file with the client's certificate",
@@ -153,16 +168,30 @@ _HELP: Mapping[str, str] = {
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
 
+_OF_CATALOG_TABLES = frozenset(["owner", "provider", "external", "is_managed_location"])
+"""What Spark adds to the properties of a table in its catalog; it prefixes the user's options with ``option.``."""
+_NO_CATALOG_TABLES = (
+    "CREATE TABLE ... USING weir does not work, because Spark does not hand such a table's options to a source written"
+    " in Python; use CREATE TEMPORARY VIEW ... USING weir OPTIONS (...), or spark.read.format('weir')"
+)
 _KNOWN = frozenset(name.lower() for name in OPTION_NAMES)
 
 
 def _describe_unknown(name: str) -> str:
+    lowered = name.lower()
+    if lowered == "pushfilters":
+        return (
+            "option 'pushFilters' is withdrawn: Spark keeps one reader for each load(), so the filters of one query"
+            " took rows away from the others; name the rows with option 'where', in a load() of their own"
+        )
     spelled = {known.lower(): known for known in OPTION_NAMES}
-    nearest = difflib.get_close_matches(name.lower(), spelled, n=1)
+    nearest = difflib.get_close_matches(lowered, spelled, n=1)
     hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
-    if name.lower() in {"token", "password"}:
+    if lowered == "checkpointlocation":
+        hint = f"; {NO_WRITING}"
+    if lowered in {"token", "password"}:
         hint = "; a token stands in a file, which option 'tokenFile' names"
-    if name.lower() == "path":
+    if lowered == "path":
         hint = "; a table has no path: call load() without arguments and name it with option 'table'"
     return f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)})"
 
@@ -181,6 +210,12 @@ def _parse_endpoint(name: str, value: str) -> str:
 def _parse_table(name: str, value: str) -> str:
     if not value:
         raise _refuse(name, value, f"it is {_HELP['table']}")
+    return value
+
+
+def _parse_text(name: str, value: str) -> str:
+    if not value:
+        raise _refuse(name, value, f"it is {_HELP[name]}")
     return value
 
 

@@ -3,38 +3,40 @@
 A reader is made on the driver and pickled to the executors, by reference to this module, so `spark_source` and
 `scanner` have to be installed there. Each task opens its own connection and scans one bucket.
 
+Spark keeps one reader, and the partitions that it gave, for each ``load()``, whatever is planned from it. So a reader
+has no state that one plan could change for another: above all it takes no filters of Spark's (`pushFilters`).
+
 Invariants:
-1. What the driver knows of the table is asked for once per planning; a task never sees another schema than the
-   one Spark planned with, or it fails.
-2. A task holds at most the credit (push) or its pages (pull), one converted batch, and what Spark buffers.
-3. Every task, retry and copy of a read in the modes push and asof reads one state of its bucket, or fails: that of
-   option ``asOf``, or that of the planning, which the driver leases. (Not with ``leaseTtl`` 0.)
-4. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
+1. Everything that the options say is checked against the table on the driver, before a task begins.
+2. A task sees the table and the schema that Spark planned with, or fails: a table that was created anew is another one.
+3. A task holds at most the credit (push) or its pages (pull), one converted batch, and what Spark buffers.
+4. Every task, retry, copy and later use of a read in the modes push and asof reads one state of its bucket, or fails:
+   that of option ``asOf``, or that of the planning, which the driver leases. (Not with ``leaseTtl`` 0.)
+5. However `read` ends, by the end of data, an error or being closed half-way, its scan and its connection end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from scanner import Condition, ScanSource
+from scanner import OffsetOutOfRange, ScannerError, SnapshotLost
 from spark_source.connection import open_client
-from spark_source.errors import SourceOptionError
-from spark_source.filters import to_conditions
-from spark_source.leasing import TaskLease, lease_states
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.leasing import PlannedStates, TaskLease, lease_states
 from spark_source.partitions import BucketPartition, bucket_partitions
+from spark_source.scans import plan_scan, require_same_table, require_still_same_table
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 from spark_source.statistics import BucketReport, report_batch
-from spark_source.tables import describe_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from scanner import ScanStatistics, TableDescription
-    from scanner.sync import Scan, Table
+    from scanner import ScanStatistics
+    from scanner.sync import Client
     from spark_source.options import SourceOptions
 
 
@@ -49,30 +51,24 @@ class BucketReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._conditions: tuple[Condition, ...] = ()
-        self._table: TableDescription | None = None
 
     def partitions(self) -> list[BucketPartition]:
         """One partition per bucket, after checking that the table still is what Spark planned with.
 
         Raises:
             SourceSchemaError: It is not.
-            SourceOptionError: Option ``asOf`` does not say what every bucket is read as of.
+            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table, or ``asOf`` does not
+                say what every bucket is read as of.
             TableNotFound: The table is gone.
             ScannerError: The lease could not be taken.
 
         Waits: For the server's description of the table, and for the lease.
         """
-        table = self._describe()
-        available = spark_schema(
-            table.project(self._options.columns or ()), statistics=self._options.statistics
-        )
-        check_schema(self._schema, available)
-        if not self._options.takes_lease:
-            return bucket_partitions(self._options, _offsets_asked_for(self._options, table.buckets))
-        with open_client(self._options) as client:
-            planned = lease_states(client, self._options)
-        return bucket_partitions(self._options, planned.offsets, planned.lease_id)
+        try:
+            with open_client(self._options) as client:
+                return self._plan(client)
+        except (ScannerError, SourceError) as error:
+            raise without_traceback(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scan one bucket.
@@ -82,61 +78,63 @@ class BucketReader(DataSourceReader):
             report last.
 
         Raises:
-            LeaseNotFound: The state that was planned is no longer kept; nothing was yielded.
+            SnapshotLost: The state that was planned is no longer kept, and the changelog does not reach back to it;
+                nothing was yielded.
+            TableNotFound: The table was dropped; nothing was yielded if another has its name.
             ScannerError: The scan failed; what was yielded before is a part.
             SourceSchemaError: A value has no equal in Spark's type.
 
         Waits: For the server, at most as long as its heartbeats come.
         """
         assert isinstance(partition, BucketPartition)
+        try:
+            yield from self._read(partition)
+        except (SnapshotLost, OffsetOutOfRange) as error:
+            if not partition.options.takes_lease:
+                raise without_traceback(error) from None
+            raise SnapshotLost(
+                f"the state that Spark planned to read is no longer kept: {error.message}; load the DataFrame again,"
+                " and give option leaseTtl more seconds if it is used for long",
+                oldest_offset=error.oldest_offset,
+            ) from None
+        except (ScannerError, SourceError) as error:
+            raise without_traceback(error) from None
+
+    def _plan(self, client: Client) -> list[BucketPartition]:
+        options = self._options
+        table = client.table(options.table)
+        available = spark_schema(plan_scan(table, options).schema, statistics=options.statistics)
+        check_schema(self._schema, available)
+        if options.takes_lease:
+            planned = lease_states(client, options)
+        else:
+            offsets = _offsets_asked_for(options, table.buckets)
+            planned = PlannedStates(None, tuple(offsets), (b"",) * table.buckets)
+        return bucket_partitions(options, table.table_id, planned)
+
+    def _read(self, partition: BucketPartition) -> Iterator[pa.RecordBatch]:
+        options = partition.options
         target = arrow_schema(self._schema)
-        with open_client(partition.options) as client:
-            scan = self._scan(client.table(partition.table), partition)
-            lease = TaskLease(client, partition.lease_id, partition.options.lease_ttl_s)
+        columns = [name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN]
+        with open_client(options) as client:
+            table = client.table(options.table)
+            require_same_table(table, partition.table_id)
+            scan = plan_scan(table, options).select(*columns).bucket(partition.bucket)
+            if partition.as_of is not None:
+                scan = scan.as_of(partition.as_of, {partition.bucket: partition.history})
+            lease = TaskLease(client, partition.lease_id, options.lease_ttl_s)
             lease.begin()
             with scan.execute() as batches:
-                for batch in batches:
+                batch = next(batches, None)
+                # Now the scan is open, on one table for good, and nothing has been yielded.
+                require_still_same_table(client, options.table, partition.table_id)
+                while batch is not None:
                     if batch.num_rows:
                         yield to_spark_batch(batch, target)
                     lease.renew_if_due()
-            if partition.options.statistics:
+                    batch = next(batches, None)
+            if options.statistics:
                 yield report_batch(_report(batches.statistics()), target)
-
-    def _describe(self) -> TableDescription:
-        if self._table is None:
-            self._table = describe_table(self._options)
-        return self._table
-
-    def _scan(self, table: Table, partition: BucketPartition) -> Scan:
-        options = partition.options
-        columns = [name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN]
-        scan = table.new_scan().with_source(ScanSource.LIVE_KV).select(*columns).bucket(partition.bucket)
-        scan = scan.where(*self._conditions).with_mode(options.mode)
-        if partition.as_of is not None:
-            scan = scan.as_of(partition.as_of)
-        if options.credit_bytes is not None:
-            scan = scan.with_credit(options.credit_bytes)
-        if options.page_bytes is not None:
-            scan = scan.with_page_bytes(options.page_bytes)
-        if options.page_depth is not None:
-            scan = scan.with_page_depth(options.page_depth)
-        return scan
-
-
-class FilteringBucketReader(BucketReader):
-    """A `BucketReader` that lets the server evaluate the filters that it can.
-
-    A class of its own, because Spark refuses a reader that has `pushFilters` unless
-    ``spark.sql.python.filterPushdown.enabled`` is set, even if the query has no filter.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the conditions for the server; Spark is asked to evaluate every filter again.
-
-        Waits: For the server's description of the table.
-        """
-        self._conditions = to_conditions(filters, self._describe().schema)
-        return filters
 
 
 def _offsets_asked_for(options: SourceOptions, buckets: int) -> list[int | None]:

@@ -9,12 +9,20 @@ This module knows no network and no options.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from spark_source.errors import SourceSchemaError
+
+_EPOCH: Final = datetime.date(1970, 1, 1)
+_DAYS: Final = range((datetime.date.min - _EPOCH).days, (datetime.date.max - _EPOCH).days + 1)
+"""What Spark documents for DATE and TIMESTAMP: the years 1 to 9999. Past them its parts disagree."""
+_MICROSECONDS: Final = range(_DAYS.start * 86_400_000_000, _DAYS.stop * 86_400_000_000)
 
 STATISTICS_COLUMN = "_weir_statistics"
 """Column that option ``statistics`` adds: null in rows of the table, JSON in the report that ends each bucket."""
@@ -137,16 +145,31 @@ def to_spark_batch(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type == field.type:
-        return column
-    try:
-        return column.cast(field.type, safe=True)
-    except pa.ArrowException as error:
-        raise SourceSchemaError(
-            field.name,
-            f"column {field.name!r} holds a {column.type} that Spark's {field.type} cannot: {error}; "
-            "leave the column out with option 'columns'",
-        ) from None
+    if column.type != field.type:
+        try:
+            column = column.cast(field.type, safe=True)
+        except pa.ArrowException as error:
+            raise SourceSchemaError(
+                field.name,
+                f"column {field.name!r} holds a {column.type} that Spark's {field.type} cannot: {error}; "
+                "leave the column out with option 'columns'",
+            ) from None
+    if pa.types.is_timestamp(field.type):
+        _require_in_range(column, field, _MICROSECONDS, "microseconds")
+    elif pa.types.is_date32(field.type):
+        _require_in_range(column, field, _DAYS, "days")
+    return column
+
+
+def _require_in_range(column: pa.Array, field: pa.Field, bounds: range, unit: str) -> None:
+    extremes = pc.min_max(column)
+    for found in (extremes["min"].value, extremes["max"].value):
+        if found is not None and found not in bounds:
+            raise SourceSchemaError(
+                field.name,
+                f"column {field.name!r} holds {found} {unit} since 1970, which is not in the years 1 to 9999 of Spark's"
+                f" {field.type}; leave the column out with option 'columns'",
+            )
 
 
 def _spark_type(field: pa.Field) -> spark.DataType:

@@ -10,9 +10,19 @@ from scanner.sync import Client, connect
 from spark_source import register
 from tests.support.server import RunningServer, running_server
 
+DEADLOCK_S = 1800
+"""No test with a JVM takes so long on any machine, however busy that is."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests that run Spark jobs more time than the others: what they take is the JVM's business."""
+    for item in items:
+        if item.get_closest_marker("spark") is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(DEADLOCK_S))
+
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with format `weir`, whose workers are this Python."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
@@ -24,6 +34,7 @@ def spark() -> Iterator[SparkSession]:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse")))
             .config("spark.sql.shuffle.partitions", "2")
             .getOrCreate()
         )

@@ -1,17 +1,19 @@
-"""Every attempt of a task reads the state that the driver leased when it planned, or fails."""
+"""Every attempt of a task reads the state that the driver leased when it planned, lease or no lease, or fails."""
 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from scanner.config import ScannerConfig
-from scanner.errors import LeaseNotFound
+from scanner.errors import SnapshotLost, TableNotFound
 from scanner.sync import Client, connect
 from spark_source import WeirDataSource
 from spark_source.leasing import TaskLease
@@ -22,6 +24,7 @@ from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
+    from scanner.server import Server
     from spark_source.partitions import BucketPartition
     from spark_source.reader import BucketReader
 
@@ -113,24 +116,58 @@ def test_the_lease_keeps_the_changelog(server: RunningServer, client: Client) ->
     assert {each.checkpoint_id for each in kept.buckets} == {None}
 
 
-def test_a_lease_that_has_ended(server: RunningServer, client: Client) -> None:
-    """A task that begins after its lease has ended says so, and what to do."""
-    reader = open_reader(server)
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_a_lease_that_has_ended(server: RunningServer, client: Client, mode: str) -> None:
+    """A task that begins after its lease has ended reads what was planned, for as long as the changelog has it."""
+    reader = open_reader(server, mode=mode)
     partition, _ = reader.partitions()
     assert partition.lease_id is not None
+    first, _ = attempt(reader, partition)
     client.leases.drop(partition.lease_id)
-    with pytest.raises(LeaseNotFound, match=r"load the DataFrame again, or give option leaseTtl more"):
+    change(client)
+    assert attempt(reader, partition)[0] == first
+    server.ask(lambda running: cut_log(running, partition.bucket))
+    with pytest.raises(
+        SnapshotLost, match=r"Spark planned to read is no longer kept: .*; load the DataFrame again"
+    ):
         attempt(reader, partition)
 
 
-def test_a_table_that_was_created_anew(server: RunningServer, client: Client) -> None:
+def cut_log(server: Server, bucket: int) -> None:
+    """Take a bucket's changelog away, as retention does."""
+    for _, index, served in server._services.catalog.open_buckets():
+        if index == bucket:
+            served.storage.truncate_log(served.storage.log_end)
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mode: str) -> None:
     """A table of the same name and columns is another table: its rows are not taken for those that were planned."""
-    reader = open_reader(server)
+    reader = open_reader(server, mode=mode)
     partition, _ = reader.partitions()
     client.drop_table(TABLE)
     make_table(client)
-    with pytest.raises(LeaseNotFound):
+    with pytest.raises(TableNotFound, match="created anew"):
         attempt(reader, partition)
+
+
+def test_a_restored_copy(tmp_path: Path) -> None:
+    """A copy of the data directory that was written on has other states at the same offsets, and they are not read."""
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    with running_server(original) as server, connect(server.endpoint) as client:
+        port = server.server.port
+        make_table(client)
+    shutil.copytree(original, copy)
+    with running_server(original, port=port) as server, connect(server.endpoint) as client:
+        change(client)
+        reader = open_reader(server)
+        partitions = reader.partitions()
+    with running_server(copy, port=port) as server, connect(server.endpoint) as client:
+        for _ in range(3):
+            client.table(TABLE).write(pa.table({"k": range(ROWS), "s": ["of the copy"] * ROWS}))
+        for partition in partitions:
+            with pytest.raises(SnapshotLost, match="another history of this bucket"):
+                attempt(reader, partition)
 
 
 def test_without_a_lease_tasks_read_what_is_there(server: RunningServer, client: Client) -> None:

@@ -38,10 +38,12 @@ def test_defaults() -> None:
         as_of=None,
         lease_ttl_s=600,
         columns=None,
+        where=None,
+        key_from=None,
+        key_to=None,
         credit_bytes=None,
         page_bytes=None,
         page_depth=None,
-        push_filters=False,
         statistics=False,
         tls_ca=None,
         tls_cert=None,
@@ -59,10 +61,12 @@ def test_every_option() -> None:
         "asOf": "1:20, 0 : 10",
         "leaseTtl": "60",
         "columns": "b, a ,c",
+        "where": " a > 1 ",
+        "keyFrom": "[1, 2]",
+        "keyTo": "5",
         "creditBytes": "8m",
         "pageBytes": "512K",
         "pageDepth": "4",
-        "pushFilters": "True",
         "statistics": "true",
         "tlsCa": "/ca.pem",
         "tlsCert": "/client.pem",
@@ -77,10 +81,12 @@ def test_every_option() -> None:
         as_of=((0, 10), (1, 20)),
         lease_ttl_s=60,
         columns=("b", "a", "c"),
+        where="a > 1",
+        key_from="[1, 2]",
+        key_to="5",
         credit_bytes=8 << 20,
         page_bytes=512 << 10,
         page_depth=4,
-        push_filters=True,
         statistics=True,
         tls_ca="/ca.pem",
         tls_cert="/client.pem",
@@ -269,11 +275,31 @@ def test_who_takes_a_lease(mode: str) -> None:
         assert not SourceOptions.parse(options | {"asOf": "7"}).takes_lease
 
 
-@pytest.mark.parametrize("option", ["pushFilters", "statistics"])
 @pytest.mark.parametrize("text", ["", "1", "yes", "on"])
-def test_booleans_refused(option: str, text: str) -> None:
+def test_booleans_refused(text: str) -> None:
     """A switch is true or false."""
-    assert "it is true or false" in str(refused({option: text}))
+    assert "it is true or false" in str(refused({"statistics": text}))
+
+
+@pytest.mark.parametrize("option", ["where", "keyFrom", "keyTo"])
+def test_empty_texts_refused(option: str) -> None:
+    """A condition or a key that is empty is refused: it would read everything."""
+    assert f"option {option!r} cannot be ''" in str(refused({option: " "}))
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_pushed_filters_are_withdrawn(value: str) -> None:
+    """The option that gave wrong rows is refused with the reason, and with what to use."""
+    problem = str(refused({"pushFilters": value}))
+    assert "option 'pushFilters' is withdrawn: Spark keeps one reader for each load()" in problem
+    assert "option 'where'" in problem
+
+
+@pytest.mark.parametrize("options", [{"option.table": "orders", "owner": "me"}, {"owner": "me"}, {}], ids=str)
+def test_options_of_a_catalog_table_are_explained(options: dict[str, str]) -> None:
+    """Whatever Spark makes of the options of `CREATE TABLE ... USING weir`, the message says what to use instead."""
+    with pytest.raises(SourceOptionError, match=r"CREATE TABLE ... USING weir does not work.*TEMPORARY VIEW"):
+        SourceOptions.parse(options)
 
 
 @given(options=st.dictionaries(st.sampled_from(OPTION_NAMES) | st.text(), st.text()))

@@ -2,7 +2,8 @@
 
 import pytest
 
-from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
+from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
+from spark_source.leasing import PlannedStates
 from spark_source.options import SourceOptions
 from spark_source.partitions import BucketPartition, bucket_partitions
 from tests.support.pickling import pickled, sent_to_worker
@@ -12,8 +13,10 @@ OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a",
 
 def test_partitions() -> None:
     """There is one partition per bucket, in order, each with what its task needs and no more."""
-    partitions = bucket_partitions(OPTIONS, [5, 6, 7], "spark-1")
+    partitions = bucket_partitions(OPTIONS, 4, PlannedStates("spark-1", (5, 6, 7), (b"x" * 16, b"", b"")))
     assert [partition.bucket for partition in partitions] == [0, 1, 2]
+    assert [partition.history for partition in partitions] == [b"x" * 16, b"", b""]
+    assert {partition.table_id for partition in partitions} == {4}
     assert [(partition.as_of, partition.lease_id) for partition in partitions] == [
         (5, "spark-1"),
         (6, "spark-1"),
@@ -25,8 +28,9 @@ def test_partitions() -> None:
 
 def test_partition_shows_what_it_is() -> None:
     """A partition in Spark's log says which bucket of which table it is."""
-    shown = repr(BucketPartition(table="orders", bucket=2, options=OPTIONS))
-    assert "table='orders', bucket=2" in shown
+    shown = repr(BucketPartition(table_id=4, bucket=2, options=OPTIONS))
+    assert "table_id=4, bucket=2" in shown
+    assert "table='orders'" in shown
 
 
 @pytest.mark.parametrize(
@@ -35,6 +39,7 @@ def test_partition_shows_what_it_is() -> None:
         SourceOptionError("mode", "pull", "one line"),
         SourceOptionError("table", None, "it"),
         SourceSchemaError("c", "why"),
+        SourceUnsupportedError("not yet"),
     ],
     ids=repr,
 )

@@ -1,34 +1,25 @@
 """Reading a table through Spark, from a real server: every row, every type, in every mode, and nothing left open."""
 
-import datetime
 from collections.abc import Iterator
-from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
 from spark_source.options import MODES
 from spark_source.schema import STATISTICS_COLUMN
 from spark_source.statistics import BucketReport
+from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 
 BUCKETS = 3
 ROWS = 20_000
-
-
-def read(spark: SparkSession, server: RunningServer, table: str, **options: object) -> DataFrame:
-    """A DataFrame of the table."""
-    reader = spark.read.format("weir").option("endpoint", server.endpoint).option("table", table)
-    for name, value in options.items():
-        reader = reader.option(name, str(value))
-    return reader.load()
 
 
 def numbers(rows: int) -> pa.Table:
@@ -40,11 +31,6 @@ def numbers(rows: int) -> pa.Table:
             "s": pa.array([f"row {row:08d}" for row in range(rows)], pa.string()),
         }
     )
-
-
-def last_line(error: PySparkException) -> str:
-    """The line of Spark's message that is ours: the last but for the SQLSTATE."""
-    return [line for line in str(error).splitlines() if line.strip() and "SQLSTATE" not in line][-1]
 
 
 @pytest.fixture(scope="module")
@@ -138,60 +124,6 @@ def test_updates_and_deletes(spark: SparkSession, server: RunningServer, client:
     ]
 
 
-EVERY_TYPE = {
-    "key": (pa.int64(), 1),
-    "t": (pa.bool_(), True),
-    "i8": (pa.int8(), -128),
-    "i16": (pa.int16(), 32767),
-    "i32": (pa.int32(), -(2**31)),
-    "i64": (pa.int64(), 2**63 - 1),
-    "f32": (pa.float32(), 0.5),
-    "f64": (pa.float64(), -1e300),
-    "x": (pa.decimal128(38, 10), Decimal("-1234567890123456789012345678.0123456789")),
-    "d": (pa.date32(), datetime.date(1582, 10, 15)),
-    "ts_s": (pa.timestamp("s"), datetime.datetime(1969, 12, 31, 23, 59, 59)),
-    "ts_ns": (pa.timestamp("ns"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123456)),
-    "tz_ms": (pa.timestamp("ms", tz="UTC"), datetime.datetime(2013, 1, 1, 5, 15, 0, 123000)),
-    "tz_us": (pa.timestamp("us", tz="Europe/Berlin"), datetime.datetime(2013, 7, 1, 5, 15, 0, 123456)),
-    "s": (pa.string(), "Zürich 🚂"),
-    "b": (pa.binary(), b"\x00\xff"),
-}
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_every_type(spark: SparkSession, server: RunningServer, client: Client, mode: str) -> None:
-    """A value of every stored type, and a null of every one, arrives as it was written."""
-    name = f"types_{mode}"
-    schema = pa.schema([(column, kind) for column, (kind, _) in EVERY_TYPE.items()])
-    full = {column: value for column, (_, value) in EVERY_TYPE.items()}
-    zoned = {
-        column: value.replace(tzinfo=datetime.UTC)
-        for column, value in full.items()
-        if isinstance(value, datetime.datetime) and column.startswith("tz")
-    }
-    nulls = dict.fromkeys(full, None) | {"key": 2}
-    written = pa.Table.from_pylist([full | zoned, nulls], schema=schema)
-    client.create_table(name, schema, primary_key=["key"], buckets=1).write(written)
-
-    frame = read(spark, server, name, mode=mode)
-    # Through Arrow, so that Python's own time zone has no part in it.
-    assert frame.orderBy("key").toArrow().to_pylist() == [full | zoned, nulls]
-
-
-def test_nanoseconds_that_spark_cannot_hold(
-    spark: SparkSession, server: RunningServer, client: Client
-) -> None:
-    """A value finer than a microsecond fails the read and names the column; the other columns can be read."""
-    rows = pa.table({"k": pa.array([1]), "t": pa.array([1_001], pa.timestamp("ns"))})
-    client.create_table("nanoseconds", rows.schema, primary_key=["k"], buckets=1).write(rows)
-    with pytest.raises(PySparkException) as caught:
-        read(spark, server, "nanoseconds").collect()
-    assert last_line(caught.value).startswith(
-        "spark_source.errors.SourceSchemaError: column 't' holds a timestamp[ns]"
-    )
-    assert read(spark, server, "nanoseconds", columns="k").collect() == [(1,)]
-
-
 def test_unknown_option(spark: SparkSession, server: RunningServer, table: str) -> None:
     """An unknown option is refused at load, with the nearest and with all of them."""
     with pytest.raises(AnalysisException) as caught:
@@ -227,12 +159,57 @@ def test_unknown_column(spark: SparkSession, server: RunningServer, table: str) 
 
 
 def test_nobody_listens(spark: SparkSession) -> None:
-    """An endpoint without a server is one line that names it."""
+    """An endpoint without a server is one line that names it, after one frame and no cause."""
     with pytest.raises(AnalysisException) as caught:
         spark.read.format("weir").option("endpoint", "127.0.0.1:1").option("table", "orders").load()
     line = last_line(caught.value)
     assert line.startswith("scanner.errors.ServerUnavailable: ")
     assert "127.0.0.1:1" in line
+    assert str(caught.value).count("\n  File ") == 1
+    assert "exception" not in str(caught.value).lower().replace("pysparkexception", "")
+
+
+def test_catalog_tables_are_refused(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """`CREATE TABLE ... USING weir`, which Spark cannot do, is refused with what to do instead."""
+    options = f"OPTIONS (endpoint '{server.endpoint}', table '{table}')"
+    for columns in ("", "(k BIGINT)"):
+        with pytest.raises(AnalysisException, match=r"USING weir does not work.*use CREATE TEMPORARY VIEW"):
+            spark.sql(f"CREATE TABLE refused {columns} USING weir {options}")
+            spark.sql("SELECT * FROM refused").collect()
+    spark.sql("DROP TABLE refused")
+
+
+def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str) -> None:
+    """A streaming read says so when it starts, in a line of ours instead of one of Spark's."""
+    frame = spark.readStream.format("weir").options(endpoint=server.endpoint, table=table).load()
+    with pytest.raises(StreamingQueryException) as caught:
+        frame.writeStream.format("noop").start().processAllAvailable()
+    assert "SourceUnsupportedError: weir is not a streaming source yet" in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_writes_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
+    """A write says so in one line, and writes nothing."""
+    rows = spark.range(1).selectExpr("-id - 1 AS k", "0 AS g", "'' AS s")
+    with pytest.raises(AnalysisException) as caught:
+        rows.write.format("weir").mode(mode).options(endpoint=server.endpoint, table=table).save()
+    assert last_line(caught.value).startswith(
+        "spark_source.errors.SourceUnsupportedError: weir cannot be written from Spark yet"
+    )
+    with connect(server.endpoint) as client:
+        assert client.table(table).new_scan().to_arrow().num_rows == ROWS
+
+
+def test_streaming_writes_are_not_there_yet(
+    spark: SparkSession, server: RunningServer, table: str, tmp_path: Path
+) -> None:
+    """Nor is there a sink for streams."""
+    options = {"endpoint": server.endpoint, "table": table, "checkpointLocation": str(tmp_path)}
+    with pytest.raises(StreamingQueryException, match="weir cannot be written from Spark yet"):
+        spark.readStream.format("rate").load().writeStream.format("weir").options(
+            **options
+        ).start().processAllAvailable()
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -282,39 +259,6 @@ def test_statistics(
         assert report.first_batch_s is not None
 
 
-FILTERS = [
-    "k = 17",
-    "k <=> 17",
-    "g <=> NULL",
-    "k <> 17 AND k < 100",
-    "g IS NOT NULL AND k >= 19000",
-    "g = 3 AND s > 'row 00000100'",
-    "k IN (1, 2, 3, NULL)",
-    "NOT (g = 3)",
-    "s LIKE 'row 000001%' AND g <= 2",
-]
-
-
-@pytest.fixture
-def pushdown(spark: SparkSession) -> Iterator[None]:
-    """Spark's permission to push filters, for one test."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    yield
-    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
-
-
-@pytest.mark.usefixtures("pushdown")
-def test_pushed_filters(spark: SparkSession, server: RunningServer, table: str) -> None:
-    """A pushed filter selects the rows that Spark's own evaluation selects."""
-    flags = [F.expr(text).alias(text) for text in FILTERS]
-    expected = read(spark, server, table).select("k", *flags).toArrow()
-    pushed = read(spark, server, table, pushFilters="true")
-    for text in FILTERS:
-        selected = pushed.where(text).select("k").toArrow().column("k").to_pylist()
-        assert sorted(selected) == sorted(expected.filter(pc.field(text)).column("k").to_pylist()), text
-
-
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 @pytest.mark.parametrize("mode", ["push", "asof"])
 def test_retried_tasks_read_what_was_planned(
     spark: SparkSession, server: RunningServer, client: Client, mode: str
@@ -344,7 +288,6 @@ def test_retried_tasks_read_what_was_planned(
     assert table.new_scan().to_arrow().num_rows < 1_000
 
 
-@pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning")
 def test_retried_tasks_count_once(spark: SparkSession, server: RunningServer, table: str) -> None:
     """When a task fails after its scan and runs again, its rows and its report are there once."""
 

@@ -7,11 +7,12 @@ import pytest
 from pyspark.sql import datasource as spark
 from pyspark.sql import types
 
-from scanner.errors import BucketNotFound, TableNotFound
-from scanner.sync import Client
+from scanner.errors import TableNotFound
+from scanner.sync import Client, Scan, Table
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
-from spark_source.options import MODES
-from spark_source.reader import BucketReader, FilteringBucketReader
+from spark_source.options import MODES, SourceOptions
+from spark_source.reader import BucketReader
+from spark_source.scans import plan_scan
 from spark_source.schema import STATISTICS_COLUMN
 from spark_source.statistics import BucketReport
 from tests.support.pickling import sent_to_worker
@@ -147,26 +148,9 @@ def test_credit_bounds_what_a_task_holds(server: RunningServer, table: str) -> N
     assert report.held_bytes_max <= (32 << 10) + ONE_ROW_BYTES
 
 
-def test_pushed_filters(server: RunningServer, table: str) -> None:
-    """The server drops what a pushed filter drops, and Spark is asked to evaluate every filter again."""
-    reader = open_reader(server, table, pushFilters="true")
-    assert isinstance(reader, FilteringBucketReader)
-    filters = [spark.LessThan(("k",), 10), spark.StringEndsWith(("s",), "1")]
-    assert list(reader.pushFilters(filters)) == filters
-    sent = sent_to_worker(reader)
-    keys = [
-        key
-        for partition in reader.partitions()
-        for batch in sent.read(partition)
-        for key in batch.column("k").to_pylist()
-    ]
-    assert sorted(keys) == list(range(10))
-
-
-def test_filters_are_pushed_on_demand_only(server: RunningServer, table: str) -> None:
-    """Without the option the reader has no `pushFilters` of its own, which Spark would refuse by default."""
-    reader = open_reader(server, table)
-    assert type(reader).pushFilters is spark.DataSourceReader.pushFilters
+def test_no_filters_of_spark(server: RunningServer, table: str) -> None:
+    """The reader takes no filters of Spark's: Spark would give those of one plan to every other."""
+    assert type(open_reader(server, table)).pushFilters is spark.DataSourceReader.pushFilters
 
 
 def test_table_that_went_away(server: RunningServer, client: Client, table: str) -> None:
@@ -186,16 +170,41 @@ def test_table_that_changed(server: RunningServer, client: Client, table: str) -
         reader.partitions()
 
 
-@pytest.mark.parametrize("mode", ["push", "session"])
-def test_bucket_that_went_away(server: RunningServer, client: Client, table: str, mode: str) -> None:
-    """A task whose bucket is gone fails; it does not report an empty bucket."""
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_table_that_was_created_anew(
+    server: RunningServer, client: Client, table: str, mode: str, buckets: int
+) -> None:
+    """A task does not read another table of the same name, though that has its bucket, its columns and its offset."""
     reader = open_reader(server, table, mode=mode, leaseTtl="0")
-    partition = reader.partitions()[1]
+    partition = reader.partitions()[0]
+    recreate(client, table, buckets)
+    with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
+        next(iter(reader.read(partition)))
+
+
+def test_table_that_is_created_anew_while_a_task_begins(
+    server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if the other one comes between the first look at the table and the scan."""
+    reader = open_reader(server, table, leaseTtl="0")
+    partition = reader.partitions()[0]
+
+    def plan_late(opened: Table, options: SourceOptions) -> Scan:
+        recreate(client, table, 2)
+        return plan_scan(opened, options)
+
+    monkeypatch.setattr("spark_source.reader.plan_scan", plan_late)
+    with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
+        next(iter(reader.read(partition)))
+
+
+def recreate(client: Client, table: str, buckets: int) -> None:
+    """Drop a table, and create another of its name, columns and changelog length."""
     schema = client.table(table).schema
     client.drop_table(table)
-    client.create_table(table, schema, primary_key=["k"], buckets=1)
-    with pytest.raises(BucketNotFound, match="not 1"):
-        list(reader.read(partition))
+    rows = pa.table({"k": range(ROWS), "s": ["another table"] * ROWS}, schema)
+    client.create_table(table, schema, primary_key=["k"], buckets=buckets).write(rows)
 
 
 def test_projection_keeps_the_order(server: RunningServer, table: str) -> None:

@@ -136,6 +136,33 @@ def test_timestamps_finer_than_a_microsecond() -> None:
         to_spark_batch(batch, pa.schema([("t", pa.timestamp("us"))]))
 
 
+@pytest.mark.parametrize("zone", [None, "UTC", "America/New_York"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_timestamps_at_the_ends_of_sparks_range(unit: str, zone: str | None) -> None:
+    """The first and the last instant of the years 1 to 9999 are read, and the next ones are refused by name."""
+    per_second = {"s": 1, "ms": 10**3, "us": 10**6}[unit]
+    first, last = -62_135_596_800 * per_second, 253_402_300_800 * per_second - 1
+    assert _converted(pa.array([first, last, None]), pa.timestamp(unit, tz=zone)) is not None
+    for outside in (first - 1, last + 1, -(2**63), 2**63 - 1):
+        with pytest.raises(SourceSchemaError, match=r"column 't' holds .*option 'columns'"):
+            _converted(pa.array([None, outside, 0]), pa.timestamp(unit, tz=zone))
+
+
+def test_dates_at_the_ends_of_sparks_range() -> None:
+    """Likewise for dates."""
+    first, last = -719_162, 2_932_896
+    assert _converted(pa.array([first, None, last], pa.int32()), pa.date32()) is not None
+    for outside in (first - 1, last + 1, -(2**31), 2**31 - 1):
+        with pytest.raises(SourceSchemaError, match=r"column 't' holds .* days since 1970.*option 'columns'"):
+            _converted(pa.array([0, outside], pa.int32()), pa.date32())
+
+
+def _converted(numbers: pa.Array, kind: pa.DataType) -> pa.RecordBatch:
+    """Numbers, as a column of that type, as Spark gets it."""
+    batch = pa.RecordBatch.from_arrays([numbers.cast(kind)], names=["t"])
+    return to_spark_batch(batch, arrow_schema(spark_schema(batch.schema)))
+
+
 def test_values_survive() -> None:
     """A row of every type and a row of nulls arrive as they were."""
     row = [True, 1, 2, 3, 4, 0.5, 0.25, Decimal(7), Decimal("1234567890.12"), Decimal("0.5")]

@@ -14,6 +14,7 @@ import scanner
 import scanner.sync
 from scanner.auth import Credentials, make_token, token_sha256
 from spark_source import WeirDataSource
+from spark_source.leasing import PlannedStates
 from spark_source.partitions import bucket_partitions
 from spark_source.reader import BucketReader
 from tests.support.certificates import ca_file, files, issue, server_tls
@@ -90,7 +91,7 @@ def test_nothing_that_is_sent_has_a_secret(options: dict[str, str], directory: P
     source = WeirDataSource(options)
     reader = source.reader(source.schema())
     assert isinstance(reader, BucketReader)
-    partitions = bucket_partitions(reader._options, [None, None])
+    partitions = bucket_partitions(reader._options, 0, PlannedStates(None, (None, None), (b"", b"")))
     sent = (
         pickled(source) + pickled(reader) + pickled(partitions) + repr([vars(source), vars(reader)]).encode()
     )

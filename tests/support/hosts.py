@@ -185,7 +185,7 @@ async def scripted_table(
     """A table `t` of one bucket and one column `k`, whose scans are played by a script."""
     with trio.fail_after(100_000):
         async with memory_host({SCAN_PATH: script}) as host, connected_to(host, retries, seed) as connection:
-            yield Table(connection, TableDescription("t", SCHEMA, ("k",), 1)), host
+            yield Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0), host
 
 
 async def read_keys(scan: Scan) -> tuple[list[int], ScanStatistics]:

@@ -28,10 +28,12 @@ class CreateTableRequest(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
 
 class CreateTableResponse(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: TableDescription
-    def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DropTableRequest(_message.Message):
     __slots__ = ("table",)
@@ -60,10 +62,12 @@ class DescribeTableRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class DescribeTableResponse(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: TableDescription
-    def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
     __slots__ = ("table", "operation", "arrow_stream")
