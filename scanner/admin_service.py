@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from scanner.access import Principal, Right, authorize
+from scanner.access import Caller, Right, authorize
 from scanner.activity import HolderKind
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.query import parse_request
@@ -138,7 +138,7 @@ def _stream_info(stream: ServerStream) -> pb.StreamInfo:
         connection_id=now.connection_id,
         stream_id=now.stream_id,
         peer=now.peer,
-        principal=stream.caller.name if isinstance(stream.caller, Principal) else "",
+        principal=stream.caller.principal.name if isinstance(stream.caller, Caller) else "",
         path=now.path,
         age_ms=round(now.age_s * 1000),
         messages_sent=now.messages_sent,

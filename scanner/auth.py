@@ -164,6 +164,11 @@ class Credentials:
             fields = _table(document, "anonymous")
             _check_keys("anonymous", fields, _RIGHTS_KEYS)
             anonymous = Principal("anonymous", _rights("anonymous", fields))
+        if not tokens and not certificates and anonymous is None:
+            # Half a file looks like that, too; and nobody could tell a server to go on that knows nobody.
+            raise ArgumentInvalid(
+                "the credentials name nobody: a [principals.NAME] or [anonymous] is missing"
+            )
         return cls(tokens, certificates, anonymous)
 
     def authenticate(self, token: str | None, certificate_names: Collection[str] = ()) -> Principal:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from scanner.access import revocation
 from scanner.errors import ScannerError
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def recorded(
         reason = error.reason.lower()
         raise
     finally:
+        if (revoked := revocation(stream)) is not None:
+            reason = revoked.reason.lower()
         activity.scans_ended[reason] += 1
         activity.scan_rows += push.rows
         if _log.isEnabledFor(logging.INFO):

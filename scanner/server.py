@@ -219,10 +219,13 @@ async def open_server(
         if isinstance(store, Path | str):
             run_blocking = in_thread
             store = await stack.enter_async_context(_open_store(Path(store), storage_config))
-        services = await stack.enter_async_context(bare(_open_services(store, config, run_blocking, clock)))
+        access = Access(credentials)
+        services = await stack.enter_async_context(
+            bare(_open_services(store, config, run_blocking, clock, access))
+        )
         handlers, health = add_generic_services(services.handlers())
         listening = transport.serve(
-            Access(credentials).guard_all(handlers),
+            access.guard_all(handlers),
             host=host,
             port=port,
             config=transport_config or TransportConfig(),
@@ -291,7 +294,7 @@ async def _open_store(path: Path, config: StorageConfig | None) -> AsyncIterator
 
 @asynccontextmanager
 async def _open_services(
-    store: Store, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock | None
+    store: Store, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock | None, access: Access
 ) -> AsyncIterator[_Services]:
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
@@ -305,6 +308,8 @@ async def _open_services(
         nursery.start_soon(pages.sweep_forever)
         scans = ScanService(opener, keeping.snapshot_scans(opener), config, activity)
         keeping.start(nursery)
+        if access.follows_file:
+            nursery.start_soon(access.watch_forever)
         try:
             yield _Services(
                 catalog,
