@@ -24,7 +24,7 @@ from scanner.admin import (
 from scanner.client_table import Table
 from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, BucketNotFound
+from scanner.errors import ArgumentInvalid, BucketNotFound, LeaseNotFound
 from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -246,6 +246,7 @@ class Client:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
                 changed.
             PermissionDenied: A table may not be read.
+            LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short.
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.
 
@@ -255,7 +256,9 @@ class Client:
         """
         info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
         if info is None:
-            raise refusal(missing)
+            if missing:
+                raise refusal(missing)
+            raise LeaseNotFound("the lease ended before its acquisition was answered; acquire it again")
         return Lease(self.leases, info, missing)
 
     async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:

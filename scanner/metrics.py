@@ -125,6 +125,7 @@ def _kept(now: ServerStatistics) -> Iterator[Metric]:
 
 def _commits(now: ServerStatistics) -> Iterator[Metric]:
     activity = now.activity
+    yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)

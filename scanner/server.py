@@ -79,6 +79,8 @@ class ServerStatistics:
     """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
     leases: int
     """Leases that have not ended."""
+    write_queue_bytes: int
+    """Octets of writes that are being decoded, or wait for their commits."""
     transport: transport.ServerStatistics
     """The connections, and what waits in them."""
     activity: ActivityStatistics
@@ -145,6 +147,7 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             leases=len(self._services.keeping.leases.leases()),
+            write_queue_bytes=self._services.tables.write_queue_bytes,
             transport=self._server.statistics(),
             activity=self._services.catalog.activity.freeze(),
         )

@@ -25,7 +25,6 @@ from scanner.errors import (
     ScannerError,
     ServerUnavailable,
     SourceUnsupported,
-    TooManyScans,
     Unauthenticated,
     error_row,
     error_row_of_reason,
@@ -47,7 +46,8 @@ _METADATA_CHARACTERS_MAX = 200
 _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.INVALID_ARGUMENT: ArgumentInvalid,
     StatusCode.UNIMPLEMENTED: SourceUnsupported,
-    StatusCode.RESOURCE_EXHAUSTED: TooManyScans,
+    # A message that is over somebody's limit, as a rule: the same one will be again.
+    StatusCode.RESOURCE_EXHAUSTED: ArgumentInvalid,
     StatusCode.UNAVAILABLE: ServerUnavailable,
     StatusCode.CANCELLED: ServerUnavailable,
     StatusCode.DEADLINE_EXCEEDED: ServerUnavailable,

@@ -19,7 +19,8 @@ from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.query import parse_request
 from scanner.tasks import run_with_companion
-from scanner.writes import conform_request, encode_mutations, route
+from scanner.write_memory import WriteMemory
+from scanner.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -54,6 +55,12 @@ class TablesService:
     def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
         self._catalog = catalog
         self._config = config
+        self._memory = WriteMemory(config.write_queue_bytes_max)
+
+    @property
+    def write_queue_bytes(self) -> int:
+        """Octets of writes that are being decoded, or wait for their commits."""
+        return self._memory.bytes_taken
 
     async def create_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Create a table, and answer with its description as stored.
@@ -132,7 +139,11 @@ class TablesService:
         async with answers:
             while (message := await stream.receive()) is not None:
                 try:
-                    answer: _Answer = await self._submit(message, stream)
+                    request = WriteCall.parse(message)
+                    del message
+                    # Whoever has to wait for memory holds its rows once, and nobody's rows stay here afterwards.
+                    answer: _Answer = await self._submit(request, stream)
+                    del request
                 except ScannerError as error:
                     # Its turn to be told comes after the answers to the requests before it.
                     answer = error
@@ -154,18 +165,31 @@ class TablesService:
                         response.ranges.add(bucket=index, start_offset=start, end_offset=end)
                 await stream.send(response.SerializeToString())
 
-    async def _submit(self, message: Buffer, stream: ServerStream) -> _Submitted:
-        request = parse_request(pb.WriteRequest, message)
+    async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)
         table = await self._catalog.table(request.table)
-        routed = await self._encode(request, table)
-        buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
-        for _, bucket in buckets:
-            await bucket.wait_room()
-        # No waiting from here on: the requests of one stream reach every bucket in their order.
-        return _Submitted(tuple((index, bucket.submit(routed[index])) for index, bucket in buckets))
+        size = min(request.decoded_bytes(), self._config.write_decoded_bytes_max)
+        with stream.blocked_on(StallReason.STORAGE):
+            share = await self._memory.take(size)
+        try:
+            routed = await self._encode(request, table)
+            share.resize(sum(mutations_bytes(each) for each in routed.values()))
+            buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
+            for _, bucket in buckets:
+                await bucket.wait_room()
+            share.split(len(buckets))
+            # No waiting from here on: the requests of one stream reach every bucket in their order.
+            writes = tuple(
+                (index, bucket.submit(routed[index], share.part_done)) for index, bucket in buckets
+            )
+        except BaseException:
+            share.release()
+            raise
+        if not writes:
+            share.release()
+        return _Submitted(writes)
 
-    async def _encode(self, request: pb.WriteRequest, table: ServedTable) -> dict[int, list[Mutation]]:
+    async def _encode(self, request: WriteCall, table: ServedTable) -> dict[int, list[Mutation]]:
         config = self._config
         batch = conform_request(
             request, table.description, config.write_rows_max, config.write_decoded_bytes_max
@@ -177,6 +201,7 @@ class TablesService:
             key_codec=table.key_codec,
             row_codec=table.row_codec,
             slice_rows=self._config.write_slice_rows_max,
+            row_bytes_max=self._config.row_bytes_max,
         ):
             route(mutations, table.description.buckets, routed)
             await trio.lowlevel.checkpoint()
