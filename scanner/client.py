@@ -233,8 +233,8 @@ class Client:
         """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
 
         Args:
-            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket; one
-                is made where there is none.
+            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket;
+                where there is none, one is made, if the caller may administer the server.
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
             ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
@@ -245,7 +245,7 @@ class Client:
         Raises:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
                 changed.
-            PermissionDenied: A table may not be read.
+            PermissionDenied: A table may not be read, or a checkpoint would have to be made.
             LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short.
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.

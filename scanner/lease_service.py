@@ -1,6 +1,7 @@
 """`weir.v1.Leases`: the calls. What they do is the keeper's (`scanner.lease_keeper`).
 
-A lease needs the right to read its tables. It belongs to the principal that acquired it; to another one its id names
+A lease needs the right to read its tables; one for which a checkpoint has to be made also that to administer the
+server, as `Checkpoint` does. It belongs to the principal that acquired it; to another one its id names
 nothing. An administrator sees all leases, and may renew, release and drop those of others by naming the principal.
 """
 
@@ -61,14 +62,15 @@ class LeaseService:
 
         Raises:
             ArgumentInvalid: The request makes no sense.
-            PermissionDenied: The caller may not read one of the tables.
+            PermissionDenied: The caller may not read one of the tables, or have a checkpoint made that is needed.
             ScannerError: The keeper's.
         """
         message = parse_request(pb.AcquireLeaseRequest, request)
         key = LeaseKey(principal_of(stream).name, _checked_id(message.lease_id))
         if not message.targets:
             raise ArgumentInvalid("an acquisition names at least one table")
-        targets = [_target(each) for each in message.targets]
+        may_checkpoint = may(stream, Right.ADMIN)
+        targets = [_target(each, may_checkpoint) for each in message.targets]
         for target in targets:
             authorize(stream, Right.READ, target.table)
         before = self._keeper.get(key)
@@ -164,7 +166,7 @@ def _checked_id(lease_id: str) -> str:
     return lease_id
 
 
-def _target(message: pb.LeaseTarget) -> Target:
+def _target(message: pb.LeaseTarget, may_checkpoint: bool) -> Target:
     if not message.table:
         raise ArgumentInvalid("a target names no table")
     choice, number = _CHOICES.get(message.state), 0
@@ -178,7 +180,13 @@ def _target(message: pb.LeaseTarget) -> Target:
             )
         choice = Choice.CHECKPOINT if by_id else Choice.OFFSET
         number = message.checkpoint_id if by_id else message.log_offset
-    return Target(table=message.table, buckets=tuple(message.buckets), choice=choice, number=number)
+    return Target(
+        table=message.table,
+        buckets=tuple(message.buckets),
+        choice=choice,
+        number=number,
+        may_checkpoint=may_checkpoint,
+    )
 
 
 def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
