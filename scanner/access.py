@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import trio
 
+from scanner.activity import Activity
+from scanner.audit import AuditEvent, audit
 from scanner.auth import EVERYBODY, Credentials, Principal, Right, bearer_token
 from scanner.errors import ArgumentInvalid, PermissionDenied, ScannerError, TableNotFound, Unauthenticated
 from scanner.statuses import from_call_failed, to_call_failed
@@ -146,8 +148,8 @@ class CredentialsFile:
         self._path = path
         self._watch = FileWatch([path])
         self._credentials = self._read()
-        self.when_changed: Callable[[], None] = lambda: None
-        """Called after the file was read again and could be used."""
+        self.when_read: Callable[[bool], None] = lambda _usable: None
+        """Called after the file was read again, with whether it could be used."""
 
     def current(self) -> Credentials:
         """What the file says, or said when it last made sense."""
@@ -166,9 +168,10 @@ class CredentialsFile:
             self._credentials = self._read()
         except ArgumentInvalid as error:
             _log.error("the credentials are not reloaded, the old ones go on: %s", error)
+            self.when_read(False)
             return False
         _log.info("credentials reloaded from %s", self._path)
-        self.when_changed()
+        self.when_read(True)
         return True
 
     def _read(self) -> Credentials:
@@ -187,13 +190,17 @@ class Access:
 
     Args:
         credentials: Whom it knows; None: everybody may do everything.
+        activity: Counts what is audited.
     """
 
-    def __init__(self, credentials: Credentials | CredentialsFile | None = None) -> None:
+    def __init__(
+        self, credentials: Credentials | CredentialsFile | None = None, activity: Activity | None = None
+    ) -> None:
         self._credentials = credentials
+        self._activity = activity or Activity()
         self._running: dict[ServerStream, Caller] = {}
         if isinstance(credentials, CredentialsFile):
-            credentials.when_changed = self._check_running
+            credentials.when_read = self._credentials_read
 
     def authenticate(self, stream: ServerStream) -> Principal:
         """Tell who makes a call, by its `authorization` or its connection's certificate.
@@ -231,6 +238,12 @@ class Access:
             await trio.sleep(_LOOK_INTERVAL_S)
             self.refresh()
 
+    def _credentials_read(self, usable: bool) -> None:
+        event = AuditEvent.CREDENTIALS_RELOADED if usable else AuditEvent.CREDENTIALS_REJECTED
+        audit(self._activity, event)
+        if usable:
+            self._check_running()
+
     def _check_running(self) -> None:
         """Look at the rights of every running call again."""
         for stream, caller in list(self._running.items()):
@@ -250,6 +263,9 @@ class Access:
                     caller.check(right, table)
             except PermissionDenied as error:
                 caller.revoked = error
+                audit(
+                    self._activity, AuditEvent.RIGHTS_WITHDRAWN, stream, principal=name, reason=error.message
+                )
                 # What is queued is rows that may not be read any more.
                 if stream.stop(to_call_failed(error)):
                     stream.drop_unsent()
@@ -271,12 +287,18 @@ class Access:
             try:
                 caller = Caller(self, self.authenticate(stream))
             except ScannerError as error:
+                audit(self._activity, AuditEvent.AUTHENTICATION_FAILED, stream, reason=error.message)
                 raise to_call_failed(error) from error
             stream.caller = caller
             self._running[stream] = caller
             try:
                 await handler(stream)
             except CallFailed as failure:
+                if failure.status is StatusCode.PERMISSION_DENIED:
+                    name = caller.principal.name
+                    audit(
+                        self._activity, AuditEvent.CALL_DENIED, stream, principal=name, reason=failure.message
+                    )
                 if caller.principal.rights.sees_everything or failure.status is not StatusCode.NOT_FOUND:
                     raise
                 raise _without_names(failure) from failure

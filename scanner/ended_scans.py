@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.access import revocation
 from scanner.errors import ScannerError
+from scanner.log_fields import Fields
 
 if TYPE_CHECKING:
     from scanner.activity import Activity, Holder
@@ -56,20 +57,19 @@ def recorded(
             _log.info("scan ended %s", _fields(reason, stream, query, holder, push))
 
 
-def _fields(reason: str, stream: ServerStream, query: ScanQuery, holder: Holder, push: PushScan) -> str:
+def _fields(reason: str, stream: ServerStream, query: ScanQuery, holder: Holder, push: PushScan) -> Fields:
     stalls = stream.stalls()
-    fields = {
-        "reason": reason,
-        "table": query.table,
-        "bucket": query.bucket,
-        "source": holder.source,
-        "rows": push.rows,
-        "bytes": stream.credit.sent,
-        "seconds": f"{stalls.total_s:.3f}",
-        "peer": holder.peer,
-        "principal": holder.principal,
-        "stream": f"{holder.connection_id}/{holder.stream_id}",
-        "stalls": ",".join(f"{why.label}:{seconds:.3f}" for why, seconds in stalls if seconds >= 0.0005)
-        or "-",
-    }
-    return " ".join(f"{name}={value}" for name, value in fields.items())
+    times = ",".join(f"{why.label}:{seconds:.3f}" for why, seconds in stalls if seconds >= 0.0005)
+    return Fields(
+        reason=reason,
+        table=query.table,
+        bucket=query.bucket,
+        source=holder.source,
+        rows=push.rows,
+        bytes=stream.credit.sent,
+        seconds=f"{stalls.total_s:.3f}",
+        peer=holder.peer,
+        principal=holder.principal,
+        stream=f"{holder.connection_id}/{holder.stream_id}",
+        stalls=times or "-",
+    )

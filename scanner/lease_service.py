@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scanner.access import Right, authorize, may, principal_of
+from scanner.audit import AuditEvent, audit
 from scanner.errors import ArgumentInvalid
 from scanner.lease_states import Choice, NotLeased, Target
 from scanner.leases import Lease, LeasedState, LeaseKey
@@ -21,6 +22,7 @@ from scanner.query import parse_request
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.activity import Activity
     from scanner.config import ScannerConfig
     from scanner.lease_keeper import LeaseKeeper
     from transport import ServerStream
@@ -41,10 +43,12 @@ class LeaseService:
     Args:
         keeper: Of the server.
         config: Bounds of the time to live.
+        activity: Counts what is audited.
     """
 
-    def __init__(self, keeper: LeaseKeeper, config: ScannerConfig) -> None:
+    def __init__(self, keeper: LeaseKeeper, config: ScannerConfig, activity: Activity) -> None:
         self._keeper = keeper
+        self._activity = activity
         self._config = config
 
     def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
@@ -114,13 +118,29 @@ class LeaseService:
             )
         buckets = [(each.table, tuple(each.buckets)) for each in message.buckets]
         left = await self._keeper.release(key, buckets)
+        self._audit(stream, message.principal, message.lease_id)
         return pb.ReleaseLeaseResponse(lease=None if left is None else self._info(left)).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
         """Let go of everything that a lease keeps, and answer whether it was there."""
         message = parse_request(pb.DropLeaseRequest, request)
         key = _key(stream, message.lease_id, message.principal)
-        return pb.DropLeaseResponse(dropped=await self._keeper.drop(key)).SerializeToString()
+        dropped = await self._keeper.drop(key)
+        if dropped:
+            self._audit(stream, message.principal, message.lease_id)
+        return pb.DropLeaseResponse(dropped=dropped).SerializeToString()
+
+    def _audit(self, stream: ServerStream, owner: str, lease_id: str) -> None:
+        name = principal_of(stream).name
+        if owner not in {"", name}:
+            audit(
+                self._activity,
+                AuditEvent.LEASE_DROPPED_BY_ADMIN,
+                stream,
+                principal=name,
+                owner=owner,
+                lease=lease_id,
+            )
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the caller's leases; with everybody's, if the caller may administer the server."""

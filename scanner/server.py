@@ -79,6 +79,8 @@ class ServerStatistics:
     """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
     leases: int
     """Leases that have not ended."""
+    certificate_expires_at: float | None
+    """When the server's certificate expires, seconds since 1970; None: there is none, or it cannot be told."""
     write_queue_bytes: int
     """Octets of writes that are being decoded, or wait for their commits."""
     transport: transport.ServerStatistics
@@ -90,7 +92,14 @@ class ServerStatistics:
 class Server:
     """A server that is listening. Made by `open_server`."""
 
-    def __init__(self, server: transport.Server, services: _Services, health: transport.Health) -> None:
+    def __init__(
+        self,
+        server: transport.Server,
+        services: _Services,
+        health: transport.Health,
+        tls: transport.ServerTls | None,
+    ) -> None:
+        self._tls = tls
         self._server = server
         self._services = services
         self._health = health
@@ -147,6 +156,7 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             leases=len(self._services.keeping.leases.leases()),
+            certificate_expires_at=None if self._tls is None else self._tls.expires_at,
             write_queue_bytes=self._services.tables.write_queue_bytes,
             transport=self._server.statistics(),
             activity=self._services.catalog.activity.freeze(),
@@ -222,10 +232,10 @@ async def open_server(
         if isinstance(store, Path | str):
             run_blocking = in_thread
             store = await stack.enter_async_context(_open_store(Path(store), storage_config))
-        access = Access(credentials)
-        services = await stack.enter_async_context(
-            bare(_open_services(store, config, run_blocking, clock, access))
-        )
+        activity = Activity()
+        access = Access(credentials, activity)
+        opening = _open_services(store, config, run_blocking, clock, access, activity)
+        services = await stack.enter_async_context(bare(opening))
         handlers, health = add_generic_services(services.handlers())
         listening = transport.serve(
             access.guard_all(handlers),
@@ -239,7 +249,8 @@ async def open_server(
             server = await stack.enter_async_context(listening)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
-        yield Server(server, services, health)
+        tls = ssl_context if isinstance(ssl_context, transport.ServerTls) else None
+        yield Server(server, services, health, tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +308,15 @@ async def _open_store(path: Path, config: StorageConfig | None) -> AsyncIterator
 
 @asynccontextmanager
 async def _open_services(
-    store: Store, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock | None, access: Access
+    store: Store,
+    config: ScannerConfig,
+    run_blocking: RunBlocking,
+    clock: WallClock | None,
+    access: Access,
+    activity: Activity,
 ) -> AsyncIterator[_Services]:
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
-        activity = Activity()
         catalog = Catalog(store, config, nursery, run_blocking, activity)
         keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)

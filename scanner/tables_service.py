@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import trio
 
-from scanner.access import Right, authorize, may
+from scanner.access import Right, authorize, may, principal_of
+from scanner.audit import AuditEvent, audit
 from scanner.descriptions import description_from_proto, description_to_proto
 from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -71,6 +72,7 @@ class TablesService:
         message = parse_request(pb.CreateTableRequest, request)
         authorize(stream, Right.MANAGE, message.table.name)
         description = await self._catalog.create(description_from_proto(message.table))
+        self._audit(AuditEvent.TABLE_CREATED, stream, description.name)
         return pb.CreateTableResponse(table=description_to_proto(description)).SerializeToString()
 
     async def drop_table(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -82,7 +84,11 @@ class TablesService:
         name = parse_request(pb.DropTableRequest, request).table
         authorize(stream, Right.MANAGE, name)
         await self._catalog.drop(name)
+        self._audit(AuditEvent.TABLE_DROPPED, stream, name)
         return pb.DropTableResponse().SerializeToString()
+
+    def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
+        audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)
 
     async def list_tables(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with all tables that the caller may know of, by name."""

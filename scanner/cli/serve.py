@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 import trio
 
 from scanner.cli.app import Seconds, example, note
+from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.config import ScannerConfig
 from scanner.connection import PORT_DEFAULT
@@ -116,6 +116,13 @@ _DEFAULTS = ScannerConfig()
     show_default=True,
     help="What goes to standard error; info has a line for each scan that ends.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS, case_sensitive=False),
+    default="text",
+    show_default=True,
+    help="Lines for people, or a JSON object for each.",
+)
 @server_security_options
 def serve(
     data: Path,
@@ -131,14 +138,15 @@ def serve(
     metrics_port: int | None,
     metrics_host: str,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
     Prints "listening on HOST:PORT" when it is ready. The end lets running calls finish for a while; a second
     signal ends at once. Certificates and credentials are read again when they change, and on SIGHUP.
     """
+    configure_logging(log_level, log_format)
     security = server_security(host, insecure_bind_any)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
         session_ttl_s=session_ttl,
