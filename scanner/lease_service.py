@@ -18,6 +18,7 @@ from scanner.lease_states import Choice, NotLeased, Target
 from scanner.leases import Lease, LeasedState, LeaseKey
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.query import parse_request
+from scanner.statuses import for_peers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -219,9 +220,7 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
 
 
 def _not_leased(missing: NotLeased) -> pb.NotLeased:
+    error = for_peers(missing.error)
     return pb.NotLeased(
-        table=missing.table,
-        bucket=missing.bucket,
-        reason=missing.error.reason,
-        message=missing.error.message,
+        table=missing.table, bucket=missing.bucket, reason=error.reason, message=error.message
     )
