@@ -12,6 +12,7 @@ import trio
 from scanner.cli.app import Seconds, example, note
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
+from scanner.cli.warm_up import warm_up
 from scanner.config import ScannerConfig
 from scanner.connection import PORT_DEFAULT
 from scanner.metrics_server import serve_metrics
@@ -146,6 +147,7 @@ def serve(
     signal ends at once. Certificates and credentials are read again when they change, and on SIGHUP.
     """
     configure_logging(log_level, log_format)
+    warm_up()
     security = server_security(host, insecure_bind_any)
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
