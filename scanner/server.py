@@ -28,7 +28,7 @@ from scanner.activity import Activity, ActivityStatistics
 from scanner.admin_service import AdminService
 from scanner.catalog import Catalog
 from scanner.config import ScannerConfig
-from scanner.errors import ArgumentInvalid, Draining
+from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
 from scanner.keeping import Keeping
 from scanner.nesting import bare
@@ -57,6 +57,8 @@ SESSION_PATH = "/weir.v1.Scanner/ScanSession"
 PAGE_PATH = "/weir.v1.Scanner/ScanPage"
 TABLES_PREFIX = "/weir.v1.Tables/"
 ADMIN_PREFIX = "/weir.v1.Admin/"
+_RESTART_MS = 1000
+"""What a server that ends asks its clients to wait: nobody answers before another one has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,7 @@ class Server:
         """Take no new calls, say so to those who watch the server's health, and wait for those that run.
 
         Args:
-            timeout_s: How long they may take, in seconds; None: the transport's `drain_timeout_s`.
+            timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
 
         Returns:
             Whether all ended by themselves; what still runs then ends with DRAINING, and for a scan with the token
@@ -181,7 +183,10 @@ class Server:
             self._drained.set()
 
     def _last_word(self, stream: ServerStream) -> transport.CallFailed:
-        error = Draining("the server is going down and did not wait any longer; go on elsewhere or later")
+        error = Draining(
+            "the server is going down and did not wait any longer; go on elsewhere or later",
+            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
+        )
         return to_call_failed(self._services.scans.last_word(stream, error))
 
 

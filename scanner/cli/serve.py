@@ -57,7 +57,7 @@ _DEFAULTS = ScannerConfig()
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running calls may take to finish when the server is told to end.",
+    help="How long the server takes to end at most; running calls may finish in four fifths of it.",
 )
 @click.option(
     "--session-ttl",
