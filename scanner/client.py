@@ -24,7 +24,7 @@ from scanner.admin import (
 from scanner.client_table import Table
 from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, BucketNotFound, LeaseNotFound
+from scanner.errors import ArgumentInvalid, BucketNotFound, DataCorrupted, LeaseNotFound
 from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -156,9 +156,22 @@ class Client:
         return Table(self._connection, description_from_proto(reply.table))
 
     async def tables(self) -> list[TableDescription]:
-        """All tables, by name."""
-        reply = await self._call("ListTables", pb.ListTablesRequest(), pb.ListTablesResponse)
-        return sorted(map(description_from_proto, reply.tables), key=lambda table: table.name)
+        """All tables, by name; as many calls as it takes.
+
+        Raises:
+            DataCorrupted: The server's pages do not go on.
+        """
+        found: list[TableDescription] = []
+        token = ""
+        while True:
+            request = pb.ListTablesRequest(page_token=token)
+            reply = await self._call("ListTables", request, pb.ListTablesResponse)
+            found += map(description_from_proto, reply.tables)
+            if not reply.next_page_token:
+                return sorted(found, key=lambda table: table.name)
+            if reply.next_page_token <= token:
+                raise DataCorrupted("the server's list of tables does not go on: it repeats its page token")
+            token = reply.next_page_token
 
     async def drop_table(self, name: str) -> None:
         """Drop a table with everything in it; scans of it that run fail.

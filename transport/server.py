@@ -41,8 +41,7 @@ _ROUNDS_OF_OTHERS: Final = 6
 millisecond; where nobody else has anything to do, a round costs microseconds."""
 _LAST_WORD_S: Final = 2.0
 """Time that peers have to take the status of a call that a drain has ended, at most."""
-_LAST_WORD_SHARE: Final = 0.1
-"""Of the drain's time; twice, for those that read and for those that do not. So a drain keeps to its time."""
+_LAST_WORD_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,8 +129,7 @@ class Server:
         """Stop accepting, refuse new calls, and wait until the running ones have ended; end those that do not.
 
         Args:
-            timeout_s: How long all of it takes at most; None: the config's `drain_timeout_s`. Calls that run have four
-                fifths of it, or all but four seconds.
+            timeout_s: How long all of it takes at most, four fifths for the calls; None: `drain_timeout_s`.
             last_word: Tells the status of a call that has not ended by then; None: UNAVAILABLE for all.
 
         Returns:

@@ -216,7 +216,10 @@ async def test_batches_shrink_with_cuts_and_grow_with_success(autojump_clock: tr
         return [rows(row, [row], token=b"%d" % (row + 1)) for row in range(first, first + 16)]
 
     script = Script(
-        *([started(), reset] for _ in range(4)),
+        [started(), reset],
+        [started(), reset],
+        [started(), reset],
+        [started(), reset],
         [StoreClosed("away")],
         [started(), *many(0), hang],
         [started(row_ordinal=16), *many(16), hang],

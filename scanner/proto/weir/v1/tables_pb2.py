@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"\\\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"?\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\"\x13\n\x11ListTablesRequest\"?\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"A\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"G\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"#\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange2\xb3\x03\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"\\\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"?\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"A\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"G\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\"#\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange2\xb3\x03\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,25 +42,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DROPTABLERESPONSE']._serialized_start=291
   _globals['_DROPTABLERESPONSE']._serialized_end=310
   _globals['_LISTTABLESREQUEST']._serialized_start=312
-  _globals['_LISTTABLESREQUEST']._serialized_end=331
-  _globals['_LISTTABLESRESPONSE']._serialized_start=333
-  _globals['_LISTTABLESRESPONSE']._serialized_end=396
-  _globals['_DESCRIBETABLEREQUEST']._serialized_start=398
-  _globals['_DESCRIBETABLEREQUEST']._serialized_end=435
-  _globals['_DESCRIBETABLERESPONSE']._serialized_start=437
-  _globals['_DESCRIBETABLERESPONSE']._serialized_end=502
-  _globals['_WRITEREQUEST']._serialized_start=505
-  _globals['_WRITEREQUEST']._serialized_end=692
-  _globals['_WRITEREQUEST_OPERATION']._serialized_start=610
-  _globals['_WRITEREQUEST_OPERATION']._serialized_end=692
-  _globals['_WRITERESPONSE']._serialized_start=694
-  _globals['_WRITERESPONSE']._serialized_end=747
-  _globals['_OFFSETRANGE']._serialized_start=749
-  _globals['_OFFSETRANGE']._serialized_end=820
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=822
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=857
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=859
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=918
-  _globals['_TABLES']._serialized_start=921
-  _globals['_TABLES']._serialized_end=1356
+  _globals['_LISTTABLESREQUEST']._serialized_end=370
+  _globals['_LISTTABLESRESPONSE']._serialized_start=372
+  _globals['_LISTTABLESRESPONSE']._serialized_end=460
+  _globals['_DESCRIBETABLEREQUEST']._serialized_start=462
+  _globals['_DESCRIBETABLEREQUEST']._serialized_end=499
+  _globals['_DESCRIBETABLERESPONSE']._serialized_start=501
+  _globals['_DESCRIBETABLERESPONSE']._serialized_end=566
+  _globals['_WRITEREQUEST']._serialized_start=569
+  _globals['_WRITEREQUEST']._serialized_end=756
+  _globals['_WRITEREQUEST_OPERATION']._serialized_start=674
+  _globals['_WRITEREQUEST_OPERATION']._serialized_end=756
+  _globals['_WRITERESPONSE']._serialized_start=758
+  _globals['_WRITERESPONSE']._serialized_end=811
+  _globals['_OFFSETRANGE']._serialized_start=813
+  _globals['_OFFSETRANGE']._serialized_end=884
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=886
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=921
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=923
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=982
+  _globals['_TABLES']._serialized_start=985
+  _globals['_TABLES']._serialized_end=1420
 # @@protoc_insertion_point(module_scope)
