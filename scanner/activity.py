@@ -86,6 +86,8 @@ class ActivityStatistics:
     commit_rows: int
     """Rows in them."""
     commits_failed: int
+    audited: Mapping[str, int]
+    """Events of the audit trail, by name: see `scanner.audit`."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -105,6 +107,7 @@ class Activity:
     commit_writes: int = 0
     commit_rows: int = 0
     commits_failed: int = 0
+    audited: Counter[str] = field(default_factory=Counter)
 
     def freeze(self) -> ActivityStatistics:
         """What they are now."""
@@ -122,6 +125,7 @@ class Activity:
             commit_writes=self.commit_writes,
             commit_rows=self.commit_rows,
             commits_failed=self.commits_failed,
+            audited=dict(self.audited),
         )
 
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from scanner.access import Principal, Right, authorize
+from scanner.access import Caller, Right, authorize, principal_of
 from scanner.activity import HolderKind
+from scanner.audit import AuditEvent, audit
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.query import parse_request
 from transport import StallReason
@@ -124,6 +125,8 @@ class AdminService:
         assert self._server is not None
         response = pb.DrainResponse(streams=len(self._running()), already_draining=self._server.draining)
         if not self._server.draining:
+            name = principal_of(stream).name
+            audit(self._catalog.activity, AuditEvent.DRAIN_BEGUN, stream, principal=name)
             timeout_s = message.timeout_ms / 1000 if message.HasField("timeout_ms") else None
             self._nursery.start_soon(functools.partial(self._server.drain, timeout_s))
         return response.SerializeToString()
@@ -138,7 +141,7 @@ def _stream_info(stream: ServerStream) -> pb.StreamInfo:
         connection_id=now.connection_id,
         stream_id=now.stream_id,
         peer=now.peer,
-        principal=stream.caller.name if isinstance(stream.caller, Principal) else "",
+        principal=stream.caller.principal.name if isinstance(stream.caller, Caller) else "",
         path=now.path,
         age_ms=round(now.age_s * 1000),
         messages_sent=now.messages_sent,

@@ -21,6 +21,8 @@ from typing import Any, Final
 
 from scanner.errors import ArgumentInvalid, Unauthenticated
 
+ANONYMOUS: Final = "anonymous"
+"""Name of who calls without any proof."""
 TOKEN_PREFIX: Final = "weir_"
 """Of tokens made here, so that tools that look for leaked secrets can know them."""
 _TOKEN_BYTES: Final = 32
@@ -119,7 +121,7 @@ class Principal:
 
 
 EVERYBODY: Final = Principal(
-    "anonymous", Rights(read=TablePatterns(["*"]), write=TablePatterns(["*"]), admin=True)
+    ANONYMOUS, Rights(read=TablePatterns(["*"]), write=TablePatterns(["*"]), admin=True)
 )
 """Who calls a server that has no credentials configured: may do everything."""
 
@@ -163,7 +165,12 @@ class Credentials:
         if "anonymous" in document:
             fields = _table(document, "anonymous")
             _check_keys("anonymous", fields, _RIGHTS_KEYS)
-            anonymous = Principal("anonymous", _rights("anonymous", fields))
+            anonymous = Principal(ANONYMOUS, _rights(ANONYMOUS, fields))
+        if not tokens and not certificates and anonymous is None:
+            # Half a file looks like that, too; and nobody could tell a server to go on that knows nobody.
+            raise ArgumentInvalid(
+                "the credentials name nobody: a [principals.NAME] or [anonymous] is missing"
+            )
         return cls(tokens, certificates, anonymous)
 
     def authenticate(self, token: str | None, certificate_names: Collection[str] = ()) -> Principal:
@@ -246,6 +253,11 @@ def _read_principal(
 ) -> None:
     if not _PRINCIPAL.fullmatch(name):
         raise ArgumentInvalid("a principal's name is 1 to 100 letters, digits, '_', '.', '@' and '-'")
+    if name == ANONYMOUS:
+        raise ArgumentInvalid(
+            f"no principal can be called {ANONYMOUS}: calls without proof are, and would share its leases; for"
+            f" their rights there is [{ANONYMOUS}]"
+        )
     where = f"principal {name}"
     if not isinstance(entry, dict):
         raise ArgumentInvalid(f"{where} has to be a table: [principals.{name}]")

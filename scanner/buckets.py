@@ -20,7 +20,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
@@ -40,12 +40,41 @@ _logger = logging.getLogger(__name__)
 SourceT = TypeVar("SourceT", bound=Source)
 
 
+class Settled:
+    """An event that also calls somebody, once.
+
+    Args:
+        when_set: Called when it is set.
+    """
+
+    __slots__ = ("_event", "_when_set")
+
+    def __init__(self, when_set: Callable[[], None] | None = None) -> None:
+        self._event = trio.Event()
+        self._when_set = when_set
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Set it. Idempotent."""
+        self._event.set()
+        when_set, self._when_set = self._when_set, None
+        if when_set is not None:
+            when_set()
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        await self._event.wait()
+
+
 @dataclass(slots=True, eq=False)
 class PendingWrite:
     """A write on its way to the disk."""
 
     mutations: Sequence[Mutation]
-    settled: trio.Event = field(default_factory=trio.Event)
+    settled: Settled
     offsets: tuple[int, int] | None = None
     """[start, end) of its changes, once it is durable."""
     error: ScannerError | None = None
@@ -225,14 +254,20 @@ class ServedBucket:
         while len(self._queue) >= self._config.write_queue_requests_max:
             await self._room.wait()
 
-    def submit(self, mutations: Sequence[Mutation]) -> PendingWrite:
+    def submit(
+        self, mutations: Sequence[Mutation], when_settled: Callable[[], None] | None = None
+    ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
+
+        Args:
+            mutations: What to write.
+            when_settled: Called once, when it is durable or has failed.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
         self.check_served()
-        write = PendingWrite(mutations)
+        write = PendingWrite(mutations, Settled(when_settled))
         self._queue.append(write)
         if len(self._queue) >= self._config.write_queue_requests_max:
             self._room = trio.Event()

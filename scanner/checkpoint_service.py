@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from scanner.access import Right, authorize
+from scanner.access import Right, authorize, principal_of
+from scanner.audit import AuditEvent, audit
 from scanner.leases import CheckpointKey
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.query import parse_request
@@ -51,6 +52,14 @@ class CheckpointService:
         for index in indices:
             checkpoint = await (await self._checkpoints.of(table, index)).create()
             made.append(self._info(table, index, checkpoint))
+        audit(
+            self._catalog.activity,
+            AuditEvent.CHECKPOINT_MADE,
+            stream,
+            principal=principal_of(stream).name,
+            table=message.table,
+            buckets=len(made),
+        )
         return pb.CheckpointResponse(checkpoints=made).SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:

@@ -24,7 +24,14 @@ from scanner.admin import (
 from scanner.client_table import Table
 from scanner.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.descriptions import description_from_proto, description_to_proto
-from scanner.errors import ArgumentInvalid, BucketNotFound, SchemaMismatch, TableExists
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    DataCorrupted,
+    LeaseNotFound,
+    SchemaMismatch,
+    TableExists,
+)
 from scanner.lease_client import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -172,9 +179,22 @@ class Client:
         return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     async def tables(self) -> list[TableDescription]:
-        """All tables, by name."""
-        reply = await self._call("ListTables", pb.ListTablesRequest(), pb.ListTablesResponse)
-        return sorted(map(description_from_proto, reply.tables), key=lambda table: table.name)
+        """All tables, by name; as many calls as it takes.
+
+        Raises:
+            DataCorrupted: The server's pages do not go on.
+        """
+        found: list[TableDescription] = []
+        token = ""
+        while True:
+            request = pb.ListTablesRequest(page_token=token)
+            reply = await self._call("ListTables", request, pb.ListTablesResponse)
+            found += map(description_from_proto, reply.tables)
+            if not reply.next_page_token:
+                return sorted(found, key=lambda table: table.name)
+            if reply.next_page_token <= token:
+                raise DataCorrupted("the server's list of tables does not go on: it repeats its page token")
+            token = reply.next_page_token
 
     async def drop_table(self, name: str) -> None:
         """Drop a table with everything in it; scans of it that run fail.
@@ -249,8 +269,8 @@ class Client:
         """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
 
         Args:
-            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket; one
-                is made where there is none.
+            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket;
+                where there is none, one is made, if the caller may administer the server.
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
             ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
@@ -261,7 +281,8 @@ class Client:
         Raises:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
                 changed.
-            PermissionDenied: A table may not be read.
+            PermissionDenied: A table may not be read, or a checkpoint would have to be made.
+            LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short.
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.
 
@@ -271,7 +292,9 @@ class Client:
         """
         info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
         if info is None:
-            raise refusal(missing)
+            if missing:
+                raise refusal(missing)
+            raise LeaseNotFound("the lease ended before its acquisition was answered; acquire it again")
         return Lease(self.leases, info, missing)
 
     async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:

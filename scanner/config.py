@@ -153,6 +153,10 @@ class ScannerConfig:
     write_queue_requests_max: int = 256
     """Writes that may wait for the commit of one bucket; further ones wait to get in, give or take one a stream."""
 
+    write_queue_bytes_max: int = 128 * MIB
+    """Memory of the writes of this server that are decoded and not yet durable, over all buckets and streams; further
+    ones wait. A commit takes two to three times what it writes, for the changelog and RocksDB's own copies."""
+
     commit_rows_max: int = 65_536
     """Rows after which no further queued write joins a group commit; a single larger write is one commit."""
 
@@ -162,6 +166,10 @@ class ScannerConfig:
     write_decoded_bytes_max: int = 128 * MIB
     """What one WriteRequest may take in memory once it is decompressed and every value is spelled out, whatever it
     took on the wire; more is an ARGUMENT_INVALID."""
+
+    row_bytes_max: int = 60 * MIB
+    """One stored row, its key included; more is a SCHEMA_MISMATCH. A scan sends a row in one message, which clients
+    take up to their `message_bytes_max`, 64 MiB."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -189,6 +197,10 @@ class ScannerConfig:
         # What holds for sessions holds for what `token` scans leave: the same sweep finds it.
         self._check_order("page_snapshots_per_bucket_max", "page_snapshots_max")
         self._check_order("session_sweep_interval_s", "page_snapshot_ttl_s")
+        # A write that is allowed has to fit beside nothing else, or it would never have its turn.
+        self._check_order("write_decoded_bytes_max", "write_queue_bytes_max")
+        # A row comes in one write.
+        self._check_order("row_bytes_max", "write_decoded_bytes_max")
         # One block has to fit into what the pages and batches are cut from.
         self._check_order("block_rows_max", "batch_rows_max")
 

@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from scanner.access import revocation
 from scanner.errors import ScannerError
+from scanner.log_fields import Fields
 
 if TYPE_CHECKING:
     from scanner.activity import Activity, Holder
@@ -47,26 +49,27 @@ def recorded(
         reason = error.reason.lower()
         raise
     finally:
+        if (revoked := revocation(stream)) is not None:
+            reason = revoked.reason.lower()
         activity.scans_ended[reason] += 1
         activity.scan_rows += push.rows
         if _log.isEnabledFor(logging.INFO):
             _log.info("scan ended %s", _fields(reason, stream, query, holder, push))
 
 
-def _fields(reason: str, stream: ServerStream, query: ScanQuery, holder: Holder, push: PushScan) -> str:
+def _fields(reason: str, stream: ServerStream, query: ScanQuery, holder: Holder, push: PushScan) -> Fields:
     stalls = stream.stalls()
-    fields = {
-        "reason": reason,
-        "table": query.table,
-        "bucket": query.bucket,
-        "source": holder.source,
-        "rows": push.rows,
-        "bytes": stream.credit.sent,
-        "seconds": f"{stalls.total_s:.3f}",
-        "peer": holder.peer,
-        "principal": holder.principal,
-        "stream": f"{holder.connection_id}/{holder.stream_id}",
-        "stalls": ",".join(f"{why.label}:{seconds:.3f}" for why, seconds in stalls if seconds >= 0.0005)
-        or "-",
-    }
-    return " ".join(f"{name}={value}" for name, value in fields.items())
+    times = ",".join(f"{why.label}:{seconds:.3f}" for why, seconds in stalls if seconds >= 0.0005)
+    return Fields(
+        reason=reason,
+        table=query.table,
+        bucket=query.bucket,
+        source=holder.source,
+        rows=push.rows,
+        bytes=stream.credit.sent,
+        seconds=f"{stalls.total_s:.3f}",
+        peer=holder.peer,
+        principal=holder.principal,
+        stream=f"{holder.connection_id}/{holder.stream_id}",
+        stalls=times or "-",
+    )

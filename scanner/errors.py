@@ -11,6 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+
+RETRY_AFTER_MS: Final = "retry_after_ms"
+"""Key of an error's metadata: milliseconds for which trying again is of no use, as the server says."""
+_RETRY_AFTER_S_MAX: Final = 60.0
 
 
 class ScannerError(Exception):
@@ -53,6 +58,14 @@ class ScannerError(Exception):
     def retriable(self) -> bool:
         """Whether the same request can succeed later, unchanged."""
         return error_row(type(self)).retriable
+
+    @property
+    def retry_after_s(self) -> float:
+        """Seconds for which trying again is of no use, as the server says; 0 if it does not, 60 at most."""
+        said = self.metadata.get(RETRY_AFTER_MS, "")
+        if not (said.isascii() and said.isdigit() and len(said) < 16):
+            return 0.0
+        return min(int(said) / 1000, _RETRY_AFTER_S_MAX)
 
 
 def _rebuild(

@@ -94,7 +94,7 @@ class Keeping:
 
     def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
         """The call of each path."""
-        leases = LeaseService(self.leases, self.config).calls()
+        leases = LeaseService(self.leases, self.config, self.catalog.activity).calls()
         admin = CheckpointService(self.catalog, self.checkpoints).calls()
         return {
             **{LEASES_PREFIX + name: call for name, call in leases.items()},

@@ -214,7 +214,10 @@ class Lease:
         """
         before, asked_at = self.info.buckets, trio.current_time()
         info, _ = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
-        assert info is not None  # Nothing was refused.
+        if info is None:
+            raise LeaseNotFound(
+                f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
+            )
         self.info, self._renewed_at = info, asked_at
         given_up, self._given_up = self._given_up, False
         if not given_up and not {(each.table, each.bucket) for each in before} <= {

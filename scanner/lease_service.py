@@ -1,6 +1,7 @@
 """`weir.v1.Leases`: the calls. What they do is the keeper's (`scanner.lease_keeper`).
 
-A lease needs the right to read its tables. It belongs to the principal that acquired it; to another one its id names
+A lease needs the right to read its tables; one for which a checkpoint has to be made also that to administer the
+server, as `Checkpoint` does. It belongs to the principal that acquired it; to another one its id names
 nothing. An administrator sees all leases, and may renew, release and drop those of others by naming the principal.
 """
 
@@ -11,15 +12,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scanner.access import Right, authorize, may, principal_of
+from scanner.audit import AuditEvent, audit
 from scanner.errors import ArgumentInvalid
 from scanner.lease_states import Choice, NotLeased, Target
 from scanner.leases import Lease, LeasedState, LeaseKey
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.query import parse_request
+from scanner.statuses import for_peers
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.activity import Activity
     from scanner.config import ScannerConfig
     from scanner.lease_keeper import LeaseKeeper
     from transport import ServerStream
@@ -40,10 +44,12 @@ class LeaseService:
     Args:
         keeper: Of the server.
         config: Bounds of the time to live.
+        activity: Counts what is audited.
     """
 
-    def __init__(self, keeper: LeaseKeeper, config: ScannerConfig) -> None:
+    def __init__(self, keeper: LeaseKeeper, config: ScannerConfig, activity: Activity) -> None:
         self._keeper = keeper
+        self._activity = activity
         self._config = config
 
     def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
@@ -61,14 +67,15 @@ class LeaseService:
 
         Raises:
             ArgumentInvalid: The request makes no sense.
-            PermissionDenied: The caller may not read one of the tables.
+            PermissionDenied: The caller may not read one of the tables, or have a checkpoint made that is needed.
             ScannerError: The keeper's.
         """
         message = parse_request(pb.AcquireLeaseRequest, request)
         key = LeaseKey(principal_of(stream).name, _checked_id(message.lease_id))
         if not message.targets:
             raise ArgumentInvalid("an acquisition names at least one table")
-        targets = [_target(each) for each in message.targets]
+        may_checkpoint = may(stream, Right.ADMIN)
+        targets = [_target(each, may_checkpoint) for each in message.targets]
         for target in targets:
             authorize(stream, Right.READ, target.table)
         before = self._keeper.get(key)
@@ -112,13 +119,29 @@ class LeaseService:
             )
         buckets = [(each.table, tuple(each.buckets)) for each in message.buckets]
         left = await self._keeper.release(key, buckets)
+        self._audit(stream, message.principal, message.lease_id)
         return pb.ReleaseLeaseResponse(lease=None if left is None else self._info(left)).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
         """Let go of everything that a lease keeps, and answer whether it was there."""
         message = parse_request(pb.DropLeaseRequest, request)
         key = _key(stream, message.lease_id, message.principal)
-        return pb.DropLeaseResponse(dropped=await self._keeper.drop(key)).SerializeToString()
+        dropped = await self._keeper.drop(key)
+        if dropped:
+            self._audit(stream, message.principal, message.lease_id)
+        return pb.DropLeaseResponse(dropped=dropped).SerializeToString()
+
+    def _audit(self, stream: ServerStream, owner: str, lease_id: str) -> None:
+        name = principal_of(stream).name
+        if owner not in {"", name}:
+            audit(
+                self._activity,
+                AuditEvent.LEASE_DROPPED_BY_ADMIN,
+                stream,
+                principal=name,
+                owner=owner,
+                lease=lease_id,
+            )
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the caller's leases; with everybody's, if the caller may administer the server."""
@@ -164,7 +187,7 @@ def _checked_id(lease_id: str) -> str:
     return lease_id
 
 
-def _target(message: pb.LeaseTarget) -> Target:
+def _target(message: pb.LeaseTarget, may_checkpoint: bool) -> Target:
     if not message.table:
         raise ArgumentInvalid("a target names no table")
     choice, number = _CHOICES.get(message.state), 0
@@ -178,7 +201,13 @@ def _target(message: pb.LeaseTarget) -> Target:
             )
         choice = Choice.CHECKPOINT if by_id else Choice.OFFSET
         number = message.checkpoint_id if by_id else message.log_offset
-    return Target(table=message.table, buckets=tuple(message.buckets), choice=choice, number=number)
+    return Target(
+        table=message.table,
+        buckets=tuple(message.buckets),
+        choice=choice,
+        number=number,
+        may_checkpoint=may_checkpoint,
+    )
 
 
 def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
@@ -192,9 +221,7 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
 
 
 def _not_leased(missing: NotLeased) -> pb.NotLeased:
+    error = for_peers(missing.error)
     return pb.NotLeased(
-        table=missing.table,
-        bucket=missing.bucket,
-        reason=missing.error.reason,
-        message=missing.error.message,
+        table=missing.table, bucket=missing.bucket, reason=error.reason, message=error.message
     )

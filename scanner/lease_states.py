@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from scanner.errors import (
     BucketNotFound,
     OffsetOutOfRange,
+    PermissionDenied,
     ScannerError,
     SlowConsumer,
     SnapshotLost,
@@ -63,6 +64,8 @@ class Target:
     choice: Choice
     number: int = 0
     """The id or the offset, where the choice gives one."""
+    may_checkpoint: bool = False
+    """Whether who asks may have a checkpoint made, where the choice needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,11 @@ class StateFinder:
         wants_new = target.choice is Choice.NEW or (
             target.choice is Choice.NEWEST and _newest(checkpoints) is None
         )
+        if wants_new and not target.may_checkpoint:
+            raise PermissionDenied(
+                "a new checkpoint would have to be made, which is for administrators; lease the newest existing one, or"
+                " the changelog (state log)"
+            )
         # A new one is taken as it is, also when others are made and it would be dropped before our turn comes.
         with checkpoints.keeping(await checkpoints.create() if wants_new else None) as new:
             async with checkpoints.bucket.between_commits():

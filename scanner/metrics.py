@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from scanner.audit import AuditEvent
+
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
@@ -42,6 +44,7 @@ class ServerCollector(Collector):
         yield from _scans(now)
         yield from _kept(now)
         yield from _commits(now)
+        yield from _security(now)
 
 
 def _transport(now: TransportStatistics) -> Iterator[Metric]:
@@ -125,10 +128,28 @@ def _kept(now: ServerStatistics) -> Iterator[Metric]:
 
 def _commits(now: ServerStatistics) -> Iterator[Metric]:
     activity = now.activity
+    yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
     yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
+
+
+def _security(now: ServerStatistics) -> Iterator[Metric]:
+    events = dict(now.activity.audited)
+    failed = events.pop(AuditEvent.AUTHENTICATION_FAILED.value, 0)
+    denied = events.pop(AuditEvent.CALL_DENIED.value, 0)
+    yield _counter("weir_auth_failures", "Calls of nobody that the server knows.", failed)
+    yield _counter("weir_denied_calls", "Calls that their principal may not make.", denied)
+    yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events)
+    expiry = GaugeMetricFamily(
+        "weir_certificate_expiry_timestamp_seconds",
+        "When the server's certificate expires, seconds since 1970.",
+        labels=[],
+    )
+    if now.certificate_expires_at is not None:
+        expiry.add_metric([], now.certificate_expires_at)
+    yield expiry
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

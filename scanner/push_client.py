@@ -7,8 +7,9 @@ Invariants:
 1. A stream that fails is followed by another, as long as the failure may pass and attempts bring progress; what the
    consumer has or has waiting stays there, and credit for it goes to the newest stream.
 2. All streams of a scan bear one id, so that the server ends one that it takes for living when it sees the next.
-3. A batch comes whole or not at all. So after two streams in a row that brought nothing, smaller batches are asked
-   for, for the rest of the scan: a line that is always cut before a batch is through still brings the scan on.
+3. A batch comes whole or not at all. So after two streams in a row that began and brought nothing, smaller batches are
+   asked for: a line that is always cut before a batch is through still brings the scan on. A stream that brings many of
+   them is followed by one with larger ones, up to what was asked for in the first place.
 4. A stream on which nothing comes, no heartbeat either, counts as failed after a while: what sits between may keep a
    connection alive behind which nobody is any more.
 """
@@ -43,6 +44,8 @@ _STREAM_ID_BYTES: Final = 16
 _BATCH_BYTES_USUAL: Final = 1 << 20
 """What a server that is asked for no size makes of the rows, more or less."""
 _BATCH_BYTES_LEAST: Final = 16 << 10
+_BATCHES_TO_GROW: Final = 16
+"""Smaller batches that one stream has brought when larger ones are tried again: by then it has carried one of them."""
 _HEARTBEATS_MISSED_MAX: Final = 3
 _SILENCE_S_MIN: Final = 60.0
 """Also where the server beats faster: it may be busy, and reopening a scan may take it a while."""
@@ -119,6 +122,11 @@ class BucketReceiver:
         self._scan_open = pb.ScanOpen()
         self._scan_open.CopyFrom(scan_open)
         self._scan_open.stream_id = secrets.token_bytes(_STREAM_ID_BYTES)
+        self._batch_bytes_wanted = scan_open.batch_bytes_max
+        self._cuts = 0
+        """Streams in a row that began, were cut and brought nothing."""
+        self._batches = 0
+        """What the newest stream has brought."""
         self._receiver = receiver
         self._progress = progress
         self._hand_off = hand_off
@@ -152,13 +160,21 @@ class BucketReceiver:
             self._receiver.take_failure(failure)
             if not self._receiver.resumable:
                 raise failure
+            began = self._receiver.state is ReceiverState.SCANNING
             await self._attempts.wait_retry(failure)
-            if self._attempts.failed > 1:
-                self._ask_for_smaller_batches()
+            # A server that is away, or refuses, says nothing of what its lines carry.
+            if began:
+                self._cuts = 0 if self._batches else self._cuts + 1
+                if min(self._cuts, self._attempts.failed) > 1:
+                    self._ask_for_smaller_batches()
 
     def _ask_for_smaller_batches(self) -> None:
         asked = min(self._scan_open.batch_bytes_max or _BATCH_BYTES_USUAL, _BATCH_BYTES_USUAL)
         self._scan_open.batch_bytes_max = min(asked, max(asked // 2, _BATCH_BYTES_LEAST))
+
+    def _ask_for_larger_batches(self) -> None:
+        larger, wanted = 2 * self._scan_open.batch_bytes_max, self._batch_bytes_wanted
+        self._scan_open.batch_bytes_max = wanted if larger >= (wanted or _BATCH_BYTES_USUAL) else larger
 
     async def _receive_stream(self) -> None:
         """Receive one stream, to the scan's end or to where we cut it ourselves."""
@@ -184,17 +200,21 @@ class BucketReceiver:
                         self._progress.add_server_stalls(stream.peer_stalls)
 
     async def _receive_all(self, stream: Stream) -> None:
-        receiver, batches = self._receiver, 0
+        receiver, self._batches = self._receiver, 0
         while (message := await self._next_message(stream)) is not None:
             taken = receiver.receive(message)
             if taken is not None:
                 batch, size = taken
                 consumed = functools.partial(self._consume, size)
                 self._hand_off.put(Delivery(self._progress.bucket, batch, size, consumed))
-                batches += 1
+                self._batches += 1
             if receiver.state is ReceiverState.ENDED:
                 return await self._receive_status(stream)
-            if self._is_to_be_cut(batches):
+            if self._is_to_be_cut(self._batches):
+                return
+            reduced = self._scan_open.batch_bytes_max != self._batch_bytes_wanted
+            if reduced and self._batches >= _BATCHES_TO_GROW and receiver.resumable:
+                self._ask_for_larger_batches()
                 return
         receiver.end_of_stream()
 

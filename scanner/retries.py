@@ -21,8 +21,9 @@ from scanner.errors import ScannerError
 if TYPE_CHECKING:
     from random import Random
 
-RETRIES_DEFAULT: Final = 8
-"""With the delays below: some 8 seconds, 16 at most, for a server to come back."""
+RETRIES_DEFAULT: Final = 16
+"""With the delays below: 28 seconds on average, 56 at most, for a server to come back. A drain takes 5 s unless
+`weir serve --drain-timeout` says otherwise, and the next start some seconds."""
 RETRIES_MAX: Final = 2**32 - 1
 
 _T = TypeVar("_T")
@@ -109,7 +110,7 @@ class Attempts:
                 one of its kind that says how many attempts there were.
 
         Waits:
-            For the delay, drawn at random from 0 to `RetryPolicy.delay_bound_s`.
+            For the delay, drawn at random from 0 to `RetryPolicy.delay_bound_s`, and what the server asks for on top.
 
         Cancellation:
             Ends the wait at once.
@@ -122,7 +123,8 @@ class Attempts:
         self.failed += 1
         if self.failed > self._policy.retries:
             raise exhausted(error, self.failed) from error
-        await trio.sleep(self._dice.uniform(0.0, self._policy.delay_bound_s(self.failed)))
+        drawn_s = self._dice.uniform(0.0, self._policy.delay_bound_s(self.failed))
+        await trio.sleep(error.retry_after_s + drawn_s)
 
 
 def exhausted(error: _E, attempts: int) -> _E:

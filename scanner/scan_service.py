@@ -98,7 +98,7 @@ class ScanService:
         request = await self._receive_open(stream)
         self._check(request)
         query = self._opener.read_query(request.query)
-        authorize(stream, Right.READ, query.table)
+        authorize(stream, Right.READ, query.table, lasting=True)
         replaces = (principal_of(stream).name, request.stream_id) in self._named
         if self._opened - replaces >= self._config.scans_max:
             raise TooManyScans(

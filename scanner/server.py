@@ -29,7 +29,7 @@ from scanner.admin_service import AdminService
 from scanner.catalog import Catalog
 from scanner.clock import WallClock
 from scanner.config import ScannerConfig
-from scanner.errors import ArgumentInvalid, Draining
+from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
 from scanner.keeping import Keeping
 from scanner.nesting import bare
@@ -57,6 +57,8 @@ SESSION_PATH = "/weir.v1.Scanner/ScanSession"
 PAGE_PATH = "/weir.v1.Scanner/ScanPage"
 TABLES_PREFIX = "/weir.v1.Tables/"
 ADMIN_PREFIX = "/weir.v1.Admin/"
+_RESTART_MS = 1000
+"""What a server that ends asks its clients to wait: nobody answers before another one has started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,10 @@ class ServerStatistics:
     """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
     leases: int
     """Leases that have not ended."""
+    certificate_expires_at: float | None
+    """When the server's certificate expires, seconds since 1970; None: there is none, or it cannot be told."""
+    write_queue_bytes: int
+    """Octets of writes that are being decoded, or wait for their commits."""
     transport: transport.ServerStatistics
     """The connections, and what waits in them."""
     activity: ActivityStatistics
@@ -88,7 +94,14 @@ class ServerStatistics:
 class Server:
     """A server that is listening. Made by `open_server`."""
 
-    def __init__(self, server: transport.Server, services: _Services, health: transport.Health) -> None:
+    def __init__(
+        self,
+        server: transport.Server,
+        services: _Services,
+        health: transport.Health,
+        tls: transport.ServerTls | None,
+    ) -> None:
+        self._tls = tls
         self._server = server
         self._services = services
         self._health = health
@@ -145,6 +158,8 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             leases=len(self._services.keeping.leases.leases()),
+            certificate_expires_at=None if self._tls is None else self._tls.expires_at,
+            write_queue_bytes=self._services.tables.write_queue_bytes,
             transport=self._server.statistics(),
             activity=self._services.catalog.activity.freeze(),
         )
@@ -153,7 +168,7 @@ class Server:
         """Take no new calls, say so to those who watch the server's health, and wait for those that run.
 
         Args:
-            timeout_s: How long they may take, in seconds; None: the transport's `drain_timeout_s`.
+            timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
 
         Returns:
             Whether all ended by themselves; what still runs then ends with DRAINING, and for a scan with the token
@@ -168,7 +183,10 @@ class Server:
             self._drained.set()
 
     def _last_word(self, stream: ServerStream) -> transport.CallFailed:
-        error = Draining("the server is going down and did not wait any longer; go on elsewhere or later")
+        error = Draining(
+            "the server is going down and did not wait any longer; go on elsewhere or later",
+            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
+        )
         return to_call_failed(self._services.scans.last_word(stream, error))
 
 
@@ -219,10 +237,13 @@ async def open_server(
         if isinstance(store, Path | str):
             run_blocking = in_thread
             store = await stack.enter_async_context(_open_store(Path(store), storage_config))
-        services = await stack.enter_async_context(bare(_open_services(store, config, run_blocking, clock)))
+        activity = Activity()
+        access = Access(credentials, activity)
+        opening = _open_services(store, config, run_blocking, clock, access, activity)
+        services = await stack.enter_async_context(bare(opening))
         handlers, health = add_generic_services(services.handlers())
         listening = transport.serve(
-            Access(credentials).guard_all(handlers),
+            access.guard_all(handlers),
             host=host,
             port=port,
             config=transport_config or TransportConfig(),
@@ -233,7 +254,8 @@ async def open_server(
             server = await stack.enter_async_context(listening)
         except OSError as error:
             raise _cannot_listen(host, port, error) from error
-        yield Server(server, services, health)
+        tls = ssl_context if isinstance(ssl_context, transport.ServerTls) else None
+        yield Server(server, services, health, tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +314,15 @@ async def _open_store(path: Path, config: StorageConfig | None) -> AsyncIterator
 
 @asynccontextmanager
 async def _open_services(
-    store: Store, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock | None
+    store: Store,
+    config: ScannerConfig,
+    run_blocking: RunBlocking,
+    clock: WallClock | None,
+    access: Access,
+    activity: Activity,
 ) -> AsyncIterator[_Services]:
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
-        activity = Activity()
         clock = clock or WallClock()
         catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
         keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
@@ -307,6 +333,8 @@ async def _open_services(
         nursery.start_soon(pages.sweep_forever)
         scans = ScanService(opener, keeping.snapshot_scans(opener), config, activity)
         keeping.start(nursery)
+        if access.follows_file:
+            nursery.start_soon(access.watch_forever)
         try:
             yield _Services(
                 catalog,

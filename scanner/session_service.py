@@ -161,8 +161,7 @@ class SessionService:
             await stream.send(*claimed.page.parts)
             return
         try:
-            table, _ = cast("tuple[str, int]", claimed.bucket)
-            authorize(stream, Right.READ, table)  # it may have been taken away since the open
+            authorize(stream, Right.READ, _table_of(claimed.bucket))  # it may have been taken away since
             fields = pb.ScanSessionResponse(scanner_id=request.scanner_id)
             with stream.blocked_on(StallReason.STORAGE):
                 page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
@@ -183,6 +182,11 @@ class SessionService:
         self, scan: OpenScan[KvSource], fields: pb.ScanSessionResponse, size_bytes: int
     ) -> Page:
         return sealed(fields, await self._pages.make(scan, fields, size_bytes, keeps_rest=True))
+
+
+def _table_of(bucket: object) -> str:
+    table, _ = cast("tuple[str, int]", bucket)
+    return table
 
 
 def _key(scanner_id: bytes, stream: ServerStream) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -20,12 +21,15 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from scanner.errors import (
     ArgumentInvalid,
+    DataCorrupted,
     InternalError,
     PermissionDenied,
     ScannerError,
     ServerUnavailable,
     SourceUnsupported,
-    TooManyScans,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
     Unauthenticated,
     error_row,
     error_row_of_reason,
@@ -47,7 +51,8 @@ _METADATA_CHARACTERS_MAX = 200
 _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.INVALID_ARGUMENT: ArgumentInvalid,
     StatusCode.UNIMPLEMENTED: SourceUnsupported,
-    StatusCode.RESOURCE_EXHAUSTED: TooManyScans,
+    # A message that is over somebody's limit, as a rule: the same one will be again.
+    StatusCode.RESOURCE_EXHAUSTED: ArgumentInvalid,
     StatusCode.UNAVAILABLE: ServerUnavailable,
     StatusCode.CANCELLED: ServerUnavailable,
     StatusCode.DEADLINE_EXCEEDED: ServerUnavailable,
@@ -55,12 +60,42 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
+_SAID_OF_STORAGE: dict[type[ScannerError], str] = {
+    DataCorrupted: "stored data fail their check",
+    StoreFailed: "the server's disk refused",
+    StoreLocked: "another process has the data directory open",
+    StoreClosed: "the store was closed meanwhile",
+}
+
 _logger = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply")
 
 
+def for_peers(error: ScannerError) -> ScannerError:
+    """The error as a peer may see it: what storage says of the server's files goes to the server's log instead.
+
+    Args:
+        error: Of the server.
+
+    Returns:
+        The error itself, unless it names a file; then one of its kind with a reference to the line in the log.
+    """
+    said = _SAID_OF_STORAGE.get(type(error))
+    if said is None or not any(separator in error.message for separator in "/\\"):
+        return error
+    reference = secrets.token_hex(4)
+    _logger.error("reference %s: %s: %s", reference, error.reason, error.message)
+    return type(error)(
+        f"{said}; the server's log has the details under reference {reference}",
+        resume_token=error.resume_token,
+        oldest_offset=error.oldest_offset,
+        metadata={**error.metadata, "reference": reference},
+    )
+
+
 def to_call_failed(error: ScannerError) -> CallFailed:
     """The failed call that tells a peer of this error."""
+    error = for_peers(error)
     row = error_row(type(error))
     message = _shorten(error.message)
     metadata = {key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()}

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
-from scanner.access import Right, authorize, may
+from scanner.access import Right, authorize, may, principal_of
+from scanner.audit import AuditEvent, audit
 from scanner.descriptions import description_from_proto, description_to_proto
 from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.query import parse_request
 from scanner.tasks import run_with_companion
 from scanner.wire import decode_schema
-from scanner.writes import conform_request, encode_mutations, route
+from scanner.write_memory import WriteMemory
+from scanner.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
     from scanner.config import ScannerConfig
     from scanner.storage.interface import Mutation
     from transport import ServerStream
+
+_LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
+"""Of one answer to ListTables; a single description may be larger. Stock clients take 4 MiB."""
+_ENTRY_BYTES: Final = 6
+"""Of an entry of a message beside its own octets, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +62,12 @@ class TablesService:
     def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
         self._catalog = catalog
         self._config = config
+        self._memory = WriteMemory(config.write_queue_bytes_max)
+
+    @property
+    def write_queue_bytes(self) -> int:
+        """Octets of writes that are being decoded, or wait for their commits."""
+        return self._memory.bytes_taken
 
     async def create_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Create a table, and answer with its description as stored.
@@ -66,6 +79,7 @@ class TablesService:
         authorize(stream, Right.MANAGE, message.table.name)
         description = description_from_proto(message.table)
         table_id = await self._catalog.create(description)
+        self._audit(AuditEvent.TABLE_CREATED, stream, description.name)
         return pb.CreateTableResponse(
             table=description_to_proto(description), table_id=table_id
         ).SerializeToString()
@@ -82,6 +96,7 @@ class TablesService:
         if len(columns) != 1:
             raise ArgumentInvalid(f"one column is added at a time, not {len(columns)}")
         description = await self._catalog.add_column(message.table, columns.field(0))
+        self._audit(AuditEvent.COLUMN_ADDED, stream, description.name)
         return pb.AddColumnResponse(table=description_to_proto(description)).SerializeToString()
 
     async def drop_table(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -93,17 +108,28 @@ class TablesService:
         name = parse_request(pb.DropTableRequest, request).table
         authorize(stream, Right.MANAGE, name)
         await self._catalog.drop(name)
+        self._audit(AuditEvent.TABLE_DROPPED, stream, name)
         return pb.DropTableResponse().SerializeToString()
 
+    def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
+        audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)
+
     async def list_tables(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with all tables that the caller may know of, by name."""
-        parse_request(pb.ListTablesRequest, request)
-        tables = [
-            description_to_proto(each)
-            for each in await self._catalog.descriptions()
-            if may(stream, Right.DESCRIBE, each.name)
-        ]
-        return pb.ListTablesResponse(tables=tables).SerializeToString()
+        """Answer with a page of the tables that the caller may know of, by name."""
+        message = parse_request(pb.ListTablesRequest, request)
+        response, size = pb.ListTablesResponse(), 0
+        for each in sorted(await self._catalog.descriptions(), key=lambda table: table.name):
+            # The token is the last name of the page before: what is created or dropped meanwhile moves nothing.
+            if each.name <= message.page_token or not may(stream, Right.DESCRIBE, each.name):
+                continue
+            table = description_to_proto(each)
+            size += table.ByteSize() + _ENTRY_BYTES
+            full = message.page_size and len(response.tables) >= message.page_size
+            if response.tables and (full or size > _LIST_PAGE_BYTES):
+                response.next_page_token = response.tables[-1].name
+                break
+            response.tables.append(table)
+        return response.SerializeToString()
 
     async def describe_table(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with one table.
@@ -157,7 +183,11 @@ class TablesService:
         async with answers:
             while (message := await stream.receive()) is not None:
                 try:
-                    answer: _Answer = await self._submit(message, stream)
+                    request = WriteCall.parse(message)
+                    del message
+                    # Whoever has to wait for memory holds its rows once, and nobody's rows stay here afterwards.
+                    answer: _Answer = await self._submit(request, stream)
+                    del request
                 except ScannerError as error:
                     # Its turn to be told comes after the answers to the requests before it.
                     answer = error
@@ -179,18 +209,31 @@ class TablesService:
                         response.ranges.add(bucket=index, start_offset=start, end_offset=end)
                 await stream.send(response.SerializeToString())
 
-    async def _submit(self, message: Buffer, stream: ServerStream) -> _Submitted:
-        request = parse_request(pb.WriteRequest, message)
+    async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)
         table = await self._catalog.table(request.table)
-        routed = await self._encode(request, table)
-        buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
-        for _, bucket in buckets:
-            await bucket.wait_room()
-        # No waiting from here on: the requests of one stream reach every bucket in their order.
-        return _Submitted(tuple((index, bucket.submit(routed[index])) for index, bucket in buckets))
+        size = min(request.decoded_bytes(), self._config.write_decoded_bytes_max)
+        with stream.blocked_on(StallReason.STORAGE):
+            share = await self._memory.take(size)
+        try:
+            routed = await self._encode(request, table)
+            share.resize(sum(mutations_bytes(each) for each in routed.values()))
+            buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
+            for _, bucket in buckets:
+                await bucket.wait_room()
+            share.split(len(buckets))
+            # No waiting from here on: the requests of one stream reach every bucket in their order.
+            writes = tuple(
+                (index, bucket.submit(routed[index], share.part_done)) for index, bucket in buckets
+            )
+        except BaseException:
+            share.release()
+            raise
+        if not writes:
+            share.release()
+        return _Submitted(writes)
 
-    async def _encode(self, request: pb.WriteRequest, table: ServedTable) -> dict[int, list[Mutation]]:
+    async def _encode(self, request: WriteCall, table: ServedTable) -> dict[int, list[Mutation]]:
         config = self._config
         # One schema for the whole request, though a column may be added meanwhile.
         schema = table.schema
@@ -204,6 +247,7 @@ class TablesService:
             key_codec=schema.key_codec,
             row_codec=schema.row_codec,
             slice_rows=self._config.write_slice_rows_max,
+            row_bytes_max=self._config.row_bytes_max,
         ):
             route(mutations, schema.description.buckets, routed)
             await trio.lowlevel.checkpoint()

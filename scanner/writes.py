@@ -5,15 +5,17 @@ This module knows no transport and no task; the caller encodes slice by slice, s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from scanner.arrow_bounds import decoded_bytes, require_size
-from scanner.errors import ArgumentInvalid
+from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.keys import KeyCodec, bucket_of
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.query import parse_request
 from scanner.storage.interface import Mutation
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
     from scanner.rows import RowCodec
     from scanner.table import TableDescription
+
+_MUTATION_BYTES: Final = 200
+"""Of a mutation beside what it writes: three Python objects."""
 
 
 def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.RecordBatch:
@@ -51,8 +56,40 @@ def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.Recor
     return batch
 
 
+@dataclass(frozen=True, slots=True)
+class WriteCall:
+    """One request to write, without the message that it came in: that would be a second copy of all its rows."""
+
+    table: str
+    operation: int
+    """Of the wire's WriteRequest.Operation."""
+    arrow_stream: bytes
+
+    @classmethod
+    def parse(cls, message: Buffer) -> WriteCall:
+        """Read a request from the peer.
+
+        Raises:
+            ArgumentInvalid: The bytes are not that message.
+        """
+        request = parse_request(pb.WriteRequest, message)
+        return cls(request.table, request.operation, request.arrow_stream)
+
+    def decoded_bytes(self) -> int:
+        """Octets that its rows take once they are decompressed; those on the wire if they cannot be read."""
+        try:
+            return max(len(self.arrow_stream), decoded_bytes(self.arrow_stream)[1])
+        except (pa.ArrowException, OSError, ValueError):
+            return len(self.arrow_stream)
+
+
+def mutations_bytes(mutations: Sequence[Mutation]) -> int:
+    """Octets of mutations in memory, roughly."""
+    return sum(_MUTATION_BYTES + len(each.key) + len(each.row or b"") for each in mutations)
+
+
 def conform_request(
-    request: pb.WriteRequest, table: TableDescription, rows_max: int, bytes_max: int
+    request: WriteCall, table: TableDescription, rows_max: int, bytes_max: int
 ) -> pa.RecordBatch:
     """Read a request's rows, or keys if it deletes, as the table has them.
 
@@ -76,7 +113,13 @@ def conform_request(
 
 
 def encode_mutations(
-    batch: pa.RecordBatch, *, delete: bool, key_codec: KeyCodec, row_codec: RowCodec, slice_rows: int
+    batch: pa.RecordBatch,
+    *,
+    delete: bool,
+    key_codec: KeyCodec,
+    row_codec: RowCodec,
+    slice_rows: int,
+    row_bytes_max: int,
 ) -> Iterator[list[Mutation]]:
     """Encode a batch, one slice at a time.
 
@@ -86,13 +129,14 @@ def encode_mutations(
         key_codec: Of the table.
         row_codec: Of the table.
         slice_rows: Rows encoded in one go, above 0; 2000 take some milliseconds.
+        row_bytes_max: Stored octets of one row, its key included.
 
     Yields:
         The mutations of the next slice, in row order.
 
     Raises:
         KeyInvalid: A key is too long.
-        SchemaMismatch: A row cannot be stored.
+        SchemaMismatch: A row cannot be stored, or is too large.
     """
     for start in range(0, batch.num_rows, slice_rows):
         part = batch.slice(start, slice_rows)
@@ -100,7 +144,15 @@ def encode_mutations(
         if delete:
             yield [Mutation(key, None) for key in keys]
         else:
-            yield [Mutation(key, row) for key, row in zip(keys, row_codec.encode_batch(part), strict=True)]
+            rows = row_codec.encode_batch(part)
+            mutations = [Mutation(key, row) for key, row in zip(keys, rows, strict=True)]
+            largest = max(range(len(mutations)), key=lambda at: len(keys[at]) + len(rows[at]))
+            if (size := len(keys[largest]) + len(rows[largest])) > row_bytes_max:
+                raise SchemaMismatch(
+                    f"row {start + largest} of the request takes {size} bytes, and {row_bytes_max} are allowed in one"
+                    " row; cut it into several"
+                )
+            yield mutations
 
 
 def route(mutations: list[Mutation], buckets: int, routed: dict[int, list[Mutation]]) -> None:

@@ -40,7 +40,8 @@ _ROUNDS_OF_OTHERS: Final = 6
 """Rounds of the event loop between the beginnings of two calls of one connection. What a call does first costs a
 millisecond; where nobody else has anything to do, a round costs microseconds."""
 _LAST_WORD_S: Final = 2.0
-"""Time that peers have to take the status of a call that a drain has ended."""
+"""Time that peers have to take the status of a call that a drain has ended, at most."""
+_LAST_WORD_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,27 +129,28 @@ class Server:
         """Stop accepting, refuse new calls, and wait until the running ones have ended; end those that do not.
 
         Args:
-            timeout_s: Longest wait; None: the config's `drain_timeout_s`.
+            timeout_s: How long all of it takes at most, four fifths for the calls; None: `drain_timeout_s`.
             last_word: Tells the status of a call that has not ended by then; None: UNAVAILABLE for all.
 
         Returns:
-            Whether all calls ended by themselves. A peer that does not take its last word within two seconds gets it
-            without what was queued before; it is cut off when `serve`'s block is left, two seconds later.
+            Whether all calls ended by themselves. A peer that does not take its last word in half of the rest gets it
+            without what was queued before; it is cut off when `serve`'s block is left.
         """
         limit = self._config.drain_timeout_s if timeout_s is None else timeout_s
         self._draining = True
         self._accepting.cancel()
         for driver in list(self._drivers):
             driver.finish()
-        with trio.move_on_after(limit):
+        last_word_s = min(_LAST_WORD_S, limit * _LAST_WORD_SHARE)
+        with trio.move_on_after(limit - 2 * last_word_s):
             await self._wait_idle()
             return True
         stopped = [stream for stream in self.running() if stream.stop((last_word or _going_down)(stream))]
-        with trio.move_on_after(_LAST_WORD_S):
+        with trio.move_on_after(last_word_s):
             await self._wait_idle()
         for stream in stopped:
             stream.drop_unsent()  # of those that do not read: a status needs no window, what is queued before it does
-        with trio.move_on_after(_LAST_WORD_S):
+        with trio.move_on_after(last_word_s):
             await self._wait_idle()
         return False
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from cryptography import x509
 
 from transport.errors import TlsExpected, TransportError
 
@@ -34,6 +37,10 @@ _CERTIFICATE_ALERTS: Final = frozenset(
     }
 )
 """OpenSSL's names of the alerts by which a server says no to a client's certificate, or to its lack of one."""
+
+_WARN_BEFORE_S: Final = 14 * 86_400.0
+_WARN_SHARE: Final = 5
+"""A certificate that is made for a day, and replaced each night, is not about to expire in the morning."""
 
 _log = logging.getLogger("weir.transport")
 
@@ -120,12 +127,20 @@ class ServerTls:
         self._verify_mode = ssl.CERT_REQUIRED if client_certificate_required else ssl.CERT_OPTIONAL
         # Looked at before they are read: a change in between is found the next time.
         self._watch = FileWatch([path for path in (certificate, key, client_ca) if path is not None])
-        self._context = self._load()
+        self._context, self._validity = self._load()
+        self._warned = False
+        self._warn_of_expiry()
+
+    @property
+    def expires_at(self) -> float:
+        """When the certificate, or one of its chain in the file, expires; seconds since 1970."""
+        return self._validity.end
 
     def context(self) -> ssl.SSLContext:
         """What the next handshake uses."""
         if self._watch.changed():
             self.reload()
+        self._warn_of_expiry()
         return self._context
 
     def reload(self) -> bool:
@@ -136,21 +151,38 @@ class ServerTls:
         """
         self._watch.changed()
         try:
-            self._context = self._load()
+            self._context, self._validity = self._load()
         except TlsFileInvalid as error:
             _log.error("the TLS certificate is not reloaded, the old one goes on: %s", error)
             return False
+        self._warned = False
         _log.info("TLS certificate reloaded from %s", os.fspath(self._certificate))
+        self._warn_of_expiry()
         return True
 
-    def _load(self) -> ssl.SSLContext:
+    def _warn_of_expiry(self) -> None:
+        """Say once that the certificate has to be replaced soon."""
+        if not self._warned and time.time() >= self._validity.warn_at:
+            self._warned = True
+            _log.warning(
+                "the TLS certificate %s expires at %s; replace it",
+                self._certificate,
+                _utc(self._validity.end),
+            )
+
+    def _load(self) -> tuple[ssl.SSLContext, _Validity]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _harden(context)
         _load_certificate(context, self._certificate, self._key)
+        validity = _validity(self._certificate)
+        if validity.end <= time.time():
+            raise TlsFileInvalid(
+                f"the certificate {os.fspath(self._certificate)} expired at {_utc(validity.end)}; replace it"
+            )
         if self._client_ca is not None:
             _load_ca(context, self._client_ca)
             context.verify_mode = self._verify_mode
-        return context
+        return context, validity
 
 
 def client_tls(
@@ -223,6 +255,32 @@ def _load_certificate(context: ssl.SSLContext, certificate: FilePath, key: FileP
         else:
             problem = "are not a certificate and its unencrypted key in PEM"
         raise TlsFileInvalid(f"{os.fspath(certificate)} and {os.fspath(key)} {problem}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Validity:
+    """Seconds since 1970, of the certificate of a file that expires first."""
+
+    start: float
+    end: float
+
+    @property
+    def warn_at(self) -> float:
+        return self.end - min(_WARN_BEFORE_S, (self.end - self.start) / _WARN_SHARE)
+
+
+def _validity(certificate: FilePath) -> _Validity:
+    try:
+        with open(certificate, "rb") as file:
+            chain = x509.load_pem_x509_certificates(file.read())
+    except (OSError, ValueError) as error:
+        raise TlsFileInvalid(f"{os.fspath(certificate)} has no certificate in PEM") from error
+    first = min(chain, key=lambda each: each.not_valid_after_utc)
+    return _Validity(first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp())
+
+
+def _utc(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))
 
 
 def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:

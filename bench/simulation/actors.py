@@ -15,6 +15,7 @@ from bench.simulation.history import History, WriteRecord
 from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
+from scanner.config import ScannerConfig
 from scanner.writes import encode_mutations, route
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Actors:
                 key_codec=store.key_codec(TABLE),
                 row_codec=store.row_codec(TABLE),
                 slice_rows=1_000,
+                row_bytes_max=ScannerConfig().row_bytes_max,
             ):
                 route(mutations, rows.description.buckets, routed)
             for bucket, part in sorted(routed.items()):

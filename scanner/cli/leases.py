@@ -95,7 +95,8 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
     type=click.Choice([state.value for state in LeaseState]),
     default=LeaseState.NEWEST.value,
     show_default=True,
-    help="The newest checkpoint, made if there is none, or not; a new one; or now, by the changelog alone.",
+    help="The newest checkpoint, made by administrators if there is none, or not; a new one; or now, by the"
+    " changelog alone.",
 )
 @click.option(
     "--checkpoint", "checkpoint_id", type=click.IntRange(0), metavar="N", help="This one, of one bucket."

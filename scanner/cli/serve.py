@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -12,7 +11,9 @@ import click
 import trio
 
 from scanner.cli.app import Seconds, example, note
+from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
+from scanner.cli.warm_up import warm_up
 from scanner.config import ScannerConfig
 from scanner.connection import PORT_DEFAULT
 from scanner.metrics_server import serve_metrics
@@ -57,7 +58,7 @@ _DEFAULTS = ScannerConfig()
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long running calls may take to finish when the server is told to end.",
+    help="How long the server takes to end at most; running calls may finish in four fifths of it.",
 )
 @click.option(
     "--session-ttl",
@@ -117,6 +118,13 @@ _DEFAULTS = ScannerConfig()
     show_default=True,
     help="What goes to standard error; info has a line for each scan that ends.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS, case_sensitive=False),
+    default="text",
+    show_default=True,
+    help="Lines for people, or a JSON object for each.",
+)
 @server_security_options
 def serve(
     data: Path,
@@ -132,6 +140,7 @@ def serve(
     metrics_port: int | None,
     metrics_host: str,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
@@ -140,8 +149,9 @@ def serve(
     """
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)
+    configure_logging(log_level, log_format)
+    warm_up()
     security = server_security(host, insecure_bind_any)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=log_level.upper())
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
         session_ttl_s=session_ttl,

@@ -96,6 +96,8 @@ class Repeat(Generic[PageT]):
     """The answer to a call that was answered before."""
 
     page: PageT
+    bucket: Hashable
+    """What the session reads."""
 
 
 class SessionRegistry(Generic[ResourceT, PageT]):
@@ -189,7 +191,7 @@ class SessionRegistry(Generic[ResourceT, PageT]):
             raise SequenceInvalid(f"a continuation needs its call_seq_id; the next one is {wanted}")
         if sequence == session.sequence:
             session.expires_at = now + self._config.session_ttl_s
-            return Repeat(session.page)
+            return Repeat(session.page, session.bucket)
         if sequence != wanted:
             raise SequenceInvalid(
                 f"call_seq_id {sequence} is out of sequence: {wanted} is next"

@@ -153,7 +153,7 @@ def test_mutual_tls_refuses(kind: str, directory: Path, tmp_path: Path) -> None:
     certificate = {
         "none": None,
         "other CA": issue("other", "reader.example"),
-        "expired": issue("test", "reader.example", expired=True),
+        "expired": issue("test", "reader.example", days_left=-1),
     }[kind]
     tls = server_tls(directory, client_ca="test")
     with running_server(tmp_path / "data", tls=tls, credentials=Credentials.parse(CREDENTIALS)) as server:

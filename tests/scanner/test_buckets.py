@@ -70,13 +70,12 @@ async def served(**limits: int) -> AsyncIterator[tuple[ServedBucket, Recorder, D
     """A bucket of its own, on a disk that waits to be let."""
     disk = Disk()
     recorder = Recorder(filled_store(0).bucket("items", 0))
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            yield (
-                ServedBucket(recorder, ScannerConfig(**limits), nursery, disk),  # type: ignore[arg-type]
-                recorder,
-                disk,
-            )
+    async with trio.open_nursery() as nursery:
+        yield (
+            ServedBucket(recorder, ScannerConfig(**limits), nursery, disk),  # type: ignore[arg-type]
+            recorder,
+            disk,
+        )
 
 
 async def open_source(bucket: ServedBucket) -> OpenScan[KvSource]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pytest
@@ -15,6 +17,7 @@ from scanner.config import ScannerConfig
 from tests.support.conformance import open_virtual_items
 from tests.support.server import running_server
 
+T = TypeVar("T")
 CONFIG = ScannerConfig(lease_ttl_s=60, checkpoint_interval_s=0)
 
 
@@ -181,3 +184,21 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
             with pytest.raises(scanner.LeaseNotFound):
                 client.leases.renew("unknown")
             assert [each.leases for each in client.list_checkpoints("items")] == [0, 0, 0, 0]
+
+
+async def test_a_lease_that_ends_before_its_answer(autojump_clock: trio.testing.MockClock) -> None:
+    """A lease whose time is over while the server writes it down is LEASE_NOT_FOUND to who acquired it."""
+    delay_s = 0.0
+
+    async def slow_disk(function: Callable[[], T]) -> T:
+        with trio.move_on_after(delay_s):
+            await trio.sleep_forever()
+        return function()
+
+    async with open_virtual_items(50, config=CONFIG, run_blocking=slow_disk) as items:
+        lease = await items.client.acquire_lease("items", ttl_s=0.5)
+        delay_s = 1.0
+        with pytest.raises(scanner.LeaseNotFound, match="before its acquisition was answered"):
+            await items.client.acquire_lease("items", ttl_s=0.5)
+        with pytest.raises(scanner.LeaseNotFound, match="before its acquisition was answered"):
+            await lease.acquire("items")

@@ -197,18 +197,39 @@ async def test_silence_is_a_cut(
 async def test_nothing_received_means_opened_anew(autojump_clock: trio.testing.MockClock) -> None:
     """Before the start nothing is fixed: the second stream asks for what the first one did, under the same id.
 
-    After two that brought nothing the third asks for smaller batches, and differs in nothing else.
+    A server that is away, or refuses, is no reason to ask for smaller batches.
     """
     script = Script([reset], [StoreClosed("closed")], [started(log_offset=30), *WHOLE[1:]])
     async with scripted_table(script) as (table, _):
         keys, statistics = await read_keys(table.new_scan())
     assert keys == [0, 1, 2, 3]
     assert (statistics.requests, statistics.resumes) == (3, 0)
-    assert [each.batch_bytes_max for each in script.opens] == [0, 0, 512 << 10]
-    script.opens[2].ClearField("batch_bytes_max")
     assert script.opens[0] == script.opens[1] == script.opens[2]
     assert len(script.opens[0].stream_id) == 16
     assert statistics.buckets[0].log_offset == 30
+
+
+async def test_batches_shrink_with_cuts_and_grow_with_success(autojump_clock: trio.testing.MockClock) -> None:
+    """A stream that is cut before its first batch makes the next ask for half, one that brings many for double."""
+
+    def many(first: int) -> list[bytes]:
+        return [rows(row, [row], token=b"%d" % (row + 1)) for row in range(first, first + 16)]
+
+    script = Script(
+        [started(), reset],
+        [started(), reset],
+        [started(), reset],
+        [started(), reset],
+        [StoreClosed("away")],
+        [started(), *many(0), hang],
+        [started(row_ordinal=16), *many(16), hang],
+        [started(row_ordinal=32), end(32)],
+    )
+    async with scripted_table(script) as (table, _):
+        keys, _ = await read_keys(table.new_scan())
+    assert keys == list(range(32))
+    asked = [each.batch_bytes_max >> 10 for each in script.opens]
+    assert asked == [0, 0, 512, 256, 128, 128, 256, 512]
 
 
 async def test_two_scans_have_ids_of_their_own(autojump_clock: trio.testing.MockClock) -> None:

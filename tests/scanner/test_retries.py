@@ -11,7 +11,15 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.errors import ERRORS, ErrorRow, ScannerError, ServerUnavailable, SnapshotLost, TooManyScans
+from scanner.errors import (
+    ERRORS,
+    Draining,
+    ErrorRow,
+    ScannerError,
+    ServerUnavailable,
+    SnapshotLost,
+    TooManyScans,
+)
 from scanner.retries import RETRIES_MAX, Attempts, RetryPolicy, retried
 
 GONE = ServerUnavailable("gone", resume_token=b"t", oldest_offset=3, metadata={"a": "b"})
@@ -157,3 +165,29 @@ async def test_retried_repeats_until_it_succeeds_or_cannot(autojump_clock: trio.
     assert await retried(Attempts(RetryPolicy(), Random(0)), third_time_lucky) == 3
     with pytest.raises(ScannerError, match="lost"):
         await retried(Attempts(RetryPolicy(), Random(0)), lost)
+
+
+async def test_what_the_server_asks_for_is_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    """The time that an error names comes on top of the drawn delay; what is no number, or too much, does no harm."""
+    policy = RetryPolicy(delay_s_max=0.1)
+    for said, least in (
+        ("2500", 2.5),
+        ("999999999", 60.0),
+        ("-1", 0.0),
+        ("soon", 0.0),
+        ("٣", 0.0),
+        ("9" * 99, 0.0),
+    ):
+        before = trio.current_time()
+        await Attempts(policy, Random(0)).wait_retry(Draining("why", metadata={"retry_after_ms": said}))
+        assert least <= trio.current_time() - before <= least + 0.1
+
+
+async def test_the_default_outlasts_a_default_restart(autojump_clock: trio.testing.MockClock) -> None:
+    """With any seed the attempts go on for longer than a drain of 5 seconds and a start of 5 more."""
+    for seed in range(200):
+        attempts, before = Attempts(RetryPolicy(), Random(seed)), trio.current_time()
+        with pytest.raises(ServerUnavailable):
+            while True:
+                await attempts.wait_retry(GONE)
+        assert trio.current_time() - before > 10

@@ -8,7 +8,15 @@ from typing import NoReturn
 import pytest
 from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
 
-from scanner.errors import ERRORS, ErrorRow, InternalError, ScannerError, ServerUnavailable, TableNotFound
+from scanner.errors import (
+    ERRORS,
+    ArgumentInvalid,
+    ErrorRow,
+    InternalError,
+    ScannerError,
+    ServerUnavailable,
+    TableNotFound,
+)
 from scanner.statuses import DOMAIN, from_call_failed, to_call_failed, translated
 from transport import CallFailed, ConnectionLost, StatusCode
 
@@ -69,6 +77,7 @@ def test_a_long_token_is_left_out_of_trailers() -> None:
     ("status", "kind"),
     [
         (StatusCode.UNAVAILABLE, ServerUnavailable),
+        (StatusCode.RESOURCE_EXHAUSTED, ArgumentInvalid),
         (StatusCode.UNKNOWN, InternalError),
         (StatusCode.INTERNAL, InternalError),
     ],

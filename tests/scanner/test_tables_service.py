@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import trio
 
+import scanner
 from scanner.config import ScannerConfig
 from scanner.descriptions import description_from_proto
 from scanner.errors import (
@@ -24,6 +25,7 @@ from scanner.keys import bucket_of
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.storage.memory import MemoryStore
+from scanner.table import TableDescription
 from tests.support.scans import (
     SCHEMA,
     SMALL,
@@ -322,3 +324,28 @@ async def test_concurrent_writers_share_commits_and_keep_their_order(tmp_path: P
     assert ranges[0][0] == 0
     assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
     assert ranges[-1][1] == 8 * (1 + 19 * 2)
+
+
+async def test_tables_are_listed_in_pages() -> None:
+    """Pages stay below 4 MiB, however wide the tables are, and together they have every table."""
+    store = MemoryStore()
+    wide = pa.schema([("id", pa.int64()), *((f"{'c' * 240}{at}", pa.string()) for at in range(500))])
+    for number in range(40):
+        store.create_table(TableDescription(f"t{number:02}", wide, ("id",), 1))
+    async with serving(store) as (server, client):
+        names: list[str] = []
+        sizes, request = [], tables_pb2.ListTablesRequest()
+        while not names or request.page_token:
+            answer = await call(client, "ListTables", request.SerializeToString())
+            page = tables_pb2.ListTablesResponse.FromString(answer)
+            names += [each.name for each in page.tables]
+            sizes.append(len(answer))
+            request.page_token = page.next_page_token
+        assert names == [f"t{number:02}" for number in range(40)]
+        assert len(sizes) > 1
+        assert max(sizes) <= 2 << 20
+        two = tables_pb2.ListTablesRequest(page_size=2, page_token="t37x").SerializeToString()
+        page = tables_pb2.ListTablesResponse.FromString(await call(client, "ListTables", two))
+        assert ([each.name for each in page.tables], page.next_page_token) == (["t38", "t39"], "")
+        async with scanner.connect(f"127.0.0.1:{server.port}") as user:
+            assert [each.name for each in await user.tables()] == names

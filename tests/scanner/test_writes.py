@@ -12,7 +12,7 @@ from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.keys import bucket_of
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutation
-from scanner.writes import conform_request, encode_mutations, read_arrow_stream, route
+from scanner.writes import WriteCall, conform_request, encode_mutations, read_arrow_stream, route
 from tests.support.scans import arrow_stream, description, filled_store, sample
 
 if TYPE_CHECKING:
@@ -26,7 +26,9 @@ STREAM = arrow_stream(sample(range(40)))
 def conform(stream: bytes, bytes_max: int = 1 << 20) -> pa.RecordBatch:
     """Take an upsert of a stream."""
     request = pb.WriteRequest(table="items", operation=pb.WriteRequest.OPERATION_UPSERT, arrow_stream=stream)
-    return conform_request(request, TABLE, rows_max=1000, bytes_max=bytes_max)
+    return conform_request(
+        WriteCall.parse(request.SerializeToString()), TABLE, rows_max=1000, bytes_max=bytes_max
+    )
 
 
 @given(st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(0, 255)), min_size=1, max_size=6))
@@ -67,7 +69,12 @@ def test_slices_and_buckets_keep_the_row_order(slice_rows: int, buckets: int, de
     key_codec, row_codec = STORE.key_codec("items"), STORE.row_codec("items")
     routed: dict[int, list[Mutation]] = {}
     for mutations in encode_mutations(
-        batch, delete=delete, key_codec=key_codec, row_codec=row_codec, slice_rows=slice_rows
+        batch,
+        delete=delete,
+        key_codec=key_codec,
+        row_codec=row_codec,
+        slice_rows=slice_rows,
+        row_bytes_max=1_000,
     ):
         assert len(mutations) <= slice_rows
         route(mutations, buckets, routed)

@@ -22,15 +22,17 @@ def authority(name: str = "test") -> trustme.CA:
 
 @functools.cache
 def issue(
-    ca: str, *identities: str, common_name: str | None = None, expired: bool = False
+    ca: str, *identities: str, common_name: str | None = None, days_left: int | None = None
 ) -> trustme.LeafCert:
-    """A certificate of a CA."""
-    ended = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    """A certificate of a CA; with `days_left` one that lives for a hundred days, of which so many are left."""
+    end = None
+    if days_left is not None:
+        end = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days_left)
     return authority(ca).issue_cert(
         *identities,
         common_name=common_name,
-        not_before=ended - datetime.timedelta(days=1) if expired else None,
-        not_after=ended if expired else None,
+        not_before=None if end is None else end - datetime.timedelta(days=100),
+        not_after=end,
     )
 
 

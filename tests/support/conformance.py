@@ -18,6 +18,7 @@ from bench.simulation.pipes import Line
 from scanner.config import ScannerConfig
 from scanner.server import Server, open_server
 from scanner.storage.interface import ChangeKind, Store
+from scanner.tasks import RunBlocking, inline
 from tests.support.scans import description, filled_store, mutations, released, sample
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ async def open_items(
 
 @asynccontextmanager
 async def open_virtual_items(
-    rows: int = ROWS, *, config: ScannerConfig = CONFIG, retries: int = 8
+    rows: int = ROWS, *, config: ScannerConfig = CONFIG, retries: int = 8, run_blocking: RunBlocking = inline
 ) -> AsyncIterator[Items]:
     """The same in memory, connections included: for tests on a virtual clock.
 
@@ -113,6 +114,7 @@ async def open_virtual_items(
         rows: In the table.
         config: Of the server.
         retries: Of the client.
+        run_blocking: Runs what storage does.
     """
     store = filled_store(rows)
     network = Network(lambda _connection, _fault: None)
@@ -120,7 +122,9 @@ async def open_virtual_items(
     async def dial() -> trio.abc.Stream:
         return await network.dial("client", Line())
 
-    async with open_server(store, listener=network.listen(), config=config) as server:
+    async with open_server(
+        store, listener=network.listen(), config=config, run_blocking=run_blocking
+    ) as server:
         async with (
             scanner.connect("127.0.0.1", dial=dial, dice=random.Random(1), retries=retries) as client,
             transport.connect_stream(await dial()) as raw,

@@ -99,7 +99,7 @@ def lease_of(principal: str, lease_id: str) -> LeaseKey:
 
 def target(choice: Choice = Choice.NEWEST, *buckets: int, number: int = 0, table: str = "items") -> Target:
     """A state of table `items`."""
-    return Target(table=table, buckets=buckets, choice=choice, number=number)
+    return Target(table=table, buckets=buckets, choice=choice, number=number, may_checkpoint=True)
 
 
 @asynccontextmanager

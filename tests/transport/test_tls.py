@@ -133,7 +133,7 @@ async def test_client_certificate_refused(kind: str, version: ssl.TLSVersion, tm
     issued = {
         "none": None,
         "other CA": issue("other", "client.example"),
-        "expired": issue("test", "client.example", expired=True),
+        "expired": issue("test", "client.example", days_left=-1),
     }[kind]
     context = client_tls(tmp_path, issued)
     context.maximum_version = version

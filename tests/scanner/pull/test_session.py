@@ -90,8 +90,8 @@ def test_a_repeated_continuation_returns_the_same_page() -> None:
     session = opened(sessions)
     pull(sessions, session, 1)
 
-    assert sessions.claim(session.id, 1, 0.0) == Repeat("page 1")
-    assert sessions.claim(session.id, 1, 0.0) == Repeat("page 1")
+    assert sessions.claim(session.id, 1, 0.0) == Repeat("page 1", "a")
+    assert sessions.claim(session.id, 1, 0.0) == Repeat("page 1", "a")
     pull(sessions, session, 2)
 
 
@@ -198,7 +198,7 @@ def test_only_pages_extend_a_life() -> None:
     sessions = registry()
     session = opened(sessions)
     pull(sessions, session, 1, now=50.0)
-    assert sessions.claim(session.id, 1, 100.0) == Repeat("page 1")
+    assert sessions.claim(session.id, 1, 100.0) == Repeat("page 1", "a")
     with pytest.raises(SequenceInvalid):
         sessions.claim(session.id, 7, 150.0)
     claimed(sessions, session, 2, 155.0)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\"\x13\n\x11ListTablesRequest\"?\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"X\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\"#\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"7\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription2\xf7\x03\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"X\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\"#\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"7\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription2\xf7\x03\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,29 +42,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DROPTABLERESPONSE']._serialized_start=335
   _globals['_DROPTABLERESPONSE']._serialized_end=354
   _globals['_LISTTABLESREQUEST']._serialized_start=356
-  _globals['_LISTTABLESREQUEST']._serialized_end=375
-  _globals['_LISTTABLESRESPONSE']._serialized_start=377
-  _globals['_LISTTABLESRESPONSE']._serialized_end=440
-  _globals['_DESCRIBETABLEREQUEST']._serialized_start=442
-  _globals['_DESCRIBETABLEREQUEST']._serialized_end=479
-  _globals['_DESCRIBETABLERESPONSE']._serialized_start=481
-  _globals['_DESCRIBETABLERESPONSE']._serialized_end=564
-  _globals['_WRITEREQUEST']._serialized_start=567
-  _globals['_WRITEREQUEST']._serialized_end=754
-  _globals['_WRITEREQUEST_OPERATION']._serialized_start=672
-  _globals['_WRITEREQUEST_OPERATION']._serialized_end=754
-  _globals['_WRITERESPONSE']._serialized_start=756
-  _globals['_WRITERESPONSE']._serialized_end=809
-  _globals['_OFFSETRANGE']._serialized_start=811
-  _globals['_OFFSETRANGE']._serialized_end=899
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=901
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=936
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=938
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=997
-  _globals['_ADDCOLUMNREQUEST']._serialized_start=999
-  _globals['_ADDCOLUMNREQUEST']._serialized_end=1054
-  _globals['_ADDCOLUMNRESPONSE']._serialized_start=1056
-  _globals['_ADDCOLUMNRESPONSE']._serialized_end=1117
-  _globals['_TABLES']._serialized_start=1120
-  _globals['_TABLES']._serialized_end=1623
+  _globals['_LISTTABLESREQUEST']._serialized_end=414
+  _globals['_LISTTABLESRESPONSE']._serialized_start=416
+  _globals['_LISTTABLESRESPONSE']._serialized_end=504
+  _globals['_DESCRIBETABLEREQUEST']._serialized_start=506
+  _globals['_DESCRIBETABLEREQUEST']._serialized_end=543
+  _globals['_DESCRIBETABLERESPONSE']._serialized_start=545
+  _globals['_DESCRIBETABLERESPONSE']._serialized_end=628
+  _globals['_WRITEREQUEST']._serialized_start=631
+  _globals['_WRITEREQUEST']._serialized_end=818
+  _globals['_WRITEREQUEST_OPERATION']._serialized_start=736
+  _globals['_WRITEREQUEST_OPERATION']._serialized_end=818
+  _globals['_WRITERESPONSE']._serialized_start=820
+  _globals['_WRITERESPONSE']._serialized_end=873
+  _globals['_OFFSETRANGE']._serialized_start=875
+  _globals['_OFFSETRANGE']._serialized_end=963
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=965
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1000
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1002
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1061
+  _globals['_ADDCOLUMNREQUEST']._serialized_start=1063
+  _globals['_ADDCOLUMNREQUEST']._serialized_end=1118
+  _globals['_ADDCOLUMNRESPONSE']._serialized_start=1120
+  _globals['_ADDCOLUMNRESPONSE']._serialized_end=1181
+  _globals['_TABLES']._serialized_start=1184
+  _globals['_TABLES']._serialized_end=1687
 # @@protoc_insertion_point(module_scope)

@@ -1,0 +1,110 @@
+"""Rights that are taken away while calls run: a real `weir serve` process, its credentials file and SIGHUP."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner
+import transport
+from scanner.auth import bearer, make_token, token_sha256
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.push_client import SCAN_PATH, demand_message
+from tests.scanner.cli.test_security import serving
+from transport import CallFailed, StatusCode
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+TOKEN = make_token()
+WRITER = f"""
+[principals.loader]
+token_sha256 = "{token_sha256(TOKEN)}"
+read = ["*"]
+write = ["*"]
+"""
+READER = WRITER.replace('write = ["*"]', "")
+OTHER_TABLE = WRITER.replace('read = ["*"]', 'read = ["items"]')
+NOBODY = f"""
+[principals.other]
+token_sha256 = "{"0" * 64}"
+"""
+ROWS = pa.table({"id": list(range(4_000)), "text": ["x" * 100] * 4_000})
+
+
+def replace(path: Path, text: str) -> None:
+    """Change a file as operators should: at no moment is half of it there."""
+    (path.parent / "new").write_text(text)
+    os.replace(path.parent / "new", path)
+
+
+@pytest.mark.parametrize("hangup", [True, False], ids=["hangup", "file"])
+@pytest.mark.parametrize("left", [READER, NOBODY], ids=["right", "principal"])
+async def test_writer_whose_right_is_taken_away(left: str, hangup: bool, tmp_path: Path) -> None:
+    """The next message of a write stream that began with the right is refused, and nothing of it is written."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text(WRITER)
+    with serving(tmp_path / "data", "--credentials", credentials) as (process, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=TOKEN) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            with pytest.raises(scanner.PermissionDenied, match="loader"):
+                async with table.open_writer() as writer:
+                    await writer.write(ROWS.slice(0, 10))
+                    await writer.flush()
+                    replace(credentials, left)
+                    if hangup:
+                        process.send_signal(signal.SIGHUP)
+                    await writer.write(ROWS.slice(10, 10))
+                    await writer.flush()
+            replace(credentials, WRITER)
+            assert [each.end_offset for each in await table.offsets()] == [10]
+
+
+@pytest.mark.parametrize("hangup", [True, False], ids=["hangup", "file"])
+@pytest.mark.parametrize("left", [OTHER_TABLE, NOBODY], ids=["right", "principal"])
+async def test_push_scan_whose_right_is_taken_away(left: str, hangup: bool, tmp_path: Path) -> None:
+    """A push scan that waits for its consumer ends when its right is taken away, though nothing else happens."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text(WRITER)
+    with serving(tmp_path / "data", "--credentials", credentials) as (process, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=TOKEN) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            await table.write(ROWS)
+        metadata = [("authorization", bearer(TOKEN))]
+        async with (
+            transport.connect("127.0.0.1", port, metadata=metadata) as connection,
+            connection.open_stream(SCAN_PATH) as stream,
+        ):
+            query = pb.ScanQuery(table="orders")
+            scan_open = pb.ScanOpen(query=query, source=pb.SCAN_SOURCE_LIVE_KV)
+            await stream.send(pb.ScanRequest(open=scan_open).SerializeToString())
+            await stream.send(demand_message(1_000))
+            assert await stream.receive() is not None  # it has started
+            replace(credentials, left)
+            if hangup:
+                process.send_signal(signal.SIGHUP)
+            with pytest.raises(CallFailed, match="loader") as caught:
+                while await stream.receive() is not None:
+                    pass
+            assert caught.value.status is StatusCode.PERMISSION_DENIED
+
+
+async def test_scan_that_may_go_on(tmp_path: Path) -> None:
+    """Other changes of the credentials leave a running scan alone, a token beside the old one included."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text(WRITER)
+    with serving(tmp_path / "data", "--credentials", credentials) as (process, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=TOKEN) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            await table.write(ROWS)
+            async with table.new_scan().with_credit(10_000).execute() as batches:
+                rows = (await anext(batches)).num_rows
+                replace(credentials, READER + NOBODY)
+                process.send_signal(signal.SIGHUP)
+                with pytest.raises(scanner.PermissionDenied):
+                    await table.write(ROWS)
+                rows += sum([batch.num_rows async for batch in batches])
+            assert rows == ROWS.num_rows
