@@ -68,7 +68,7 @@ async def test_drain_ends_an_idle_connection() -> None:
 
 
 async def test_drain_gives_up_in_time(autojump_clock: trio.testing.MockClock) -> None:
-    """A call that does not end, and a peer that does not answer, hold a drain no longer than four fifths of its limit."""
+    """A call that does not end, and a peer that does not answer, hold a drain for four fifths of its limit."""
     async with memory_pair({"/wait": wait_for_ever}) as (client, server, *_):
         async with client.open_stream("/wait") as stream:
             assert await stream.receive() == b"started"

@@ -11,7 +11,6 @@ from tests.transport.conformance.peer import (
     acknowledged,
     alive,
     answered,
-    closed,
     data_of,
     pong,
 )
