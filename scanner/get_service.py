@@ -128,7 +128,8 @@ class GetService:
     def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
         self._catalog = catalog
         self._config = config
-        self._running = 0
+        self.running = 0
+        """Calls that run."""
 
     async def get(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the rows of some keys.
@@ -139,16 +140,16 @@ class GetService:
         """
         message = parse_request(pb.GetRequest, request)
         authorize(stream, Right.READ, message.table)
-        if self._running >= self._config.gets_max:
+        if self.running >= self._config.gets_max:
             raise TooManyScans(
-                f"{self._running} point reads run on this server, and no more are allowed; try again later"
+                f"{self.running} point reads run on this server, and no more are allowed; try again later"
             )
-        self._running += 1
+        self.running += 1
         try:
             with stream.blocked_on(StallReason.STORAGE):
                 return await self._answer(message, principal_of(stream).name)
         finally:
-            self._running -= 1
+            self.running -= 1
 
     async def _answer(self, message: pb.GetRequest, principal: str) -> bytes:
         table = await self._catalog.table(message.table)
