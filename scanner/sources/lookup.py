@@ -25,7 +25,7 @@ from scanner.sources.as_of import first_values
 if TYPE_CHECKING:
     from scanner.storage.interface import Bucket, BucketReader, ChangeBlock
 
-_PIECE_KEYS: Final = 64
+_PIECE_KEYS: Final = 256
 _PIECE_BYTES: Final = 1024 * 1024
 _WALK_CHANGES: Final = 2048
 _WALK_BYTES: Final = 1024 * 1024

@@ -50,12 +50,12 @@ class RocksReader:
         """See `BucketReader.get`."""
         if self._snapshot is None:
             raise StoreClosed(f"this reader of {self._path} was closed")
-        with translated(self._path):
-            try:
-                return cast("bytes", self._snapshot[key])
-            except Exception as error:
-                if is_absent(error):
-                    return None
+        try:
+            return cast("bytes", self._snapshot[key])
+        except Exception as error:
+            if is_absent(error):
+                return None
+            with translated(self._path):
                 raise
 
     def close(self) -> None:

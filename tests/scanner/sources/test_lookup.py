@@ -56,7 +56,7 @@ def test_pieces_are_bounded() -> None:
     reader = bucket.open_reader()
     keys = [item_key(number) for number in range(6000)]
     pieces = list(Lookup(bucket, reader, keys, bucket.log_end, 1 << 20).pieces())
-    assert max(map(len, pieces)) == 64
+    assert max(map(len, pieces)) == 256
     assert max(sum(len(row or b"") for row in piece) for piece in pieces) < 1_048_576 + 400_100
     walked = list(Lookup(bucket, reader, keys, 0, 1 << 20).pieces())
     assert walked[:3] == [[], [], []]
