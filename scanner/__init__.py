@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         Unauthenticated,
     )
     from scanner.expressions import Column, Condition, col, parse_where
+    from scanner.get_client import GetResult
     from scanner.lease_client import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.scan import ScanMode, ScanSource
     from scanner.statistics import BucketStatistics, ScanStatistics
@@ -71,6 +72,7 @@ __all__ = [
     "DataCorrupted",
     "DrainBegun",
     "Draining",
+    "GetResult",
     "InternalError",
     "KeyInvalid",
     "Lease",
@@ -183,6 +185,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "Condition",
         "col",
     ),
+    "scanner.get_client": ("GetResult",),
     "scanner.lease_client": (
         "Lease",
         "LeasedBucket",

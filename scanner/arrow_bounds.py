@@ -38,7 +38,7 @@ def require_size(size: int, bytes_max: int) -> None:
     """
     if size > bytes_max:
         raise ArgumentInvalid(
-            f"the rows take {size} bytes once they are decoded, and {bytes_max} are allowed; write them in parts"
+            f"the rows take {size} bytes once they are decoded, and {bytes_max} are allowed; send them in parts"
         )
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from scanner.descriptions import description_from_proto
 from scanner.errors import KeyInvalid
+from scanner.get_client import GetResult, get_rows
 from scanner.keys import key_cells
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.scan import ScanBuilder, ScanPlan
@@ -140,6 +141,50 @@ class Table:
         async with open_writer(self._connection, self.description, operation, on_acknowledged) as writer:
             await writer.write(rows)
         return writer.result
+
+    async def get(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] = (),
+        as_of: int | Mapping[int, int] | None = None,
+        histories: Mapping[int, bytes] | None = None,
+    ) -> GetResult:
+        """Read rows by their primary key, in as many calls as that takes; calls that are cut are made again.
+
+        All rows of one bucket are as of one log offset, that of the first call unless `as_of` gives one; those of
+        different buckets may be as of different moments.
+
+        Args:
+            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts. None: nothing is
+                asked.
+            columns: Those wanted, in this order; none of them means all that this object knows of.
+            as_of: The log offset that every bucket is read as of; or a dict from bucket to offset, of every bucket that
+                a key belongs to. None: as of now. How long that takes grows with the changes since then.
+            histories: By bucket, the history that its offset is of, as in `ScanBuilder.as_of`.
+
+        Example:
+            >>> result = await table.get([(1,), (2,)])
+            >>> result.rows, result.missing
+
+        Raises:
+            KeyInvalid: A key is incomplete, null or of the wrong type; nothing was read.
+            SchemaMismatch: Columns do not fit, or a key is no value of its column's type.
+            ColumnNotFound: There is no such column.
+            ArgumentInvalid: `as_of` makes no sense, or leaves out a bucket.
+            SnapshotLost: The changelog does not reach back to the offset any more, or the bucket has another history.
+            OffsetOutOfRange: The changelog has not come to the offset yet.
+            PermissionDenied: The caller may not read the table.
+            ScannerError: It failed otherwise; nothing is returned of what was read.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            No effect.
+        """
+        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
+        return await get_rows(self._connection, self.description, rows, columns, as_of, histories or {})
 
     async def offsets(self) -> list[OffsetRange]:
         """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""

@@ -171,6 +171,16 @@ class ScannerConfig:
     """One stored row, its key included; more is a SCHEMA_MISMATCH. A scan sends a row in one message, which clients
     take up to their `message_bytes_max`, 64 MiB."""
 
+    get_keys_max: int = 8192
+    """Keys in one GetRequest; more is an ARGUMENT_INVALID, at which clients ask in parts."""
+
+    get_bytes_max: int = 2 * MIB
+    """Keys of one GetRequest, decoded, and rows of its answer, in bytes; more is an ARGUMENT_INVALID, at which clients
+    ask in parts. A single row may be larger. gRPC libraries take answers of 4 MiB unless they are told otherwise."""
+
+    gets_max: int = 256
+    """`Get` calls that run at once on this server, above 0; the next is refused with TOO_MANY_SCANS."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

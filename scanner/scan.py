@@ -331,11 +331,7 @@ class ScanBuilder:
             return self._replace(
                 as_of=_whole(offset, "as_of", 0, UINT64_MAX), histories=dict(histories or {})
             )
-        buckets = self._plan.table.buckets
-        offsets = {}
-        for bucket, each in offset.items():
-            index = _whole(bucket, "the bucket in as_of", 0, buckets - 1)
-            offsets[index] = _whole(each, f"as_of of bucket {bucket}", 0, UINT64_MAX)
+        offsets = offsets_by_bucket(offset, self._plan.table.buckets)
         return self._replace(as_of=offsets, histories=dict(histories or {}))
 
     def with_retries(self, retries: int) -> Self:
@@ -398,6 +394,22 @@ def _member(kind: type[_E], value: _E | str, what: str) -> _E:
     if not isinstance(value, str) or value.lower() not in known:
         raise ArgumentInvalid(f"unknown {what} {value!r}; known: {', '.join(known)}")
     return known[value.lower()]
+
+
+def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int) -> dict[int, int]:
+    """The log offsets that `as_of` gives to buckets: one to all of them, or one to each that it names.
+
+    Raises:
+        ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
+    """
+    if not isinstance(as_of, Mapping):
+        return dict.fromkeys(range(buckets), _whole(as_of, "as_of", 0, UINT64_MAX))
+    return {
+        _whole(bucket, "the bucket in as_of", 0, buckets - 1): _whole(
+            each, f"as_of of bucket {bucket}", 0, UINT64_MAX
+        )
+        for bucket, each in as_of.items()
+    }
 
 
 def _whole(value: int, what: str, low: int, high: int) -> int:

@@ -31,6 +31,7 @@ from scanner.clock import WallClock
 from scanner.config import ScannerConfig
 from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
 from scanner.generic_services import add_generic_services
+from scanner.get_service import GetService
 from scanner.keeping import Keeping
 from scanner.nesting import bare
 from scanner.opener import ScanOpener
@@ -268,6 +269,7 @@ class _Services:
     sessions: SessionService
     pages: PageService
     tables: TablesService
+    gets: GetService
     admin: AdminService
     keeping: Keeping
 
@@ -285,6 +287,7 @@ class _Services:
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
+            "Get": self.gets.get,
         }
         return {
             SCAN_PATH: streaming(self.scans.scan),
@@ -345,6 +348,7 @@ async def _open_services(
                 sessions,
                 pages,
                 TablesService(catalog, config),
+                GetService(catalog, config),
                 AdminService(catalog, nursery),
                 keeping,
             )

@@ -13,7 +13,7 @@ Example:
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from scanner.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client_table import Keys
+    from scanner.get_client import GetResult
     from scanner.lease_client import Leasable, LeaseInfo
     from scanner.statistics import ScanStatistics
     from scanner.table import TableDescription
@@ -247,6 +248,18 @@ class Table:
     def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Delete rows by their primary key; see `scanner.Table.delete`."""
         return self._portal.call(self._table.delete, keys, on_acknowledged)
+
+    def get(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] = (),
+        as_of: int | Mapping[int, int] | None = None,
+        histories: Mapping[int, bytes] | None = None,
+    ) -> GetResult:
+        """Read rows by their primary key; see `scanner.Table.get`."""
+        read = functools.partial(self._table.get, columns=columns, as_of=as_of, histories=histories)
+        return self._portal.call(read, keys)
 
     @contextmanager
     def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:

@@ -215,6 +215,32 @@ def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
+def encode_stream(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream: schema, batch, end."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def decode_stream(stream: Buffer, schema: pa.Schema) -> pa.Table:
+    """Read an Arrow IPC stream of a schema that is known.
+
+    Raises:
+        DataCorrupted: The bytes are no such stream, or of another schema.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            if not reader.schema.equals(schema):
+                raise DataCorrupted(f"rows have the columns {reader.schema}, not {schema}")
+            table = reader.read_all()
+            table.validate(full=True)
+            return table
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataCorrupted(f"rows are not an Arrow IPC stream: {error}") from error
+
+
 def decode_batch(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Read a batch whose columns are views of `payload`.
 

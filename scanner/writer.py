@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.transport_errors import as_scanner_error
+from scanner.wire import encode_stream
 from transport import TransportError
 
 if TYPE_CHECKING:
@@ -169,11 +170,8 @@ class Writer:
         return self._table.conform(batch, first_row=first_row)
 
     async def _send(self, batch: pa.RecordBatch) -> None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, batch.schema) as encoder:
-            encoder.write_batch(batch)
         request = pb.WriteRequest(
-            table=self._table.name, operation=self._operation, arrow_stream=sink.getvalue().to_pybytes()
+            table=self._table.name, operation=self._operation, arrow_stream=encode_stream(batch)
         )
         try:
             await self._stream.send(request.SerializeToString())

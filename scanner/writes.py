@@ -51,7 +51,7 @@ def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.Recor
         raise ArgumentInvalid(f"arrow_stream must hold one record batch with columns, and holds {count}")
     if batch.num_rows > rows_max:
         raise ArgumentInvalid(
-            f"arrow_stream holds {batch.num_rows} rows, and {rows_max} are allowed; write them in parts"
+            f"arrow_stream holds {batch.num_rows} rows, and {rows_max} are allowed; send them in parts"
         )
     return batch
 

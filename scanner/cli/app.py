@@ -87,6 +87,7 @@ _COMMANDS: Final = {
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
     "drain": ("scanner.cli.admin:drain", "Tell the server to end in good order, as SIGTERM does."),
     "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
+    "get": ("scanner.cli.get:get", "Read rows by their primary key."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
     "rotate-token-keys": (

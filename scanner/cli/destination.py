@@ -43,6 +43,25 @@ def written(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
+def destination(form: str, output: Path | None) -> Iterator[IO[bytes]]:
+    """Where rows go: a file, see `written`, or standard output.
+
+    Args:
+        form: Their format; none has no file.
+        output: The file; None: standard output.
+
+    Raises:
+        Failure: It cannot be written; the message says why.
+    """
+    if output is None or form == "none":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    with written(output) as file:
+        yield file
+
+
+@contextmanager
 def _told(path: Path) -> Iterator[None]:
     """Name the file in errors of the system, which does not know it by that name."""
     try:

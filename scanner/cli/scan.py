@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
-from scanner.cli.destination import STANDARD_OUTPUT, written
+from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
@@ -132,7 +132,7 @@ def scan(
         if limit is not None:
             planned = planned.limit(limit)
         started_at = time.monotonic()
-        with _destination(form, output) as file:
+        with destination(form, output) as file:
             statistics = _copy(planned, form, file, TABLE_ROWS_DEFAULT if shortened else None)
         seconds = time.monotonic() - started_at
     if shortened and statistics.rows > TABLE_ROWS_DEFAULT:
@@ -163,16 +163,6 @@ def parse_as_of(texts: tuple[str, ...]) -> int | dict[int, int]:
             fail(f"--as-of says twice what bucket {bucket} is read as of")
         offsets[bucket] = int(match["offset"])
     return offsets
-
-
-@contextmanager
-def _destination(form: str, output: Path | None) -> Iterator[IO[bytes]]:
-    if output is None or form == "none":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with written(output) as file:
-        yield file
 
 
 def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> ScanStatistics:

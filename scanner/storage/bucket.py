@@ -17,7 +17,7 @@ Invariants:
    is dropped, so that whoever misses a change can tell why. Both are ends of entries, always.
 2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
    until it is reopened; scans opened before go on over their iterators.
-3. Every open scan and snapshot is known here, and is closed before the database is.
+3. Every open scan, snapshot and reader is known here, and is closed before the database is.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ from scanner.storage.interface import (
     PreparedCommit,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
+from scanner.storage.point_reads import RocksReader
 from scanner.storage.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
 from scanner.storage.rocks_log import (
@@ -124,6 +125,7 @@ class RocksBucket:
         self._reading = Reading.of(resources.config)
         self._scans: set[RocksScan] = set()
         self._snapshots: set[RocksSnapshot] = set()
+        self._readers: set[RocksReader] = set()
         self._failure: ScannerError | None = None
         self._preparing = threading.Lock()
         self._committing = threading.Lock()
@@ -162,7 +164,7 @@ class RocksBucket:
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
         held_by_scans = sum(scan.iterators for scan in self._scans)
-        return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots)
+        return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots) + len(self._readers)
 
     @property
     def lineage(self) -> Lineage:
@@ -217,6 +219,12 @@ class RocksBucket:
         )
         self._snapshots.add(snapshot)
         return snapshot
+
+    def open_reader(self) -> RocksReader:
+        """See `Bucket.open_reader`."""
+        reader = RocksReader(self._usable().kv, self._path, self._range.end, self._readers.discard)
+        self._readers.add(reader)
+        return reader
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
@@ -295,7 +303,7 @@ class RocksBucket:
                 raise StoreClosed(f"bucket {self._path} was closed")
 
     def close(self) -> None:
-        """Close every scan and snapshot, then the database; its directory is free when this returns. Idempotent.
+        """Close every scan, snapshot and reader, then the database; its directory is free then. Idempotent.
 
         Lets a commit that is running in another thread finish first, and ends a compaction.
         """
@@ -303,6 +311,8 @@ class RocksBucket:
             snapshot.close()
         for scan in list(self._scans):
             scan.close()
+        for reader in list(self._readers):
+            reader.close()
         with self._preparing, self._committing:
             database, self._database = self._database, None
             if database is None:

@@ -11,7 +11,7 @@ Invariants that every implementation holds:
    entries: `log_start`, `log_end` and what `offset_at` returns are ends of entries.
 2. Folding the changes of [0, S) gives the bucket as of S; folding them all gives the bucket now.
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
-   was opened. So does a snapshot, and every scan of it.
+   was opened. So does a snapshot, every scan of it, and a reader of single rows.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
 5. What `commit_prepared`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
    is durable.
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRY_BYTES_MAX",
     "Bucket",
+    "BucketReader",
     "BucketScan",
     "BucketSnapshot",
     "Change",
@@ -114,6 +115,26 @@ class BucketSnapshot(Protocol):
         """Let go of everything in storage; its scans raise StoreClosed from now on. Idempotent."""
 
 
+class BucketReader(Protocol):
+    """Rows of a bucket by their keys, as of one log offset. Used by one task at a time."""
+
+    @property
+    def log_offset(self) -> int:
+        """The reader shows the changes with a smaller offset, and no other."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The stored row of a key; None if there is none. One point read, whatever was committed since the opening.
+
+        Raises:
+            DataCorrupted: the read failed its checks.
+            StoreFailed: the disk refused the read.
+            StoreClosed: the reader, its bucket or its store was closed.
+        """
+
+    def close(self) -> None:
+        """Free what it holds in storage. Idempotent."""
+
+
 class Bucket(Protocol):
     """One shard of a table: rows by key, and the changelog that produced them."""
 
@@ -135,7 +156,7 @@ class Bucket(Protocol):
 
     @property
     def open_iterators(self) -> int:
-        """Iterators that scans and snapshots of the live bucket hold open: they pin old files and the directory."""
+        """Iterators that scans and snapshots of the live bucket hold open, and its readers: they pin the directory."""
 
     @property
     def lineage(self) -> Lineage:
@@ -200,6 +221,13 @@ class Bucket(Protocol):
 
     def open_snapshot(self) -> BucketSnapshot:
         """Open a snapshot as of `log_end`. Not while a commit runs, as `open_scan`.
+
+        Raises:
+            StoreClosed: the bucket was closed.
+        """
+
+    def open_reader(self) -> BucketReader:
+        """Open a reader of single rows as of `log_end`. Not while a commit runs, as `open_scan`.
 
         Raises:
             StoreClosed: the bucket was closed.

@@ -28,7 +28,13 @@ from scanner.errors import (
 from scanner.keys import KeyCodec
 from scanner.rows import RowCodec, keys_of_rows
 from scanner.storage.interface import Checkpoint
-from scanner.storage.memory_bucket import BucketContents, MemoryBucket, MemoryScan, MemorySnapshot
+from scanner.storage.memory_bucket import (
+    BucketContents,
+    MemoryBucket,
+    MemoryReader,
+    MemoryScan,
+    MemorySnapshot,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -204,7 +210,7 @@ class _MemoryTable:
     def __init__(self, contents: TableContents, clock: Callable[[], int]) -> None:
         self.use(contents)
         self.buckets = [MemoryBucket(self.keys_of, clock, bucket) for bucket in contents.buckets]
-        self._checkpoints: set[MemorySnapshot | MemoryScan] = set()
+        self._checkpoints: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
 
     def use(self, contents: TableContents) -> None:
         self.contents = contents

@@ -63,7 +63,7 @@ class MemoryBucket:
         self.contents = contents
         self._keys_of = keys_of
         self._clock = clock
-        self._open: set[MemorySnapshot | MemoryScan] = set()
+        self._open: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
         self._closed = False
         self._began_history = False
 
@@ -164,6 +164,13 @@ class MemoryBucket:
         snapshot = MemorySnapshot(self.contents.rows, self.log_end, self._keys_of, self._open)
         self._open.add(snapshot)
         return snapshot
+
+    def open_reader(self) -> MemoryReader:
+        """See `Bucket.open_reader`."""
+        self._require_open()
+        reader = MemoryReader(self.contents.rows, self.log_end, self._open)
+        self._open.add(reader)
+        return reader
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
@@ -287,13 +294,13 @@ class MemorySnapshot:
         rows: dict[bytes, bytes],
         log_offset: int,
         keys_of: KeysOf,
-        among: set[MemorySnapshot | MemoryScan],
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
     ) -> None:
         self._rows = dict(rows)
         self._log_offset = log_offset
         self._keys_of = keys_of
         self._among = among
-        self._scans: set[MemorySnapshot | MemoryScan] = set()
+        self._scans: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
         self._closed = False
 
     @property
@@ -335,7 +342,7 @@ class MemoryScan:
         key_range: KeyRange,
         log_offset: int,
         keys_of: KeysOf,
-        among: set[MemorySnapshot | MemoryScan],
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
     ) -> None:
         keys = sorted(rows)
         start = bisect_left(keys, key_range.start)
@@ -373,3 +380,41 @@ class MemoryScan:
         self._closed = True
         self._among.discard(self)
         self._rows = []
+
+
+class MemoryReader:
+    """See `scanner.storage.interface.BucketReader`.
+
+    Args:
+        rows: All rows of the bucket; a commit replaces this dict and never changes it.
+        log_offset: What they are as of.
+        among: The open ones, which it leaves when it is closed.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        log_offset: int,
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+    ) -> None:
+        self._rows = rows
+        self._log_offset = log_offset
+        self._among = among
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The reader shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `BucketReader.get`."""
+        if self._closed:
+            raise StoreClosed("this reader in memory was closed")
+        return self._rows.get(key)
+
+    def close(self) -> None:
+        """See `BucketReader.close`."""
+        self._closed = True
+        self._among.discard(self)
+        self._rows = {}

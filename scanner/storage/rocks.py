@@ -62,6 +62,8 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
 
 _MEMTABLE_FILTER_SHARE = 0.01
 """Of a write buffer, for its filter: ten bits a key where a row has about a hundred bytes."""
+_ABSENT = "key not found"
+"""What a snapshot of rocksdict says of a key that it does not have."""
 _ERRORS = "rocksdb.background-errors"
 _PROBE = b"after an error"
 """A key of the column family `default`, which has no other."""
@@ -82,6 +84,11 @@ def translated(path: Path) -> Iterator[None]:
         if type(error) is not Exception:
             raise
         raise translate(str(error), path) from error
+
+
+def is_absent(error: Exception) -> bool:
+    """Whether an error of rocksdict says no more than that a snapshot does not have a key."""
+    return type(error) is Exception and str(error) == _ABSENT
 
 
 def translate(prose: str, path: Path) -> ScannerError:

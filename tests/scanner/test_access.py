@@ -108,6 +108,7 @@ async def test_readers_read(mode: str) -> None:
     async with serving() as server, connected(server, "reader") as client:
         table = await client.table("orders")
         assert await read_all(table, mode) == 1_000
+        assert (await table.get([(1,), (1_000,)])).found == (True, False)
         assert [each.end_offset for each in await table.offsets()] == [1_000]
         with pytest.raises(PermissionDenied, match="principal reader may not write table 'orders'"):
             await table.write(ROWS)
@@ -125,6 +126,8 @@ async def test_writers_do_not_read(mode: str) -> None:
         await table.write(ROWS)
         with pytest.raises(PermissionDenied, match="principal writer may not read table 'orders'"):
             await read_all(table, mode)
+        with pytest.raises(PermissionDenied, match="principal writer may not read table 'orders'"):
+            await table.get([(1,)])
 
 
 async def test_write_stream_is_checked_message_by_message() -> None:

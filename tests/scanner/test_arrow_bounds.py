@@ -106,7 +106,7 @@ def test_one_value_named_many_times_is_refused(kind: str) -> None:
         )
     batch = read_arrow_stream(stream_of(keyed(column)), rows_max=1000, bytes_max=MIB)
     assert TABLE.conform(keyed(column.slice(0, 5)), MIB).num_rows == 5
-    with pytest.raises(ArgumentInvalid, match="are allowed; write them in parts"):
+    with pytest.raises(ArgumentInvalid, match="are allowed; send them in parts"):
         TABLE.conform(batch, MIB)
 
 

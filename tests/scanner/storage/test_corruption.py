@@ -88,6 +88,22 @@ def test_damage_under_a_run_of_deletes_is_found(tmp_path: Path, way: str) -> Non
             drain(_open_scan(bucket, way, KeyRange(item_key(2500), item_key(2501))))
 
 
+def test_a_damaged_row_is_never_an_absent_one(tmp_path: Path) -> None:
+    """A point read that needs the damaged block fails, again and again; the others find their rows."""
+    _make(tmp_path)
+    flip(*file_with(tmp_path, b"row 002500"))
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        reader = store.bucket("items", 0).open_reader()
+        for _ in range(2):
+            with pytest.raises(DataCorrupted, match="checksum mismatch"):
+                reader.get(item_key(2500))
+        for number in (0, 1000, 4999):
+            assert items_of([reader.get(item_key(number)) or b""]) == [(number, f"row {number:06d}")]
+        assert reader.get(item_key(9000)) is None
+        reader.close()
+    RocksStore.open(tmp_path, _CONFIG).close()
+
+
 def test_a_damaged_before_image_refuses_the_commit_and_changes_nothing(tmp_path: Path) -> None:
     """A commit that cannot read what it replaces is refused as a whole; other keys can still be written."""
     _make(tmp_path)

@@ -136,3 +136,39 @@ class AddColumnResponse(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     table: TableDescription
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
+
+class GetRequest(_message.Message):
+    __slots__ = ("table", "keys", "columns", "as_of")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    keys: bytes
+    columns: _containers.RepeatedScalarFieldContainer[str]
+    as_of: _containers.RepeatedCompositeFieldContainer[BucketState]
+    def __init__(self, table: _Optional[str] = ..., keys: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ..., as_of: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ...) -> None: ...
+
+class BucketState(_message.Message):
+    __slots__ = ("bucket", "log_offset", "history")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    log_offset: int
+    history: bytes
+    def __init__(self, bucket: _Optional[int] = ..., log_offset: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
+
+class GetResponse(_message.Message):
+    __slots__ = ("found", "arrow_stream", "crc32c", "states", "table_id")
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    ARROW_STREAM_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    found: _containers.RepeatedScalarFieldContainer[bool]
+    arrow_stream: bytes
+    crc32c: int
+    states: _containers.RepeatedCompositeFieldContainer[BucketState]
+    table_id: int
+    def __init__(self, found: _Optional[_Iterable[bool]] = ..., arrow_stream: _Optional[bytes] = ..., crc32c: _Optional[int] = ..., states: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...

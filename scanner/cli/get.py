@@ -1,0 +1,82 @@
+"""`weir get`: rows by their primary key."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names
+from scanner.cli.data import parse_keys
+from scanner.cli.destination import STANDARD_OUTPUT, destination
+from scanner.cli.output import BINARY, FORMATS, format_of, open_rows
+from scanner.cli.scan import parse_as_of
+
+_NAMED_MAX: Final = 3
+"""Missing keys that are named."""
+
+
+@click.command(
+    epilog=example(
+        "weir get flights 2013,1,1,UA,1545,EWR 2013,1,1,UA,1714,LGA",
+        "weir get people 7 --columns name,born --format json",
+        "weir get orders 1 2 3 --as-of 1200",
+    )
+)
+@click.argument("table")
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@click.option(
+    "--as-of",
+    multiple=True,
+    metavar="[BUCKET:]OFFSET",
+    help="As it was in front of this log offset: of every bucket, or of each one, given several times.",
+)
+@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Instead of standard output, which is '-'.",
+)
+@endpoint_option
+def get(
+    table: str,
+    keys: tuple[str, ...],
+    as_of: tuple[str, ...],
+    columns: tuple[str, ...],
+    kind: str | None,
+    output: Path | None,
+    endpoint: str,
+) -> None:
+    """Read rows by their primary key: the values of the key columns, in key order, with commas between.
+
+    The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
+    the others are written all the same.
+    """
+    if output == STANDARD_OUTPUT:
+        output = None
+    form = format_of(kind, output)
+    if form in BINARY and output is None and is_terminal(sys.stdout):
+        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        result = opened.get(
+            parse_keys(opened.description, keys),
+            columns=names(columns),
+            as_of=parse_as_of(as_of) if as_of else None,
+        )
+    with destination(form, output) as file:
+        writer = open_rows(form, file, result.rows.schema)
+        for batch in result.rows.to_batches():
+            writer.write(batch)
+        writer.close()
+    if form == "none":
+        click.echo(f"{result.rows.num_rows} rows")
+    missing = [key for key, found in zip(keys, result.found, strict=True) if not found]
+    if missing:
+        others = f" and {len(missing) - _NAMED_MAX} others" if len(missing) > _NAMED_MAX else ""
+        fail(f"table {table} has no row of key {' '.join(missing[:_NAMED_MAX])}{others}")

@@ -1,0 +1,100 @@
+"""`weir get`: rows by keys as people type them, and an exit code that tells whether all were there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("text", pa.string())])
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server with a table of three rows."""
+    with running_server(tmp_path_factory.mktemp("data")) as running:
+        with scanner.sync.connect(running.endpoint) as client:
+            table = client.create_table("items", SCHEMA, ["day", "id"], 2)
+            ids, texts = [1, 2, 3], ["one", None, "three \x1b[31m"]
+            days = pa.array([0, 1, 2], pa.int32()).cast(pa.date32())
+            table.write(pa.table([days, pa.array(ids), pa.array(texts)], schema=SCHEMA))
+        yield running
+
+
+@pytest.fixture
+def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
+    """Runs one command; returns its exit code, output and error lines."""
+
+    def execute(*words: object) -> tuple[int, str, str]:
+        code = run([*map(str, words), "-e", server.endpoint])
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return execute
+
+
+def test_rows_in_the_order_of_the_keys(command: Weir) -> None:
+    """All found: exit code 0, and nothing on standard error."""
+    code, out, err = command(
+        "get", "items", "1970-01-03,3", "1970-01-01,1", "--format", "json", "-c", "id,text"
+    )
+    assert (code, err) == (0, "")
+    assert [json.loads(line)["id"] for line in out.splitlines()] == [3, 1]
+    assert "\x1b" not in out
+
+
+def test_a_missing_key_is_named_and_fails(command: Weir) -> None:
+    """The rows that are there are written, the other keys are told as they were typed, and the exit code is 1."""
+    code, out, err = command("get", "items", "1970-01-01,1", "1970-01-01,2", "--format", "csv", "-c", "text")
+    assert (code, out.splitlines()[1:]) == (1, ['"one"'])
+    assert err == "weir: table items has no row of key 1970-01-01,2\n"
+    many = command("get", "items", *(f"1970-01-01,{number}" for number in range(10, 15)), "--format", "none")
+    assert many[:2] == (1, "0 rows\n")
+    assert many[2].endswith("of key 1970-01-01,10 1970-01-01,11 1970-01-01,12 and 2 others\n")
+
+
+def test_a_table_for_people_and_a_file(command: Weir, tmp_path: Path) -> None:
+    """Format table by default, and what -o ends in."""
+    code, out, _ = command("get", "items", "1970-01-02,2")
+    assert code == 0
+    assert "1970-01-02" in out
+    path = tmp_path / "rows.parquet"
+    assert command("get", "items", "1970-01-02,2", "-o", path) == (0, "", "")
+    assert pq.read_table(path).column("id").to_pylist() == [2]
+
+
+def test_as_of_an_offset(command: Weir) -> None:
+    """At the log's beginning there is nothing; an offset that is not there yet is refused."""
+    assert command("get", "items", "1970-01-01,1", "--as-of", "0", "--format", "json")[:2] == (1, "")
+    code, _, err = command("get", "items", "1970-01-01,1", "--as-of", "99")
+    assert code == 1
+    assert "there is no state as of 99 yet" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["1970-01-01"], "does not have the form day,id"),
+        (["1970-01-01,x"], "'x' is no int64"),
+        (["1970-01-01,1.0"], "'1.0' is no int64"),
+        (["1970-01-01,1", "--columns", "nope"], "no column 'nope'"),
+        (["1970-01-01,1", "--as-of", "x"], "cannot read --as-of"),
+    ],
+)
+def test_what_cannot_be_read_is_one_line(command: Weir, words: list[str], message: str) -> None:
+    """A key or an option that makes no sense prints no row."""
+    code, out, err = command("get", "items", *words)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
