@@ -60,7 +60,9 @@ def kind_of(seed: int, case: int) -> str:
     return order[at]
 
 
-def _run_case(context: multiprocessing.context.ForkServerContext, built: Built, place: Path, seed: int, case: int) -> Verdict:
+def _run_case(
+    context: multiprocessing.context.ForkServerContext, built: Built, place: Path, seed: int, case: int
+) -> Verdict:
     kind = kind_of(seed, case)
     work = place / "work"
     work.mkdir(0o711)

@@ -43,7 +43,12 @@ _FLIPS: Final = ("wal", "sst", "manifest", "document", "checkpoint-file")
 
 KINDS: Final = (
     *(f"{group} {act}" for group in FILES for act in FILE_ACTS),
-    *(f"{group} {act}" for group in DIRECTORIES for act in DIRECTORY_ACTS if (group, act) not in {(g, "swap") for g in _ALONE}),
+    *(
+        f"{group} {act}"
+        for group in DIRECTORIES
+        for act in DIRECTORY_ACTS
+        if (group, act) not in {(g, "swap") for g in _ALONE}
+    ),
     *(f"{group} {act}" for group in _FLIPS for act in ("cut", "flip") for _ in range(2)),
     *LIMITS,
 )
@@ -219,7 +224,9 @@ def _permission(data: Path, _: list[Path], rng: random.Random) -> Fault:
     mode = rng.choice((0o000, 0o400, 0o500 if victim.is_dir() else 0o000))
     victim.chmod(mode)
     name = victim.relative_to(data)
-    return Fault(kind="permission", what=f"{name} has mode {mode:03o}", passing=True, unprivileged=os.geteuid() == 0)
+    return Fault(
+        kind="permission", what=f"{name} has mode {mode:03o}", passing=True, unprivileged=os.geteuid() == 0
+    )
 
 
 def _descriptors(_: Path, __: list[Path], rng: random.Random) -> Fault:

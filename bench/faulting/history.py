@@ -34,7 +34,9 @@ LEASE_S: Final = 86_400.0
 _KEYS: Final = 60
 _LOAD: Final = 25
 _TOKENS: Final = 2
-_NUMBERS = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string()), ("number", pa.int64())])
+_NUMBERS = pa.schema(
+    [pa.field("id", pa.int64(), nullable=False), ("text", pa.string()), ("number", pa.int64())]
+)
 _NAMES = pa.schema([pa.field("name", pa.string(), nullable=False), ("text", pa.string())])
 
 
@@ -144,7 +146,9 @@ class _Builder:
         for field in schema:
             if field.name != key and rng.random() < 0.8:
                 number = rng.getrandbits(48)
-                row[field.name] = number if pa.types.is_integer(field.type) else f"{number:012x}" * rng.randint(1, 9)
+                row[field.name] = (
+                    number if pa.types.is_integer(field.type) else f"{number:012x}" * rng.randint(1, 9)
+                )
         return row
 
     async def _mark(self, client: scanner.Client) -> None:
@@ -156,7 +160,13 @@ class _Builder:
                     raise BenchFailed(f"table {truth.name!r} is not what the oracle says, before any fault")
                 assert found.offset is not None
                 self._truth.marks.append(
-                    Mark(table=truth.name, bucket=bucket, offset=found.offset, history=found.history, rows=found.rows)
+                    Mark(
+                        table=truth.name,
+                        bucket=bucket,
+                        offset=found.offset,
+                        history=found.history,
+                        rows=found.rows,
+                    )
                 )
 
     async def _lease(self, client: scanner.Client, lease_id: str, state: str) -> None:

@@ -117,9 +117,7 @@ async def take_tokens(server: Server, name: str, bucket: int) -> list[TakenToken
     for token, part in batches:
         ordinal += len(part)
         taken.append(
-            TakenToken(
-                table=name, bucket=bucket, token=token, ordinal=ordinal, rows=tuple(rows[ordinal:])
-            )
+            TakenToken(table=name, bucket=bucket, token=token, ordinal=ordinal, rows=tuple(rows[ordinal:]))
         )
     return taken
 
