@@ -66,6 +66,8 @@ class _Leased(NamedTuple):
 _K = TypeVar("_K", bound=_OfTable)
 _KEPT_READ: Final = 2
 _ROWS_WRITTEN: Final = 2
+_WRITES_MAX: Final = 12
+"""More than the changes that an older copy lacks."""
 _SUSPECT: Final = (InternalError, ServerUnavailable, ScanIncomplete)
 """What a client may not get because of a fault on the disk: it tells nothing of it."""
 
@@ -185,7 +187,9 @@ class Case:
     async def _serve(self, first: bool) -> None:
         async with serving(self._data) as (server, client):
             await self._read_all(client, all_models=first, first=first)
-            await self._read_kept(server, client, _KEPT_READ if first else 1)
+            await self._read_kept(
+                server, client, _KEPT_READ if first or not self._fault.units else 3 * _KEPT_READ
+            )
             if first:
                 await self._write_all(client)
 
@@ -337,23 +341,35 @@ class Case:
                 await self._write(table, truth, bucket)
 
     async def _write(self, table: Table, truth: TableTruth, bucket: int) -> None:
+        """Write; where changes are gone, until others have their offsets, so that only the histories tell them apart."""
+        for _ in range(_WRITES_MAX):
+            if not await self._write_once(table, truth, bucket):
+                return
+            if all(end > truth.ends[bucket] for end, _ in self._now[truth.name, bucket].states):
+                return
+
+    async def _write_once(self, table: Table, truth: TableTruth, bucket: int) -> bool:
         now = self._now.setdefault((truth.name, bucket), _BucketNow())
-        keys = self._rng.sample(truth.keys_of(bucket), _ROWS_WRITTEN)
-        rows = [{truth.key: key, "text": f"after the fault {key}"} for key in keys]
+        keys = truth.keys_of(bucket)
+        keys = self._rng.sample(keys, max(_ROWS_WRITTEN, len(keys) // 2))
+        rows = [{truth.key: key, "text": f"after the fault {self._rng.random()}"} for key in keys]
         changed = {row[truth.key]: row for row in rows}
-        # A commit takes time stamps and is durable: one that fails may be either, and one that is acknowledged is there.
-        before = now.states or [(end, state) for end, state in truth.states[bucket].items()]
+        # Of a bucket that could not be read the state is not known, but it is one of these.
+        before = now.states or list(truth.states[bucket].items())
         written = [after(end, state, changed) for end, state in before]
         ranges = await self._ask(partial(write_rows, table, rows), f"a write to {truth.name}/{bucket}")
         if ranges is None:
+            # Nothing is promised of a write that fails: it may be there, or not.
             if now.states:
                 now.states = [*now.states, *written]
-            return
-        fitting = [state for state in written if [(bucket, state[0])] == [(at, end) for at, _, end in ranges]]
-        if not fitting:
+            return False
+        now.states = [
+            state for state in written if [(bucket, state[0])] == [(at, end) for at, _, end in ranges]
+        ]
+        if not now.states:
             ends = [end for end, _ in written]
             self._say(f"a write to {truth.name}/{bucket} made {ranges}, which should end at one of {ends}")
-        now.states = fitting
+        return bool(now.states)
 
     def _require_counted(self) -> None:
         """After all, what is lost is counted in the bucket, and nothing else is."""
