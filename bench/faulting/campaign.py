@@ -9,15 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from bench.errors import BenchFailed
 from bench.faulting.case import Case, Verdict
 from bench.faulting.damage import KINDS
 from bench.faulting.history import build
-
-if TYPE_CHECKING:
-    from bench.faulting.truth import Built
+from bench.faulting.truth import Built
 
 CASES_PER_HISTORY: Final = 50
 _HANGS_AFTER_S: Final = 180.0
@@ -45,7 +43,7 @@ def run_cases(seed: int, cases: range) -> Iterator[Verdict]:
             # An unprivileged server must get to its data.
             place.chmod(0o711)
             built = _in_child(context, _build, f"{seed} {number}", place)
-            if not hasattr(built, "truth"):
+            if not isinstance(built, Built):
                 raise BenchFailed(f"the history {number} of seed {seed} failed: {built}")
             for case in cases:
                 if case // CASES_PER_HISTORY == number:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 import trio
 
-import scanner
 from bench.faulting.damage import NOBODY, Fault, inflict, restore_modes
 from bench.faulting.history import NOW, OLDER
 from bench.faulting.reading import (
@@ -46,6 +45,7 @@ from scanner.errors import (
 from scanner.storage.store import RocksStore
 
 if TYPE_CHECKING:
+    import scanner
     from scanner.client_table import Table
     from scanner.server import Server
 
@@ -341,7 +341,7 @@ class Case:
                 await self._write(table, truth, bucket)
 
     async def _write(self, table: Table, truth: TableTruth, bucket: int) -> None:
-        """Write; where changes are gone, until others have their offsets, so that only the histories tell them apart."""
+        """Write; where changes are gone, until others have their offsets, so that only histories tell them apart."""
         for _ in range(_WRITES_MAX):
             if not await self._write_once(table, truth, bucket):
                 return

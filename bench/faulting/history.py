@@ -1,9 +1,9 @@
 """A data directory made by a seeded history, through the real server, with copies of it from some moments.
 
-Three stretches, each a server of its own: tables with one schema and with others, writes, updates, deletes, columns added,
-a table dropped, checkpoints and leases. Between the first two the changelog is cut in front and what is in memory is
-written to files, so that there are SST files beside write-ahead logs. A copy is taken when nobody writes: of a server
-that runs, as after `kill -9`, or of one that was stopped.
+Three stretches, each a server of its own: tables with one schema and with others, writes, updates, deletes, columns
+added, a table dropped, checkpoints and leases. Between the first two the changelog is cut in front and what is in
+memory is written to files, so that there are SST files beside write-ahead logs. A copy is taken when nobody writes:
+of a server that runs, as after `kill -9`, or of one that was stopped.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _BATCH_ROWS: Final = 10
 _HOST: Final = "127.0.0.1"
 
 
-class WrongAnswer(Exception):  # noqa: N818  # A verdict, not an error of ours.
+class WrongAnswer(Exception):  # A verdict, not an error of ours.
     """The server answered with what it must not."""
 
 
@@ -105,7 +105,7 @@ def by_key(found: list[Row], key: str) -> Rows:
 async def write_rows(table: Table, rows: list[dict[str, object]]) -> list[tuple[int, int, int]]:
     """Write rows, and return bucket, first offset and end of each range of changes that was acknowledged."""
     result = await table.write(pa.Table.from_pylist(rows, schema=table.schema))
-    return [tuple(each) for each in result.ranges]
+    return [(each.bucket, each.start_offset, each.end_offset) for each in result.ranges]
 
 
 async def take_tokens(server: Server, name: str, bucket: int) -> list[TakenToken]:
