@@ -299,6 +299,22 @@ def cuts(
     )
 
 
+@main.command()
+@_json
+@click.option("--cases", type=click.IntRange(1), default=1000, show_default=True, help="How many.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses histories and faults.")
+@click.option("--case", type=click.IntRange(0), default=None, help="Only this one.")
+def faults(output: Path | None, cases: int, seed: int, case: int | None) -> None:
+    """Damaged, moved, older and withheld files: an error, or exactly a state that was acknowledged?
+
+    Takes about half an hour. Example: python -m bench faults --cases 200 --seed 7
+    """
+    from bench.faults import run
+
+    chosen = range(cases) if case is None else range(case, case + 1)
+    _judge(run(output, Console(), seed=seed, cases=chosen))
+
+
 def _judge(bars: Sequence[Bar]) -> None:
     """Say which bars are missed, and end with status 1 if any is."""
     if missed := failures(bars):

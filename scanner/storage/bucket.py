@@ -81,6 +81,8 @@ from scanner.storage.rocks_log import (
 from scanner.storage.scan import RocksScan
 from scanner.storage.snapshot import RocksSnapshot
 
+_IDENTITY_KEY = b"identity"
+"""In `meta`: of which table, and which of its buckets, the database is."""
 _READ_BYTES = 1024 * 1024
 """Rows of changes that are read and decoded at once."""
 _CLOCK_BEHIND_US = 1_000_000
@@ -101,12 +103,14 @@ class RocksBucket:
         path: Directory of the bucket's database.
         resources: Of the store.
         keys_of: Keys of stored rows.
+        identity: Which bucket of which table it is. One that was made before buckets said so is taken for it, and says
+            so from its next commit on.
         create: Make the bucket, which must not exist; else it must.
         clock: Microseconds since 1970 UTC, for commit timestamps.
 
     Raises:
         StoreLocked: the directory is open elsewhere.
-        DataCorrupted: the database is damaged or gone, or log and range disagree.
+        DataCorrupted: the database is damaged or gone, or another bucket's, or log and range disagree.
         StoreFailed: the disk refused.
     """
 
@@ -115,12 +119,14 @@ class RocksBucket:
         path: Path,
         resources: RocksResources,
         keys_of: KeysOf,
+        identity: bytes,
         *,
         create: bool = False,
         clock: Callable[[], int] = clock_us,
     ) -> None:
         self._path = path
         self._keys_of = keys_of
+        self._identity = identity
         self._clock = clock
         self._reading = Reading.of(resources.config)
         self._scans: set[RocksScan] = set()
@@ -138,6 +144,7 @@ class RocksBucket:
         try:
             if create:
                 self._write_first_range()
+            self._require_identity(self._database)
             self._range = load_log_range(self._database)
             self._lineage = self._load_lineage(self._database)
             self._durable_end = self._load_durable_end()
@@ -360,6 +367,16 @@ class RocksBucket:
         finally:
             self._committing.release()
 
+    def _require_identity(self, database: Database) -> None:
+        """Refuse the directory of another bucket under the name of this one: its rows would pass for this one's."""
+        with translated(self._path):
+            stored = database.meta.get(_IDENTITY_KEY)
+        if stored not in (None, self._identity):
+            raise DataCorrupted(
+                f"{self._path} holds another bucket ({bytes(stored).decode(errors='replace')}, and not"
+                f" {self._identity.decode()}): its directory was renamed or copied; give each its own name back"
+            )
+
     def _load_lineage(self, database: Database) -> Lineage:
         with translated(self._path):
             stored = database.meta.get(LINEAGE_KEY)
@@ -448,6 +465,7 @@ class RocksBucket:
         if not self._began_history:
             lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
+            batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         self._make_durable(database, batch)
         self._range, self._lineage, self._began_history = log_range, lineage, True
         write_durable_end(self._path, DurableEnd(log_range.end, lineage.histories[-1].history_id))
@@ -481,6 +499,7 @@ class RocksBucket:
         database = self._open_database()
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
+        batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         self._make_durable(database, batch)
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:

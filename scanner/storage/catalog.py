@@ -52,6 +52,10 @@ class TableEntry:
         """All that the table had, the current one last."""
         return (*self.older_schemas, self.description.schema)
 
+    def bucket_identity(self, index: int) -> bytes:
+        """What the database of a bucket says of itself: it is of no other table, and of no other bucket of this one."""
+        return f"bucket {index} of table {self.unique_id}".encode()
+
     def with_column(self, column: pa.Field) -> TableEntry:
         """This table with one more column, the last one.
 

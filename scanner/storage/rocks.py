@@ -80,6 +80,9 @@ def translated(path: Path) -> Iterator[None]:
         yield
     except DbClosedError as error:
         raise StoreClosed(f"{path} was closed") from error
+    except OSError as error:
+        # rocksdict reads a file of its own beside RocksDB's.
+        raise translate(str(error), path) from error
     except Exception as error:
         if type(error) is not Exception:
             raise

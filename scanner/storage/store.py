@@ -158,7 +158,8 @@ class RocksStore:
         try:
             for index in range(description.buckets):
                 # Closed at once: RocksDB has the path for as long as it is open, and the path is about to change.
-                RocksBucket(marked / bucket_name(index), self._resources, table.keys_of, create=True).close()
+                at, identity = marked / bucket_name(index), entry.bucket_identity(index)
+                RocksBucket(at, self._resources, table.keys_of, identity, create=True).close()
             make_private([marked])
             save_table_entry(marked, entry)
             with disk_errors(marked):
@@ -218,7 +219,8 @@ class RocksStore:
             if index not in table.buckets:
                 self._place.require_in_place()
                 path = self._directory(table.entry) / bucket_name(index)
-                table.buckets[index] = RocksBucket(path, self._resources, table.keys_of)
+                identity = table.entry.bucket_identity(index)
+                table.buckets[index] = RocksBucket(path, self._resources, table.keys_of, identity)
             return table.buckets[index]
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:

@@ -77,7 +77,7 @@ def test_a_database_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
         store.bucket("items", 0)
         path = next(tmp_path.glob("tables/*/0000"))
         with pytest.raises(StoreLocked, match="this process"):
-            RocksBucket(path, RocksResources(StorageConfig()), list)
+            RocksBucket(path, RocksResources(StorageConfig()), list, b"any")
         code = (
             "from pathlib import Path; from scanner.storage.rocks import *; from scanner.storage.config import *\n"
             f"open_database(Path({str(path)!r}), RocksResources(StorageConfig()), create=False)"

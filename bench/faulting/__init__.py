@@ -1,0 +1,1 @@
+"""Parts of the fault campaign (`python -m bench faults`)."""

@@ -1,0 +1,86 @@
+"""The fault campaign: a small sample of it, and broken variants of weir that it must catch."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from bench.bars import failures
+from bench.faulting.case import Case, Verdict
+from bench.faulting.history import build
+from bench.faults import Found, bars, line_of, run
+from scanner.storage.bucket import RocksBucket
+from scanner.storage.lineage import Lineage
+
+if TYPE_CHECKING:
+    from bench.faulting.truth import Built
+
+TRIES = 8
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Path]]:
+    """A data directory, with its copies."""
+    place = tmp_path_factory.mktemp("faults")
+    yield build("a test", place), place
+    shutil.rmtree(place)
+
+
+def judge(built: tuple[Built, Path], work: Path, kind: str, seed: int) -> Verdict:
+    """One case, in this process."""
+    made, place = built
+    work.mkdir()
+    try:
+        return Case(made, place, work, seed, kind, f"a test {seed}").run()
+    finally:
+        shutil.rmtree(work)
+
+
+def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
+    """Some cases: nothing is wrong, and the JSON has bars and counts."""
+    output, said = tmp_path / "faults.json", io.StringIO()
+    judged = run(output, Console(file=said, width=200), seed=1, cases=range(10))
+    assert failures(judged) == [], said.getvalue()
+    document = json.loads(output.read_text())
+    assert (document["cases"], document["wrong"]) == (10, [])
+    assert sum(document["kinds"].values()) == 10
+
+
+def _no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RocksBucket, "_require_identity", lambda *_: None)
+
+
+def _no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lineage, "require", lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("breaks", "kind"),
+    [(_no_identity, "bucket swap"), (_no_lineage, "everything older")],
+    ids=["identity", "lineage"],
+)
+def test_a_broken_variant_is_caught(
+    built: tuple[Built, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: object, kind: str
+) -> None:
+    """Without one of its checks weir gives a wrong answer in one of a few cases, and with it in none."""
+    assert not any(judge(built, tmp_path / "whole", kind, seed).wrong for seed in range(2))
+    assert callable(breaks)
+    breaks(monkeypatch)
+    assert any(judge(built, tmp_path / "broken", kind, seed).wrong for seed in range(TRIES))
+
+
+def test_a_wrong_case_is_one_line() -> None:
+    """A wrong case misses its bar, and its line has the command that replays it."""
+    found = Found(7)
+    found.take(Verdict(3, "wal cut", "a log", wrong=["12 changes are lost in silence"]))
+    assert [bar.name for bar in bars(found) if not bar.ok] == ["wrong", "silent losses"]
+    line = line_of(7, found.wrong[0])
+    assert "\n" not in line
+    assert line.endswith("python -m bench faults --seed 7 --case 3")

@@ -1,0 +1,31 @@
+"""A bucket whose files cannot be opened: an error of weir's, and a server that starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import scanner
+from scanner import StoreFailed
+from scanner.server import open_server
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+
+
+async def test_a_file_of_rocksdict_that_cannot_be_read(tmp_path: Path) -> None:
+    """What the system refuses rocksdict is STORE_FAILED to whoever reads, and no unforeseen error."""
+    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+        await (await client.create_table("orders", SCHEMA, ["id"], 1)).write(
+            pa.table({"id": [1]}, schema=SCHEMA)
+        )
+    config = tmp_path / "tables/000000/0000/rocksdict-config.json"
+    config.unlink()
+    config.mkdir()
+    async with open_server(tmp_path) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
+        with pytest.raises(StoreFailed):
+            await (await client.table("orders")).new_scan().to_arrow()
