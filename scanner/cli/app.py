@@ -85,6 +85,7 @@ _COMMANDS: Final = {
     "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list those there are."),
     "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
+    "doctor": ("scanner.cli.doctor:doctor", "Look for damage in a data directory that no server has open."),
     "drain": ("scanner.cli.admin:drain", "Tell the server to end in good order, as SIGTERM does."),
     "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
