@@ -82,6 +82,7 @@ class OneLineGroup(click.Group):
 _COMMANDS: Final = {
     "add-column": ("scanner.cli.tables:add_column", "Add a column to a table."),
     "adopt": ("scanner.cli.adopt:adopt_table", "Bring back a table that the catalog does not name."),
+    "backup": ("scanner.cli.backup:backup", "Back up a server's tables, or list the backups there are."),
     "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list those there are."),
     "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
@@ -90,6 +91,7 @@ _COMMANDS: Final = {
     "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
+    "restore": ("scanner.cli.backup:restore_backup", "Make a data directory of a backup."),
     "rotate-token-keys": (
         "scanner.cli.token_keys:rotate_keys",
         "Let a data directory sign its resume tokens with a new key.",

@@ -220,6 +220,20 @@ def next_table_id(path: Path, catalog: Catalog) -> int:
         DataCorrupted: The document that remembers the last one is damaged.
         StoreFailed: The disk refused, or there are no ids left.
     """
+    table_id = next_free_id(path, catalog)
+    if table_id >= TABLE_ID_END:
+        raise StoreFailed(f"{path} has no table ids left; load its tables into a new data directory")
+    write_document(path, TABLE_IDS_DOCUMENT, json.dumps({"next": table_id + 1}).encode() + b"\n")
+    return table_id
+
+
+def next_free_id(path: Path, catalog: Catalog) -> int:
+    """An id that no table ever had. It is not remembered.
+
+    Raises:
+        DataCorrupted: The document that remembers the last one is damaged.
+        StoreFailed: The disk refused.
+    """
     try:
         content = read_document(path, TABLE_IDS_DOCUMENT)
         remembered = 0 if content is None else int(json.loads(content)["next"])
@@ -228,11 +242,7 @@ def next_table_id(path: Path, catalog: Catalog) -> int:
             f"{path / DOCUMENTS_NAME / TABLE_IDS_DOCUMENT} cannot be read ({error}); remove it: table ids then go on"
             " above those of the catalog and of every directory"
         ) from error
-    table_id = max(catalog.next_table_id, remembered, *(each + 1 for each in _seen_ids(path)), 0)
-    if table_id >= TABLE_ID_END:
-        raise StoreFailed(f"{path} has no table ids left; load its tables into a new data directory")
-    write_document(path, TABLE_IDS_DOCUMENT, json.dumps({"next": table_id + 1}).encode() + b"\n")
-    return table_id
+    return max(catalog.next_table_id, remembered, *(each + 1 for each in _seen_ids(path)), 0)
 
 
 def _seen_ids(path: Path) -> Iterator[int]:

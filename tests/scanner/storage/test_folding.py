@@ -93,5 +93,5 @@ def test_changes_that_contradict(
 
 def test_a_truncated_log_still_binds_its_first_change() -> None:
     """Without the past any first change of a key is possible, and all that follow it are compared."""
-    changes = [(5, DELETE, b"k", b"1"), (6, DELETE, b"k", b"1"), (7, INSERT, b"j", b"2")]
+    changes: list[Change] = [(5, DELETE, b"k", b"1"), (6, DELETE, b"k", b"1"), (7, INSERT, b"j", b"2")]
     assert found(changes, {b"j": b"2", b"untouched": b""}, 5).contradictions == {6}
