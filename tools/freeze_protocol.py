@@ -2,7 +2,8 @@
 
     python -m tools.freeze_protocol
 
-Run at a release, and only then: what was released stays. `tests/test_protocol_compatibility.py` compares the protocol of
+Run at a release, and only then: what was released stays. `tests/test_protocol_compatibility.py` compares the protocol
+of
 today with the file: what is in it must be there still, as it was; anything may be added.
 """
 
@@ -10,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor, FileDescriptor, MessageDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
 from scanner.proto.weir.v1 import admin_pb2, errors_pb2, leases_pb2, scanner_pb2, tables_pb2
 
@@ -41,7 +42,7 @@ def describe(files: tuple[FileDescriptor, ...] = FILES) -> dict[str, dict[str, A
     return dict(sorted(found.items()))
 
 
-def _describe_message(message: MessageDescriptor, found: dict[str, dict[str, Any]]) -> None:
+def _describe_message(message: Descriptor, found: dict[str, dict[str, Any]]) -> None:
     found[message.full_name] = {str(field.number): _field(field) for field in message.fields}
     for inner in message.nested_types:
         _describe_message(inner, found)
