@@ -39,8 +39,8 @@ _LEASE_S: Final = 600.0
 @click.command(
     "backup",
     epilog=example(
-        "weir backup /mnt/backups --data ./data   back up all tables of the server here",
-        "weir backup /mnt/backups --list          the backups that there are",
+        "weir backup /mnt/backups --data ./data   back up all tables",
+        "weir backup /mnt/backups --list          list the backups",
     ),
 )
 @click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
