@@ -133,7 +133,11 @@ def never_reopen(patch: pytest.MonkeyPatch) -> None:
 def lose_write(patch: pytest.MonkeyPatch) -> None:
     """A commit that leaves out the last mutation of each write, and acknowledges it."""
     submit = ServedBucket.submit
-    patch.setattr(ServedBucket, "submit", lambda self, mutations: submit(self, mutations[:-1] or mutations))
+    patch.setattr(
+        ServedBucket,
+        "submit",
+        lambda self, mutations, *rest: submit(self, mutations[:-1] or mutations, *rest),
+    )
 
 
 def fail_unforeseen(patch: pytest.MonkeyPatch) -> None:
