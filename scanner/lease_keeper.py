@@ -33,7 +33,15 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.lease_states import HeldState, NotLeased, StateFinder, Target
-from scanner.leases import BucketKey, CheckpointKey, Lease, LeasedState, LeaseKey, LeaseRegistry
+from scanner.leases import (
+    LEASES_DOCUMENT,
+    BucketKey,
+    CheckpointKey,
+    Lease,
+    LeasedState,
+    LeaseKey,
+    LeaseRegistry,
+)
 
 if TYPE_CHECKING:
     from scanner.catalog import Catalog
@@ -43,7 +51,6 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
 
-DOCUMENT: Final = "leases.json"
 
 _logger = logging.getLogger(__name__)
 _GONE: Final = (TableNotFound, BucketNotFound, SnapshotLost)
@@ -97,12 +104,12 @@ class LeaseKeeper:
             StoreFailed: The disk refused.
         """
         try:
-            content = await self._run_blocking(functools.partial(self._store.read_document, DOCUMENT))
+            content = await self._run_blocking(functools.partial(self._store.read_document, LEASES_DOCUMENT))
             self._registry = LeaseRegistry.from_document(content, self._clock.now_ms())
         except DataCorrupted as error:
             raise DataCorrupted(
-                f"the leases cannot be read: {error.message}; restore {DOCUMENT} from a copy, or remove it to start"
-                " without leases"
+                f"the leases cannot be read: {error.message}; restore {LEASES_DOCUMENT} from a copy, or remove it to"
+                " start without leases"
             ) from error
         self._promised = set(self._registry.states())
         await self._restore()
@@ -339,7 +346,7 @@ class LeaseKeeper:
                 changes, leases = self._changes, self._registry.frozen()
                 promised = set(self._registry.states())
                 await self._run_blocking(
-                    lambda: self._store.write_document(DOCUMENT, LeaseRegistry.to_document(leases))
+                    lambda: self._store.write_document(LEASES_DOCUMENT, LeaseRegistry.to_document(leases))
                 )
                 self._written_changes, self._promised = changes, promised
                 await self._let_go()

@@ -24,6 +24,8 @@ from typing import Any, Final, NamedTuple
 from scanner.errors import DataCorrupted, LeaseNotFound
 from scanner.storage.lineage import NO_HISTORY
 
+LEASES_DOCUMENT: Final = "leases.json"
+"""Where a server writes them down."""
 _ENDED_MAX: Final = 1000
 """Leases that were ended for a reason, which is told to whoever renews them; the oldest go first."""
 

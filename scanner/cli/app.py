@@ -82,14 +82,17 @@ class OneLineGroup(click.Group):
 _COMMANDS: Final = {
     "add-column": ("scanner.cli.tables:add_column", "Add a column to a table."),
     "adopt": ("scanner.cli.adopt:adopt_table", "Bring back a table that the catalog does not name."),
+    "backup": ("scanner.cli.backup:backup", "Back up a server's tables, or list the backups there are."),
     "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list those there are."),
     "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
+    "doctor": ("scanner.cli.doctor:doctor", "Look for damage in a data directory that no server has open."),
     "drain": ("scanner.cli.admin:drain", "Tell the server to end in good order, as SIGTERM does."),
     "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
     "get": ("scanner.cli.get:get", "Read rows by their primary key."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
+    "restore": ("scanner.cli.backup:restore_backup", "Make a data directory of a backup."),
     "rotate-token-keys": (
         "scanner.cli.token_keys:rotate_keys",
         "Let a data directory sign its resume tokens with a new key.",

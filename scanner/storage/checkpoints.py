@@ -70,7 +70,7 @@ def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint)
         StoreFailed: the disk refused; there is no such checkpoint.
         DataCorrupted: files of the database are gone.
     """
-    unfinished, finished = directory / _UNFINISHED_NAME, directory / _name_of(checkpoint)
+    unfinished, finished = directory / _UNFINISHED_NAME, directory / checkpoint_name(checkpoint)
     try:
         with disk_errors(directory):
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -118,7 +118,7 @@ def open_checkpoint(
     checkpoint = _find(directory, checkpoint_id)
     if checkpoint is None:
         raise SnapshotLost(f"there is no checkpoint {checkpoint_id} in {directory}, or not any more")
-    path = directory / _name_of(checkpoint)
+    path = directory / checkpoint_name(checkpoint)
     reading = Reading.of(resources.config)
     database = open_database(path, resources, read_only=True)
 
@@ -131,12 +131,36 @@ def open_checkpoint(
         on_close(snapshot)
 
     try:
-        _require_itself(database, checkpoint)
+        require_itself(database, checkpoint)
         checked = CheckedIterator(database.kv, path, reading)
     except BaseException:
         database.close()
         raise
     return RocksSnapshot(checked, checkpoint.log_offset, keys_of, values, close)
+
+
+def require_itself(database: Database, checkpoint: Checkpoint) -> None:
+    """See that a database is the checkpoint as which it is opened.
+
+    Raises:
+        DataCorrupted: It is another one, or damaged.
+        StoreFailed: The disk refused.
+    """
+    with translated(database.path):
+        stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
+    newest = _newest(database)
+    if stored is None or newest is None:
+        raise DataCorrupted(f"{database.path} does not say which checkpoint it is")
+    log_offset = decode_log_range(stored).end
+    found = Checkpoint(newest[0], log_offset, newest[1], decode_lineage(lineage).history_of(log_offset))
+    if found != checkpoint:
+        raise DataCorrupted(f"{database.path} is not {checkpoint}, but {found}")
+
+
+def checkpoint_name(checkpoint: Checkpoint) -> str:
+    """The name of a checkpoint's directory."""
+    checkpoint_id, log_offset, timestamp_us, history = checkpoint
+    return f"{checkpoint_id:06d}-{log_offset}-{timestamp_us}-{history.hex()}"
 
 
 def drop_checkpoint(directory: Path, checkpoint_id: int) -> None:
@@ -149,7 +173,7 @@ def drop_checkpoint(directory: Path, checkpoint_id: int) -> None:
     if checkpoint is None:
         return
     with disk_errors(directory):
-        dropped = (directory / _name_of(checkpoint)).rename(directory / f"dropped-{checkpoint_id}")
+        dropped = (directory / checkpoint_name(checkpoint)).rename(directory / f"dropped-{checkpoint_id}")
         sync_directory(directory)
         shutil.rmtree(dropped)
 
@@ -164,11 +188,6 @@ def remove_leftovers(directory: Path) -> None:
         for path in directory.iterdir():
             if not _NAME.fullmatch(path.name):
                 shutil.rmtree(path)
-
-
-def _name_of(checkpoint: Checkpoint) -> str:
-    checkpoint_id, log_offset, timestamp_us, history = checkpoint
-    return f"{checkpoint_id:06d}-{log_offset}-{timestamp_us}-{history.hex()}"
 
 
 def _checkpoint_of(name: re.Match[str]) -> Checkpoint:
@@ -191,15 +210,3 @@ def _newest(database: Database) -> tuple[int, int] | None:
     except struct.error as error:
         raise DataCorrupted(f"{database.path}: the number of checkpoints is damaged: {error}") from error
     return checkpoint_id, timestamp_us
-
-
-def _require_itself(database: Database, checkpoint: Checkpoint) -> None:
-    with translated(database.path):
-        stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
-    newest = _newest(database)
-    if stored is None or newest is None:
-        raise DataCorrupted(f"{database.path} does not say which checkpoint it is")
-    log_offset = decode_log_range(stored).end
-    found = Checkpoint(newest[0], log_offset, newest[1], decode_lineage(lineage).history_of(log_offset))
-    if found != checkpoint:
-        raise DataCorrupted(f"{database.path} is not {checkpoint}, but {found}")

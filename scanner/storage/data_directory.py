@@ -18,7 +18,8 @@ import json
 import logging
 import os
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +132,10 @@ def acquire_lock(path: Path) -> int:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
+                if _is_inspected(descriptor):
+                    raise StoreLocked(
+                        f"data directory {path} is being inspected by weir doctor; wait until that has ended"
+                    ) from error
                 holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
                 raise StoreLocked(
                     f"data directory {path} is in use by process {holder}; stop that server, or use another directory"
@@ -141,6 +146,43 @@ def acquire_lock(path: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _is_inspected(descriptor: int) -> bool:
+    """Whether those who have it locked share the lock, as `hold_still` does."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@contextmanager
+def hold_still(path: Path) -> Iterator[None]:
+    """See that no server has a data directory open, nor opens it in a block. Changes nothing in the directory.
+
+    Raises:
+        StoreLocked: A server has it open; the message names its process.
+        StoreFailed: The disk refused.
+    """
+    with disk_errors(path):
+        try:
+            descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            descriptor = None  # No server ever had it open, or somebody removed the file.
+    if descriptor is None:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+            raise StoreLocked(
+                f"data directory {path} is in use by process {holder}; stop that server first, or look at a copy"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def require_format(path: Path) -> None:

@@ -19,6 +19,7 @@ This module knows no RocksDB.
 
 from __future__ import annotations
 
+import enum
 import json
 import logging
 import re
@@ -82,24 +83,84 @@ def settle(path: Path, catalog: Catalog) -> None:
                         shutil.rmtree(entry)
 
 
-def _settle_entry(path: Path, entry: Path, named: Collection[int]) -> None:
+class _Fate(enum.Enum):
+    """What becomes of an entry of `tables/` or `checkpoints/` at the start."""
+
+    KEPT = enum.auto()
+    """It is what the catalog names."""
+    FOREIGN = enum.auto()
+    """Neither ours nor named by the catalog: it is left and reported."""
+    LEFT = enum.auto()
+    """Marked as ours, but the catalog names a table of this id: it is left and reported."""
+    REMOVED = enum.auto()
+    RENAMED = enum.auto()
+    """It gets the name of a table."""
+
+
+def _fate_of(entry: Path, named: Collection[int]) -> _Fate:
     marked = _MARKED.fullmatch(entry.name)
     if marked is None or entry.name != table_name(int(marked[1])) + marked[2] or not _is_directory(entry):
-        if not (entry.is_dir() and entry.name in map(table_name, named)):
-            _logger.warning("%s", _about(path, entry))
-        return
-    plain = entry.with_name(marked[1])
+        return _Fate.KEPT if entry.is_dir() and entry.name in map(table_name, named) else _Fate.FOREIGN
     if int(marked[1]) not in named:
-        _remove(entry)
-    elif marked[2] == _DROPPED or plain.exists():
-        _logger.warning(
-            "%s is what is left of a table, and the catalog names a table of this id; it is left as it is",
-            entry,
-        )
-    else:
-        with disk_errors(entry):
-            entry.rename(plain)
-            sync_directory(plain.parent)
+        return _Fate.REMOVED
+    if marked[2] == _DROPPED or entry.with_name(marked[1]).exists():
+        return _Fate.LEFT
+    return _Fate.RENAMED
+
+
+def _settle_entry(path: Path, entry: Path, named: Collection[int]) -> None:
+    match _fate_of(entry, named):
+        case _Fate.FOREIGN:
+            _logger.warning("%s", _about(path, entry))
+        case _Fate.LEFT:
+            _logger.warning("%s", _about_left(entry))
+        case _Fate.REMOVED:
+            _remove(entry)
+        case _Fate.RENAMED:
+            with disk_errors(entry):
+                entry.rename(entry.with_suffix(""))
+                sync_directory(entry.parent)
+
+
+def _about_left(entry: Path) -> str:
+    return (
+        f"{entry} is what is left of a table, and the catalog names a table of this id; it is left as it is"
+    )
+
+
+def strays(path: Path, catalog: Catalog) -> Iterator[tuple[Path, str]]:
+    """What is in the directories of tables and checkpoints and is none of the catalog's, and what becomes of it.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    named = {entry.table_id for entry in catalog.tables.values()}
+    for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
+        for entry in entries_of(parent):
+            match _fate_of(entry, named):
+                case _Fate.FOREIGN:
+                    yield entry, _about(path, entry)
+                case _Fate.LEFT:
+                    yield entry, _about_left(entry)
+                case _Fate.REMOVED:
+                    yield (
+                        entry,
+                        f"{entry} is left of an interrupted create or drop; the next start removes it",
+                    )
+                case _Fate.RENAMED:
+                    yield (
+                        entry,
+                        f"{entry} is a table's, of an interrupted create or drop; the next start finishes it",
+                    )
+
+
+def place_of(path: Path, table_id: int) -> Path:
+    """Where a table that the catalog names is now: what an interrupted create or drop left has another name."""
+    plain = table_directory(path, table_id)
+    for directory in (plain, *(plain.with_name(plain.name + mark) for mark in (_CREATING, _DROPPING))):
+        if directory.exists():
+            return directory
+    return plain
 
 
 def _about(path: Path, entry: Path) -> str:
@@ -159,6 +220,20 @@ def next_table_id(path: Path, catalog: Catalog) -> int:
         DataCorrupted: The document that remembers the last one is damaged.
         StoreFailed: The disk refused, or there are no ids left.
     """
+    table_id = next_free_id(path, catalog)
+    if table_id >= TABLE_ID_END:
+        raise StoreFailed(f"{path} has no table ids left; load its tables into a new data directory")
+    write_document(path, TABLE_IDS_DOCUMENT, json.dumps({"next": table_id + 1}).encode() + b"\n")
+    return table_id
+
+
+def next_free_id(path: Path, catalog: Catalog) -> int:
+    """An id that no table ever had. It is not remembered.
+
+    Raises:
+        DataCorrupted: The document that remembers the last one is damaged.
+        StoreFailed: The disk refused.
+    """
     try:
         content = read_document(path, TABLE_IDS_DOCUMENT)
         remembered = 0 if content is None else int(json.loads(content)["next"])
@@ -167,11 +242,7 @@ def next_table_id(path: Path, catalog: Catalog) -> int:
             f"{path / DOCUMENTS_NAME / TABLE_IDS_DOCUMENT} cannot be read ({error}); remove it: table ids then go on"
             " above those of the catalog and of every directory"
         ) from error
-    table_id = max(catalog.next_table_id, remembered, *(each + 1 for each in _seen_ids(path)), 0)
-    if table_id >= TABLE_ID_END:
-        raise StoreFailed(f"{path} has no table ids left; load its tables into a new data directory")
-    write_document(path, TABLE_IDS_DOCUMENT, json.dumps({"next": table_id + 1}).encode() + b"\n")
-    return table_id
+    return max(catalog.next_table_id, remembered, *(each + 1 for each in _seen_ids(path)), 0)
 
 
 def _seen_ids(path: Path) -> Iterator[int]:

@@ -20,9 +20,8 @@ from scanner.errors import (
     SnapshotLost,
     TableNotFound,
 )
-from scanner.lease_keeper import DOCUMENT
 from scanner.lease_states import Choice
-from scanner.leases import CheckpointKey, LeaseRegistry
+from scanner.leases import LEASES_DOCUMENT, CheckpointKey, LeaseRegistry
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
 from tests.support.keeping import TTL_MS, Kept, churn, lease_of, open_keeping, target
@@ -217,7 +216,7 @@ async def test_item_50_expired_leases_go_and_others_stay(mock_clock: trio.testin
         mock_clock.jump(TTL_MS / 2000)
         await leases.sweep()
         assert len((await kept.bucket()).pins) == 0
-        assert LeaseRegistry.from_document(store.read_document(DOCUMENT), 0).leases(0) == []
+        assert LeaseRegistry.from_document(store.read_document(LEASES_DOCUMENT), 0).leases(0) == []
 
 
 async def test_item_50_leases_survive_a_restart(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from scanner.errors import (
     StoreFailed,
     TooManyScans,
 )
-from scanner.lease_keeper import DOCUMENT
 from scanner.lease_states import Choice, HeldState
+from scanner.leases import LEASES_DOCUMENT
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
 from tests.support.keeping import churn, lease_of, open_keeping, target
@@ -243,9 +243,9 @@ async def test_a_lease_of_another_offset_than_its_checkpoint_is_not_kept(
     async with open_keeping(store) as kept:
         await kept.write(range(5))
         await kept.acquire("report", target(Choice.NEW, 0))
-    content = store.read_document(DOCUMENT)
+    content = store.read_document(LEASES_DOCUMENT)
     assert content is not None
-    store.write_document(DOCUMENT, content.replace(b'"log_offset": 5', b'"log_offset": 4'))
+    store.write_document(LEASES_DOCUMENT, content.replace(b'"log_offset": 5', b'"log_offset": 4'))
     async with open_keeping(store) as kept:
         assert kept.keeping.leases.get(REPORT) is None
         assert "is as of offset 5, and the lease of 4" in caplog.text

@@ -16,7 +16,7 @@ from scanner.auth import Credentials, make_token, token_sha256
 from scanner.config import ScannerConfig
 from scanner.errors import DataCorrupted, LeaseNotFound, StoreFailed
 from scanner.keeping import LEASES_PREFIX
-from scanner.lease_keeper import DOCUMENT
+from scanner.leases import LEASES_DOCUMENT
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server import Server, open_server
 from scanner.storage.memory import MemoryStore
@@ -245,9 +245,9 @@ async def test_what_cannot_be_written_down_is_not_promised(monkeypatch: pytest.M
             patch.setattr(store, "write_document", refuse)
             with pytest.raises(scanner.StoreFailed):
                 await client.acquire_lease("items", lease_id="mine")
-            assert store.read_document(DOCUMENT) is None
+            assert store.read_document(LEASES_DOCUMENT) is None
         lease = await client.acquire_lease("items", lease_id="mine")
-        written = store.read_document(DOCUMENT)
+        written = store.read_document(LEASES_DOCUMENT)
         assert written is not None
         assert [each["id"] for each in json.loads(written)["leases"]] == ["mine"]
         with monkeypatch.context() as patch:
@@ -262,13 +262,13 @@ async def test_a_damaged_document_stops_the_start(tmp_path: Path) -> None:
     """One line that names the file and says what to do; without the file the server starts."""
     async with open_server(tmp_path):
         pass
-    (tmp_path / "documents" / DOCUMENT).write_bytes(b"{")
+    (tmp_path / "documents" / LEASES_DOCUMENT).write_bytes(b"{")
     with pytest.raises(
         DataCorrupted, match=r"restore leases\.json from a copy, or remove it to start without leases"
     ):
         async with open_server(tmp_path):
             pass
-    (tmp_path / "documents" / DOCUMENT).unlink()
+    (tmp_path / "documents" / LEASES_DOCUMENT).unlink()
     async with open_server(tmp_path):
         pass
 

@@ -1,0 +1,201 @@
+"""`weir backup` and `weir restore`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+from rich.console import Console
+from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
+from scanner.cli.display import print_table
+from scanner.cli.units import short_bytes
+from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
+from scanner.lease_client import LeaseState, LeaseTarget
+from scanner.storage.backups import begin_backup, list_backups, restore
+from scanner.storage.catalog import load_catalog, missing_catalog
+from scanner.storage.checkpoints import list_checkpoints
+from scanner.storage.data_directory import FORMAT_NAME, bucket_name, checkpoints_directory, require_format
+
+if TYPE_CHECKING:
+    from scanner import sync
+    from scanner.storage.backups import Backup, BackupWriter
+    from scanner.storage.catalog import TableEntry
+    from scanner.storage.records import Checkpoint
+    from scanner.sync_leases import Lease
+
+_LEASE_S: Final = 600.0
+"""Of a table that is copied; renewed meanwhile, and over by itself if this process is killed."""
+
+
+@click.command(
+    "backup",
+    epilog=example(
+        "weir backup /mnt/backups --data ./data   back up all tables",
+        "weir backup /mnt/backups --list          list the backups",
+    ),
+)
+@click.argument("destination", type=click.Path(path_type=Path, file_okay=False))
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("weir-data"),
+    show_default=True,
+    metavar="DIR",
+    help="Of the server, which runs on this machine.",
+)
+@click.option("--list", "only_list", is_flag=True, help="List the backups in DESTINATION.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object for each backup.")
+@endpoint_option
+def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoint: str) -> None:
+    """Back up all tables of a server into DESTINATION, while it runs; or list the backups there are.
+
+    Each bucket is as of one log offset: that of a checkpoint, which the server makes and a lease keeps. Files that an
+    earlier backup in DESTINATION has already are linked, the others copied; then all of it is read back and compared.
+    It takes the right to administer the server, on its machine, and the server's user.
+    """
+    if only_list:
+        _list(destination, as_json)
+        return
+    require_format(data)
+    if not (data / FORMAT_NAME).exists():
+        raise ArgumentInvalid(f"{data} is no data directory of weir; say --data DIR")
+    with (
+        connected(endpoint) as client,
+        _progress() as on_bytes,
+        begin_backup(data, destination, time.time_ns() // 1000, on_bytes) as writer,
+    ):
+        missing = _add_tables(client, writer, data)
+        made, copied = writer.finish(), writer.copied_bytes
+    if as_json:
+        click.echo(json.dumps({**dataclasses.asdict(made), "copied_bytes": copied}))
+    else:
+        click.echo(
+            f"backup {destination / made.backup_id}: {_outline(made)}, {short_bytes(copied)} of it new"
+        )
+    if missing:
+        fail(f"backup {made.backup_id} lacks {len(missing)} damaged tables: {', '.join(missing)}")
+
+
+def _add_tables(client: sync.Client, writer: BackupWriter, data: Path) -> list[str]:
+    """Add every table, and return the names of those that are damaged; each was reported."""
+    # What the catalog names, and not what the server lists: a caller may not see all of its tables.
+    names = set(_tables_of(data))
+    for description in client.tables():
+        if description.name not in names and description.name not in _tables_of(data):
+            fail(_other_server(data, f"it has no table {description.name!r}"))
+    damaged = []
+    for name in sorted(names):
+        try:
+            _add_table(client, writer, data, name)
+        except TableNotFound:
+            if name in _tables_of(data):
+                fail(_other_server(data, f"the server has no table {name!r}, or {name!r} was just made anew"))
+            note(f"table {name!r} was dropped meanwhile")
+        except DataCorrupted as error:
+            note(f"table {name!r} is not in the backup: {error.message}")
+            damaged.append(name)
+    return damaged
+
+
+def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:
+    with client.acquire_lease(LeaseTarget(name, state=LeaseState.NEW), ttl_s=_LEASE_S) as lease:
+        # Read after the checkpoints were made: it names every column that their rows have.
+        entry = _tables_of(data).get(name)
+        if entry is None:
+            raise TableNotFound(f"there is no table {name!r}")
+        writer.add_table(
+            entry, [_checkpoint(data, entry, lease, i) for i in range(entry.description.buckets)]
+        )
+
+
+def _tables_of(data: Path) -> dict[str, TableEntry]:
+    catalog = load_catalog(data)
+    if catalog is None:
+        raise missing_catalog(data)
+    return catalog.tables
+
+
+def _other_server(data: Path, why: str) -> str:
+    return f"{data} is not the data directory of this server: {why}; say --data DIR"
+
+
+def _checkpoint(data: Path, entry: TableEntry, lease: Lease, index: int) -> Checkpoint:
+    """The checkpoint that a lease keeps of a bucket, as the data directory names it."""
+    (leased,) = [each for each in lease.buckets if each.bucket == index]
+    directory = checkpoints_directory(data, entry.table_id) / bucket_name(index)
+    for each in list_checkpoints(directory):
+        if (each.checkpoint_id, each.log_offset, each.history) == (
+            leased.checkpoint_id,
+            leased.log_offset,
+            leased.history,
+        ):
+            return each
+    fail(_other_server(data, f"{directory} lacks checkpoint {leased.checkpoint_id}, which the server made"))
+
+
+def _list(destination: Path, as_json: bool) -> None:
+    found = list_backups(destination)
+    if as_json:
+        for each in found:
+            content = (
+                {"backup_id": each.directory.name, "problem": each.problem}
+                if each.backup is None
+                else dataclasses.asdict(each.backup)
+            )
+            click.echo(json.dumps(content))
+        return
+    if not found:
+        note(f"no backups in {destination}")
+        return
+    backups = [each.backup for each in found]
+    print_table(
+        {
+            "backup": [each.directory.name for each in found],
+            "begun": ["" if each is None else _time(each.created_us) for each in backups],
+            "tables": ["" if each is None else len(each.tables) for each in backups],
+            "rows": ["" if each is None else each.rows for each in backups],
+            "size": ["" if each is None else short_bytes(each.size_bytes) for each in backups],
+            "problem": [each.problem for each in found],
+        },
+        hint="--json has them all",
+    )
+
+
+@click.command("restore", epilog=example("weir restore /mnt/backups/20261122T004447Z ./data"))
+@click.argument("backup_directory", metavar="BACKUP", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("data", type=click.Path(path_type=Path, file_okay=False))
+def restore_backup(backup_directory: Path, data: Path) -> None:
+    """Make the data directory DATA, which is new or empty, of one BACKUP; every file and every row is compared.
+
+    Resume tokens, leases and checkpoints of the old directory are not in it.
+    """
+    with _progress() as on_bytes:
+        restored = restore(backup_directory, data, on_bytes)
+    click.echo(f"{data} is restored: {_outline(restored)}; start a server with: weir serve --data {data}")
+
+
+def _outline(made: Backup) -> str:
+    return f"{len(made.tables)} tables, {made.rows} rows, {short_bytes(made.size_bytes)}"
+
+
+def _time(microseconds: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(microseconds / 1e6, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """What shows how much was linked or copied: a line on a terminal, else nothing."""
+    layout = (SpinnerColumn(), TextColumn("copying"), DownloadColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*layout, console=console, transient=True, disable=not is_terminal()) as progress:
+        task = progress.add_task("copying", total=None)
+        yield lambda octets: progress.advance(task, octets)

@@ -1,0 +1,116 @@
+"""`weir backup` and `weir restore` as an operator runs them, beside a server that is written to."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.digest import combine_digests
+from tests.scanner.cli.test_processes import weir
+from tests.support.server import running_server
+from tests.support.storage_damage import flip
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+def rows(first: int, count: int, text: str) -> pa.Table:
+    """Some rows."""
+    return pa.table({"id": range(first, first + count), "text": [text] * count}, schema=SCHEMA)
+
+
+def test_a_table_that_is_written_to(tmp_path: Path) -> None:
+    """What is restored is the table as of the backup's offsets, row by row and by digest, though writers went on."""
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=3)
+        table.write(rows(0, 2000, "before"))
+        ends = threading.Event()
+        writing = threading.Event()
+
+        def write() -> None:
+            with scanner.sync.connect(server.endpoint) as other:
+                number = 0
+                while not ends.is_set():
+                    other.table("orders").write(rows(number % 3000, 100, f"text {number}"))
+                    other.table("orders").delete([(number % 2000,)])
+                    number += 37
+                    writing.set()
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            assert writing.wait()
+            made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        finally:
+            ends.set()
+            writer.join()
+        assert (made.returncode, made.stderr) == (0, ""), made
+        backup = json.loads(made.stdout)
+        table.write(rows(0, 2000, "after"))
+        buckets = backup["tables"][0]["buckets"]
+        offsets = {each["index"]: each["log_offset"] for each in buckets}
+        assert all(each.end_offset > offsets[each.bucket] for each in table.offsets())
+        with table.new_scan().as_of(offsets).execute() as batches:
+            expected = pa.Table.from_batches(list(batches))
+        digest = combine_digests(each["digest"] for each in buckets)
+        assert batches.statistics().digest == digest
+        assert client.list_leases() == []
+        listed = weir("backup", destination, "--list")
+        assert listed.stdout.splitlines()[-1].startswith(backup["backup_id"])
+    again = weir("restore", destination / backup["backup_id"], restored)
+    assert (again.returncode, again.stderr) == (0, ""), again
+    looked = weir("doctor", restored)
+    assert (looked.returncode, looked.stdout[:30]) == (0, "0 errors, 0 warnings, 0 notes "), looked
+    with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
+        with client.table("orders").new_scan().execute() as batches:
+            found = pa.Table.from_batches(list(batches))
+        assert batches.statistics().digest == digest
+        assert found.sort_by("id") == expected.sort_by("id")
+
+
+def test_what_fails_says_so(tmp_path: Path) -> None:
+    """Another server's directory, a damaged backup and a DATA that is not empty are one line and exit code 1."""
+    data, destination = tmp_path / "data", tmp_path / "backups"
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("orders", SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+        with running_server(tmp_path / "other") as other, scanner.sync.connect(other.endpoint) as its:
+            for name in ("orders", "more"):
+                its.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+            for which, endpoint in ((tmp_path / "other", server.endpoint), (data, other.endpoint)):
+                wrong = weir("backup", destination, "--data", which, "-e", endpoint)
+                assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (1, "", 1)
+                assert "is not the data directory of this server" in wrong.stderr
+        nothing = weir("backup", destination, "--data", tmp_path / "none", "-e", server.endpoint)
+        assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
+        assert sorted(path.name for path in destination.iterdir()) == ["BACKUPS", "LOCK"]
+        assert weir("backup", destination, "--data", data, "-e", server.endpoint).returncode == 0
+    (backup,) = (path for path in destination.iterdir() if path.is_dir())
+    taken = weir("restore", backup, data)
+    assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
+    flip(next(backup.rglob("*.sst")), 10)
+    damaged = weir("restore", backup, tmp_path / "restored")
+    assert (damaged.returncode, damaged.stdout, damaged.stderr.count("\n")) == (1, "", 1)
+    assert "is damaged" in damaged.stderr
+    assert not (tmp_path / "restored").exists()
+
+
+def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path) -> None:
+    """The others are backed up; the damaged one is named, and the exit code is 1."""
+    data, destination = tmp_path / "data", tmp_path / "backups"
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        for name in ("bad", "good"):
+            client.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+    flip(data / "tables" / "000000" / "table.json", 100)
+    with running_server(data) as server:
+        made = weir("backup", destination, "--data", data, "-e", server.endpoint)
+    assert made.returncode == 1
+    assert "1 tables, 100 rows" in made.stdout
+    assert "table 'bad' is not in the backup" in made.stderr
+    assert made.stderr.splitlines()[-1].endswith("lacks 1 damaged tables: bad")
