@@ -401,7 +401,7 @@ async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
         assert ended.resume_token
         assert ended.metadata["rows"] == str(scan.rows)
         bucket = store.bucket("items", 0)
-        with trio.fail_after(20):
+        with trio.fail_after(100):
             while bucket.log_start < bucket.log_end:
                 await trio.lowlevel.checkpoint()
         opening = pb.ScanOpen(
