@@ -315,6 +315,23 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None) -> None
     _judge(run(output, Console(), seed=seed, cases=chosen))
 
 
+@main.command()
+@_json
+@click.option("--seed", type=int, default=1, show_default=True, help="Draws the mutants.")
+@click.option("--count", type=click.IntRange(1), default=60, show_default=True, help="How many mutants.")
+@click.option(
+    "--only", multiple=True, metavar="TEXT", help="Modules with this in their path; may be repeated."
+)
+def mutants(output: Path | None, seed: int, count: int, only: tuple[str, ...]) -> None:
+    """Small changes of the modules that carry guarantees: which of them does no test notice?
+
+    Takes half an hour. Example: python -m bench mutants --seed 7 --count 20 --only scanner/keys.py
+    """
+    from bench.mutants import run
+
+    _judge(run(output, Console(), seed=seed, count=count, only=only))
+
+
 def _judge(bars: Sequence[Bar]) -> None:
     """Say which bars are missed, and end with status 1 if any is."""
     if missed := failures(bars):

@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 # No deadlines: a shared machine is slow at times, and how long a test may take is pytest-timeout's business.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +20,14 @@ settings.register_profile(
     "ci", settings.get_profile("dev"), max_examples=100, derandomize=True, database=None
 )
 settings.register_profile("nightly", settings.get_profile("dev"), max_examples=10_000)
+# For `python -m bench mutants`: the same examples every time, and none of the time that looking for smaller ones takes.
+settings.register_profile(
+    "mutants",
+    settings.get_profile("dev"),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 # A shell has its background jobs ignore Ctrl-C, and so would the commands that are interrupted here.

@@ -48,7 +48,7 @@ def test_some_seconds_of_stress(tmp_path: Path) -> None:
 async def test_paths_do_to_a_connection_what_they_say(fault: Fault) -> None:
     """What arrives is what was sent; a breaking fault ends the connection and says so, any other does not."""
     message = bytes(range(250)) * 40
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with serve({"/echo": echo}) as server:
             target = f"{server.host}:{server.port}"
             async with (

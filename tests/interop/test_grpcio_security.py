@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-TIMEOUT_S = 20
+TIMEOUT_S = 100
 ROWS = 50_000
 TOKENS = {name: make_token() for name in ("owner", "reader", "nothing")}
 CREDENTIALS = f"""

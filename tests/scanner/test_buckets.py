@@ -206,7 +206,7 @@ async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
         await (worked_out if function.func.__name__ == "prepare" else written).wait()  # type: ignore[attr-defined]
         return function()
 
-    with trio.fail_after(30):
+    with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
             bucket = ServedBucket(filled_store(3).bucket("items", 0), ScannerConfig(), nursery, run)
             write = bucket.submit(BATCHES[9])

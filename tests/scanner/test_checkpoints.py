@@ -23,6 +23,7 @@ from tests.support.keeping import open_keeping, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
+    from scanner.snapshots import SnapshotHold
     from scanner.storage.interface import Checkpoint, Store
 
 pytestmark = pytest.mark.rocks
@@ -197,6 +198,43 @@ async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) ->
         assert await kept.snapshot_ids("report") == [0, 1]
     async with open_keeping(store) as kept:
         assert await kept.snapshot_ids("report") == [0, 1]
+
+
+async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
+    """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(3))
+        checkpoints, gate = await kept.checkpoints(), trio.Event()
+        oldest = await checkpoints.create()
+        run_blocking = kept.keeping.checkpoints.run_blocking
+        opened: list[SnapshotHold] = []
+
+        async def open_it() -> None:
+            opened.append(await checkpoints.open(oldest))
+
+        async def wait(function: Callable[[], T]) -> T:
+            kept.keeping.checkpoints.run_blocking = run_blocking
+            await gate.wait()
+            return await run_blocking(function)
+
+        # Written to: what is as of now is shared with every scan, and would not be opened from the disk.
+        await kept.write(range(3, 6))
+        kept.keeping.checkpoints.run_blocking = wait
+        nursery.start_soon(open_it)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(2):
+            await kept.write([number])
+            await checkpoints.create()
+        assert oldest.checkpoint_id in await kept.ids()
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        while not opened:
+            await trio.lowlevel.checkpoint()
+        assert (opened[0].log_offset, len(opened[0].snapshot.scan().read(100, 1 << 20))) == (3, 3)
+        opened[0].release()
+        await checkpoints.prune()
+        assert [each.log_offset for each in checkpoints] == [10]
+        assert len(await kept.ids()) == 1
 
 
 async def test_a_drop_whose_files_stay_is_a_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

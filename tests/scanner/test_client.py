@@ -22,7 +22,7 @@ both_modes = pytest.mark.parametrize("mode", ["push", "session"])
 
 async def wait_released(server: Server) -> None:
     """Return when the server holds no scan any more."""
-    with trio.fail_after(10):
+    with trio.fail_after(100):
         while server.statistics().iterators_open:
             await trio.lowlevel.checkpoint()
 
@@ -304,7 +304,7 @@ async def test_page_depth_bounds_what_is_asked_for(tmp_path: Path, depth: int, r
         scan = table.new_scan().with_mode("session").with_page_bytes(1_000).with_page_depth(depth)
         async with scan.execute() as batches:
             await anext(batches)
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while batches.statistics().requests < requests:
                     await trio.lowlevel.checkpoint()
             await wait_all_tasks_blocked(0.05)

@@ -102,6 +102,32 @@ def test_every_float_has_its_place() -> None:
     assert math.isnan(nan)
 
 
+@pytest.mark.parametrize("data_type", STORED_TYPES, ids=str)
+def test_a_slice_begins_at_its_own_first_row(data_type: pa.DataType) -> None:
+    """A server encodes a write in slices, whose buffers begin before their first row: keys are those of rows."""
+    others: dict[pa.DataType, list[object]] = {
+        pa.bool_(): [False, True],
+        pa.string(): ["a", "b"],
+        pa.binary(): [b"a", b"b"],
+    }
+    values = column(others.get(data_type, [0, 1]), data_type)
+    codec = codec_of(data_type)
+    first, second = encode_columns(codec, [values])
+    assert encode_columns(codec, [values[1:]]) == [second] != [first]
+
+
+@pytest.mark.parametrize("data_type", [pa.float32(), pa.float64()], ids=str)
+def test_a_stored_float_has_the_key_that_it_was_written_under(data_type: pa.DataType) -> None:
+    """Both zeros and every NaN are stored as they came; the key that is worked out of one row is the batch's."""
+    codec = codec_of(data_type)
+    width = data_type.bit_width // 8
+    strange = bytes.fromhex("010000000000f8ff" if width == 8 else "0100c0ff")
+    values = np.array([-np.inf, -1.5, -0.0, 0.0, 1.5, np.inf, np.nan, -np.nan], f"<f{width}")
+    stored = [value.tobytes() for value in values] + [strange]
+    batch = pa.array(np.frombuffer(b"".join(stored), f"<f{width}"), data_type)
+    assert [codec.encode_stored([cell]) for cell in stored] == encode_columns(codec, [batch])
+
+
 @pytest.mark.parametrize(
     ("data_type", "value", "expected"),
     [

@@ -24,7 +24,7 @@ LIVELY = TransportConfig(ping_interval_s=0.02, ping_timeout_s=20)
 async def test_a_stalled_scan_is_kept_and_completes() -> None:
     """A consumer without credit left answers keepalives as long as it likes; then its scan ends with every row."""
     store = filled_store(ROWS)
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with (
             open_server(store, config=SMALL, transport_config=LIVELY) as server,
             transport.connect(server.host, server.port, config=LIVELY) as client,
@@ -45,7 +45,7 @@ async def test_a_silent_consumer_is_released_with_its_iterator() -> None:
     """A client that dies without a word holds an iterator no longer than the PING's interval and timeout."""
     config = TransportConfig(ping_interval_s=0.2, ping_timeout_s=1.0)
     left, right = trio.testing.memory_stream_pair()
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with open_server(filled_store(ROWS), config=SMALL, transport_config=config) as server:
             socket = await trio.open_tcp_stream(server.host, server.port)
             async with socket, trio.open_nursery() as path:
@@ -68,7 +68,7 @@ async def _copy(source: trio.abc.ReceiveStream, sink: trio.abc.SendStream) -> No
 
 async def test_a_scan_that_outlasts_a_drain_ends_with_draining() -> None:
     """At the drain timeout a running scan ends typed and retriable, after the batches that were sent before."""
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with (
             open_server(filled_store(ROWS), config=SMALL) as server,
             transport.connect(server.host, server.port) as client,

@@ -245,6 +245,21 @@ async def test_a_query_that_does_not_fit_holds_nothing() -> None:
         assert list(at.catalog.open_scans()) == []
 
 
+async def test_a_scan_that_cannot_be_opened_holds_no_snapshot() -> None:
+    """Refused a hundred times for a lost state, scans leave room for the one snapshot that a server may have."""
+    async with opening(ScannerConfig(snapshots_max=1, snapshot_linger_s=0)) as at:
+        at.write([5])
+        at.storage.truncate_log(ROWS + 2)
+        for _ in range(100):
+            with pytest.raises(SnapshotLost):
+                await at.opener.open(QUERY, "ann", log_offset=ROWS)
+            assert at.catalog.snapshots.snapshots_open == 0
+        at.write([5])
+        opened = await at.opener.open(QUERY, "ann")
+        assert read(opened.scan.source) == list(range(ROWS))
+        opened.scan.close()
+
+
 async def test_reading_as_of_gives_arrow_like_any_scan() -> None:
     """What is rebuilt has the same schema and cells as what was there."""
     async with opening() as at:

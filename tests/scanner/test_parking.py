@@ -148,7 +148,7 @@ async def test_a_window_only_client_that_does_not_read_parks() -> None:
     store = filled_store(ROWS)
     bucket = store.bucket("items", 0)
     tight = TransportConfig(send_buffer_bytes=1000)
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with (
             open_server(store, config=TINY, transport_config=tight) as server,
             transport.connect(
@@ -292,7 +292,7 @@ async def test_a_scan_waits_parked_for_room(mock_clock: trio.testing.MockClock) 
 @pytest.mark.rocks
 async def test_storage_is_free_while_a_scan_is_parked(tmp_path: Path) -> None:
     """On RocksDB: no iterator is open, a writer goes on, the rows are rewritten and compacted, and then it goes on."""
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         store = RocksStore.open(tmp_path)
         async with open_server(store, config=TINY) as server:
             async with transport.connect(server.host, server.port) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -18,7 +20,8 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.receiver import PushReceiver, ReceiverState, ScanCredit
 from scanner.statistics import BucketProgress
-from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, rows, started
+from scanner.wire import encode_batch
+from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, payload_message, rows, started
 
 
 @pytest.fixture
@@ -90,6 +93,20 @@ def test_wrong_row_count_is_corruption(receiver: PushReceiver) -> None:
     receiver.receive(started())
     with pytest.raises(DataCorrupted, match="announced"):
         receiver.receive(rows(0, [1, 2], count=3))
+
+
+def test_a_batch_that_contradicts_itself_is_corruption() -> None:
+    """A text that ends behind its column's bytes is found, though the checksum is right, before anybody reads it."""
+    schema = pa.schema([pa.field("text", pa.string())])
+    texts = ["ab", "cdef"]
+    payload = bytes(encode_batch(pa.record_batch({"text": texts}, schema=schema)))
+    ends = struct.pack("<3i", 0, 2, 6)
+    assert payload.count(ends) == 1
+    receiver = PushReceiver("t bucket 0", schema, 1_000_000, BucketProgress(bucket=0))
+    receiver.receive(started(schema))
+    receiver.receive(payload_message(0, 2, payload))
+    with pytest.raises(DataCorrupted, match="a batch is not valid"):
+        receiver.receive(payload_message(2, 2, payload.replace(ends, struct.pack("<3i", 0, 2, 6000))))
 
 
 def test_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:

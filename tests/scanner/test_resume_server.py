@@ -72,7 +72,7 @@ class House:
 @asynccontextmanager
 async def open_house(store: Path | Store) -> AsyncIterator[tuple[House, scanner.Client, scanner.Table]]:
     """A server with a table `items` of `ROWS` rows, and a client of it."""
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with trio.open_nursery() as nursery:
             house = House(store, nursery)
             server = await house.open()
@@ -250,7 +250,7 @@ async def test_forced_cuts_end_as_uncut(tmp_path: Path) -> None:
             assert keys == expected
             assert statistics.digest == whole.digest
             assert statistics.resumes > 0
-        with trio.fail_after(10):
+        with trio.fail_after(100):
             while server.statistics().iterators_open:
                 await trio.lowlevel.checkpoint()
 

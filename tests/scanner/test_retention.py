@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import trio
@@ -47,6 +47,8 @@ pytestmark = pytest.mark.rocks
 ITEMS = ScanQuery(table="items")
 KEEPS_NOTHING = ScannerConfig(log_retention_s=0.001)
 FOREVER_S = 1e12
+
+T = TypeVar("T")
 
 
 @pytest.fixture(params=["memory", "rocks"])
@@ -127,6 +129,40 @@ async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
             assert await kept.scan(scan) == list(range(kept_from))
         await kept.keeping.retention.sweep()
         assert bucket.log_start == bucket.log_end == 60
+
+
+async def test_nothing_is_opened_beside_a_truncation() -> None:
+    """A scan of the past that comes while the log is being cut is refused, not opened over a log that then goes."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_keeping(store, KEEPS_NOTHING) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(20))
+        bucket, gate = await kept.bucket(), trio.Event()
+        opened: list[object] = []
+
+        async def wait(function: Callable[[], T]) -> T:
+            """The disk takes its time to cut."""
+            if getattr(function, "func", None) == bucket.storage.truncate_log:
+                await gate.wait()
+            return await inline(function)
+
+        async def open_it() -> None:
+            try:
+                opened.append(await kept.opener.open(ITEMS, "anna", log_offset=10))
+            except SnapshotLost as error:
+                opened.append(error)
+
+        retention = Retention(kept.catalog, KEEPS_NOTHING, wait, WallClock(lambda: WALL_S))
+        nursery.start_soon(retention.sweep)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(open_it)
+        nursery.start_soon(kept.write, range(20, 25))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (opened, bucket.storage.log_start, bucket.storage.log_end) == ([], 0, 20)
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [type(each) for each in opened] == [SnapshotLost]
+        assert (bucket.storage.log_start, bucket.storage.log_end) == (20, 25)
 
 
 async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store) -> None:
@@ -365,7 +401,7 @@ async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
         assert ended.resume_token
         assert ended.metadata["rows"] == str(scan.rows)
         bucket = store.bucket("items", 0)
-        with trio.fail_after(20):
+        with trio.fail_after(100):
             while bucket.log_start < bucket.log_end:
                 await trio.lowlevel.checkpoint()
         opening = pb.ScanOpen(

@@ -310,7 +310,7 @@ async def test_bad_requests_are_refused_and_the_server_lives_on(
 async def test_a_scan_stuck_in_a_closed_window_can_be_dropped_and_left() -> None:
     """A client that reads nothing holds up neither the drop of its table nor the other calls."""
     tight = TransportConfig(send_buffer_bytes=1000)
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with (
             open_server(filled_store(ROWS), config=SMALL, transport_config=tight) as server,
             transport.connect(server.host, server.port) as client,

@@ -351,7 +351,7 @@ async def test_tokens_belong_to_a_principal() -> None:
 @pytest.mark.rocks
 async def test_a_scan_outlives_its_server(tmp_path: Path) -> None:
     """After a restart on the same directory, with everything changed meanwhile, the token continues the same scan."""
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with open_server(tmp_path, config=SMALL) as server:
             async with transport.connect(server.host, server.port) as client:
                 await create_table(client, description())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pyarrow as pa
 import pytest
 import trio
@@ -25,10 +27,13 @@ from tests.support.scans import (
     stored_digest,
 )
 
+if TYPE_CHECKING:
+    from scanner.sources.interface import Batch
+
 pytestmark = pytest.mark.socket
 
 ROWS = 3000
-ROW_MESSAGE_BYTES = 500
+ROW_MESSAGE_BYTES = 600
 """More than a batch of one row takes, most of which is Arrow's description of the columns."""
 
 
@@ -157,6 +162,45 @@ async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch)
     assert asked[:4] == [64 << 10, 128 << 10, 256 << 10, 512 << 10]
     assert asked[-1] is not None
     assert asked[-1] > 1 << 30
+
+
+@pytest.mark.parametrize("rows_match", [True, False], ids=["batches", "steps"])
+async def test_every_other_task_has_its_turn_between_two_steps(
+    monkeypatch: pytest.MonkeyPatch, rows_match: bool
+) -> None:
+    """A scan that never has to wait, because nothing matches or all fits, leaves the loop between any two acts."""
+    turns = 0
+    seen: list[int] = []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        seen.append(turns)
+        real_step(source, bytes_max)
+
+    def take(source: KvSource, payload_bytes_max: int, rows_max: int) -> Batch | None:
+        seen.append(turns)
+        return real_take(source, payload_bytes_max, rows_max)
+
+    real_step, real_take = KvSource.step, KvSource.take
+    monkeypatch.setattr(KvSource, "step", step)
+    monkeypatch.setattr(KvSource, "take", take)
+    less = pb.Predicate.OPERATOR_LESS
+    where = pb.Predicate(column="id", operator=less, literals=[pb.Literal(integer=0)])
+    query = pb.ScanQuery(table="items", filter=[] if rows_match else [where])
+    async with serving(filled_store(ROWS)) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        async with open_scan(client, query=query, credit=1 << 40, batch_rows_max=50) as scan:
+            await scan.receive_all()
+        nursery.cancel_scope.cancel()
+    assert scan.rows == (ROWS if rows_match else 0)
+    assert len(seen) > 5
+    # Of two tasks that are due, either may be first: two acts may see the same turn, but not three.
+    assert all(first < third for first, third in zip(seen, seen[2:], strict=False))
 
 
 async def test_long_keys_do_not_overrun_the_credit() -> None:

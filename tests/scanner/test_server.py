@@ -65,7 +65,7 @@ async def test_a_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
 async def test_a_server_that_ends_mid_scan_lets_go_of_its_directory(tmp_path: Path) -> None:
     """Open scans and sessions are closed with the server, so the directory can be opened at once."""
     config = ScannerConfig(block_rows_max=10)
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with open_server(tmp_path, config=config) as server:
             async with transport.connect(server.host, server.port) as client:
                 await create_table(client, description())

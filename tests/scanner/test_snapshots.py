@@ -157,6 +157,25 @@ async def test_the_cap_refuses_and_what_lingers_makes_room(mock_clock: trio.test
         assert pool.snapshots_open == 2
 
 
+async def test_the_cap_holds_however_often_room_is_made(mock_clock: trio.testing.MockClock) -> None:
+    """Each new snapshot closes the one that lingers longest: never are more open than counted, nor than allowed."""
+    async with registry(snapshots_max=2) as (snapshots, bucket, pool):
+        for number in range(6):
+            hold = snapshots.current()
+            opened = min(2, number + 1)
+            assert (bucket.open_iterators, pool.snapshots_open, len(snapshots)) == (opened,) * 3
+            assert pool.snapshots_lingering == opened - 1
+            hold.release()
+            commit(bucket, 100 + number)
+        holds = []
+        for number in range(2):
+            holds.append(snapshots.current())
+            commit(bucket, 200 + number)
+        with pytest.raises(TooManyScans, match="2 snapshots are held"):
+            snapshots.current()
+        assert (bucket.open_iterators, pool.snapshots_open) == (2, 2)
+
+
 async def test_clearing_closes_what_lingers_and_nothing_else(mock_clock: trio.testing.MockClock) -> None:
     """An emptied registry has what is held, and no more."""
     async with registry() as (snapshots, bucket, pool):

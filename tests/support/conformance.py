@@ -72,7 +72,7 @@ async def open_items(
     config: ScannerConfig = CONFIG,
     there: bool = False,
     checked: bool = True,
-    timeout_s: float = 60.0,
+    timeout_s: float = 100.0,
 ) -> AsyncIterator[Items]:
     """Serve the table and connect to it. Leaving checks that nothing is left open.
 

@@ -59,13 +59,15 @@ class Opening:
 
 @asynccontextmanager
 async def opening(config: ScannerConfig = CONFIG) -> AsyncIterator[Opening]:
-    """Leaving it checks that no scan and no pin is left."""
+    """Leaving it checks that no scan, no pin and no hold on a snapshot is left."""
     store = filled_store(ROWS)
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
         yield Opening(store, catalog, ScanOpener(catalog, config, Tokens(load_token_keys(store))))
         assert list(catalog.open_scans()) == []
         assert all(bucket.pins.oldest() is None for _, _, bucket in catalog.open_buckets())
+        # What lingers is held by nobody; anything else would be open for as long as the server runs.
+        assert catalog.snapshots.snapshots_open == catalog.snapshots.snapshots_lingering
         catalog.close_snapshots()
         assert store.bucket("items", 0).open_iterators == 0
         nursery.cancel_scope.cancel()

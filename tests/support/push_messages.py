@@ -32,6 +32,11 @@ def started(
     return pb.ScanResponse(started=message).SerializeToString()
 
 
+def payload_message(ordinal: int, count: int, payload: bytes) -> bytes:
+    """A batch of these bytes, with their checksum."""
+    return b"".join(encode_row_batch(ordinal, count, checksum(payload), payload, b""))
+
+
 def rows(
     ordinal: int,
     values: Sequence[int],

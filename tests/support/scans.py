@@ -244,7 +244,7 @@ async def serving(
     store: MemoryStore | Path, config: ScannerConfig = SMALL
 ) -> AsyncIterator[tuple[Server, transport.Client]]:
     """A server and a connection to it. Leaving it checks that nothing is left open."""
-    with trio.fail_after(60):
+    with trio.fail_after(100):
         async with open_server(store, config=config) as server:
             async with transport.connect(server.host, server.port) as client:
                 yield server, client

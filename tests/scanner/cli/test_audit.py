@@ -24,7 +24,7 @@ from tests.support.certificates import files, issue
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 TOKENS = {name: make_token() for name in ("admin", "anna")}
 CREDENTIALS = f"""
 [principals.admin]

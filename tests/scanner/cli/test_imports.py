@@ -18,7 +18,7 @@ from scanner import col
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
-TIMEOUT_S = 60
+TIMEOUT_S = 100
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 SCHEMA = pa.schema(
     [

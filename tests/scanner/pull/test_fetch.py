@@ -101,7 +101,7 @@ async def test_page_depth_bounds_what_is_asked_for(
         scan = table.new_scan().with_mode(mode).with_page_bytes(1_000).with_page_depth(depth)
         async with scan.execute() as batches:
             await anext(batches)
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while batches.statistics().requests < requests:
                     await trio.lowlevel.checkpoint()
             for _ in range(100):
@@ -169,7 +169,7 @@ async def test_cancelling_the_first_page_leaks_nothing(tmp_path: Path, mode: str
                     await anext(batches)
                     arrived = True
                     nursery.cancel_scope.cancel()
-            with trio.fail_after(10):
+            with trio.fail_after(100):
                 while kept(server) != (0, 0, 0):
                     await trio.lowlevel.checkpoint()
     assert steps > 3

@@ -110,6 +110,15 @@ def test_a_hole_in_the_write_ahead_log_is_never_a_silent_loss(tmp_path: Path) ->
         store.bucket("items", 0)
 
 
+def test_without_the_write_ahead_log_rows_and_changes_are_of_one_state(tmp_path: Path) -> None:
+    """Rows, changes and the log's range reach the files together: what is left without the logs is a whole state."""
+    # Many times what the buffers hold: no write is taken while full ones wait to be written.
+    directory, wals = _killed_store(tmp_path, 5, 300)
+    for wal in wals:
+        wal.unlink()
+    _check(directory, 5, 1)
+
+
 def test_damage_inside_the_write_ahead_log_is_never_a_silent_loss(tmp_path: Path) -> None:
     """What was acknowledged and cannot be read is DATA_CORRUPTED, not an older state."""
     directory, (wal, *_) = _killed_store(tmp_path, 5, 4)

@@ -1,0 +1,140 @@
+"""Which modules carry which guarantee, which tests look at them, and which mutants change nothing that can be seen."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.errors import BenchFailed
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guarantee:
+    """Modules that hold one promise, and the tests of it."""
+
+    name: str
+    modules: tuple[str, ...]
+    """Patterns of paths."""
+    tests: tuple[str, ...]
+    """Beside those that mirror a module: patterns of paths."""
+
+
+GUARANTEES: Final = (
+    Guarantee(
+        name="frames, windows and credit",
+        modules=("transport/protocol/*.py",),
+        tests=("tests/transport/protocol/test_*.py", "tests/transport/test_*.py"),
+    ),
+    Guarantee(
+        name="keys, rows and filters",
+        modules=tuple(
+            f"scanner/{name}.py"
+            for name in ("keys", "rows", "row_block", "filters", "comparisons", "where", "exact_casts", "digest")
+        ),
+        tests=("tests/scanner/test_filters.py", "tests/scanner/test_row_block.py", "tests/scanner/sources/test_*.py"),
+    ),
+    Guarantee(
+        name="one state, continued",
+        modules=tuple(
+            f"scanner/{name}.py" for name in ("tokens", "opener", "position", "receiver", "snapshots")
+        ),
+        tests=(
+            "tests/scanner/test_opener*.py",
+            "tests/scanner/test_parking.py",
+            "tests/scanner/test_resume*.py",
+            "tests/scanner/test_scan_resume.py",
+            "tests/scanner/test_push.py",
+        ),
+    ),
+    Guarantee(
+        name="states that are kept",
+        modules=tuple(
+            f"scanner/{name}.py"
+            for name in ("leases", "lease_keeper", "lease_states", "retention", "pins", "checkpoints")
+        ),
+        tests=("tests/scanner/test_lease*.py", "tests/scanner/test_retention.py", "tests/scanner/test_checkpoints.py",
+               "tests/scanner/test_snapshot_scans.py"),
+    ),
+    Guarantee(
+        name="sources",
+        modules=("scanner/sources/*.py",),
+        tests=("tests/scanner/sources/test_*.py", "tests/scanner/test_opener.py", "tests/scanner/test_scan_as_of.py"),
+    ),
+    Guarantee(
+        name="storage",
+        modules=tuple(
+            f"scanner/storage/{name}.py"
+            for name in (
+                "bucket", "changelog", "commits", "lineage", "rocks_log", "readers", "scan", "snapshot", "checkpoints",
+                "durable_end",
+            )
+        ),
+        tests=("tests/scanner/storage/test_*.py",),
+    ),
+)  # fmt: skip
+
+EQUIVALENT: Final[dict[tuple[str, str], str]] = {}
+"""By module and diff, of lines without their indentation: why nobody can see the change."""
+
+
+def modules(only: Sequence[str] = ()) -> dict[str, Guarantee]:
+    """The modules that are mutated, by their paths.
+
+    Args:
+        only: Texts, one of which a module's path must have; empty: all.
+
+    Raises:
+        BenchFailed: There is none.
+    """
+    found = {
+        path.relative_to(ROOT).as_posix(): guarantee
+        for guarantee in GUARANTEES
+        for pattern in guarantee.modules
+        for path in sorted(ROOT.glob(pattern))
+        if path.stem != "__init__"
+    }
+    chosen = {path: each for path, each in found.items() if not only or any(text in path for text in only)}
+    if not chosen:
+        raise BenchFailed(f"no module has {' or '.join(only)} in its path; there are {', '.join(found)}")
+    return chosen
+
+
+def covering(path: str) -> tuple[list[str], list[str]]:
+    """The tests of a module: those that mirror it, which go first, and their neighbours."""
+    module = Path(path)
+    folder = Path("tests") / module.parent
+    mirrored = sorted(
+        each.relative_to(ROOT).as_posix()
+        for pattern in (f"test_{module.stem}.py", f"test_{module.stem}_*.py")
+        for each in (ROOT / folder).glob(pattern)
+    )
+    # `import a.b.c`, `from a.b.c import`, `from a.b import c`.
+    dotted, package = re.escape(path[:-3].replace("/", ".")), re.escape(".".join(module.parts[:-1]))
+    imports = re.compile(
+        rf"^(?:from|import) {dotted}\b|^from {package} import .*\b{module.stem}\b", re.MULTILINE
+    )
+    importing = [name for name, text in _test_files(ROOT).items() if imports.search(text)]
+    group = [
+        each.relative_to(ROOT).as_posix()
+        for guarantee in GUARANTEES
+        if any(module.match(pattern) for pattern in guarantee.modules)
+        for pattern in guarantee.tests
+        for each in sorted(ROOT.glob(pattern))
+    ]
+    neighbours = dict.fromkeys([*importing, *group])
+    return mirrored, [each for each in neighbours if each not in mirrored]
+
+
+@functools.cache
+def _test_files(root: Path) -> dict[str, str]:
+    """What is in them, by path."""
+    return {
+        each.relative_to(root).as_posix(): each.read_text()
+        for each in sorted((root / "tests").rglob("test_*.py"))
+    }
