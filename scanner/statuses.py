@@ -22,6 +22,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
+    DiskFull,
     InternalError,
     PermissionDenied,
     ScannerError,
@@ -30,6 +31,7 @@ from scanner.errors import (
     StoreClosed,
     StoreFailed,
     StoreLocked,
+    TooManyFiles,
     Unauthenticated,
     error_row,
     error_row_of_reason,
@@ -63,9 +65,12 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
 _SAID_OF_STORAGE: dict[type[ScannerError], str] = {
     DataCorrupted: "stored data fail their check",
     StoreFailed: "the server's disk refused",
+    TooManyFiles: "the server has used up its file descriptors",
     StoreLocked: "another process has the data directory open",
     StoreClosed: "the store was closed meanwhile",
 }
+
+_DISK_FULL = "the server's disk is full: nothing was written; it takes writes again when there is room"
 
 _logger = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply")
@@ -80,6 +85,9 @@ def for_peers(error: ScannerError) -> ScannerError:
     Returns:
         The error itself, unless it names a file; then one of its kind with a reference to the line in the log.
     """
+    if isinstance(error, DiskFull):
+        # Every writer gets this at each attempt, and the log has said it once.
+        return DiskFull(_DISK_FULL, resume_token=error.resume_token, metadata=error.metadata)
     said = _SAID_OF_STORAGE.get(type(error))
     if said is None or not any(separator in error.message for separator in "/\\"):
         return error

@@ -33,6 +33,7 @@ from scanner.storage.memory_bucket import BucketContents, MemoryBucket, MemorySc
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.storage.space import DiskStatus
     from scanner.table import TableDescription
 
 
@@ -168,6 +169,11 @@ class MemoryStore:
     def write_document(self, name: str, content: bytes) -> None:
         """See `Store.write_document`."""
         self.disk.documents[self._document(name)] = bytes(content)
+
+    def check_disk(self) -> DiskStatus | None:
+        """See `Store.check_disk`; there is none."""
+        self._require_open()
+        return None
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -49,6 +49,7 @@ from scanner.storage.data_directory import (
 from scanner.storage.documents import read_document, write_document
 from scanner.storage.files import DirectoryHandle, disk_errors, make_directories, make_private, sync_directory
 from scanner.storage.rocks import RocksResources
+from scanner.storage.space import DiskSpace, DiskStatus
 from scanner.storage.table_directories import (
     begin_creation,
     finish_creation,
@@ -84,6 +85,8 @@ class RocksStore:
         self._lock: int | None = lock
         self._catalog = catalog
         self._resources = RocksResources(config)
+        self._space = DiskSpace(path, config.disk_reserve_bytes)
+        self._space.refresh()
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
         self._opening = threading.Lock()
         """Held while a bucket or a checkpoint is opened, or ends."""
@@ -147,6 +150,7 @@ class RocksStore:
     def create_table(self, description: TableDescription) -> None:
         """See `Store.create_table`."""
         self._require_in_place()
+        self._space.require_room()
         if description.name in self._tables:
             raise TableExists(
                 f"table {description.name!r} exists already; drop it first, or choose another name"
@@ -179,17 +183,19 @@ class RocksStore:
         table = self._table(name)
         if table.damage is not None and self._directory(table.entry).exists():
             raise table.damage
-        with self._opening:
-            table.close()
-            marked = mark_dropping(self._path, table.entry.table_id)
         before = self._catalog
-        try:
-            self._save(before.without_table(name))
-        except BaseException:
-            self._restore_catalog(before)
-            unmark_dropping(marked)
-            raise
-        del self._tables[name]
+        with self._opening, self._space.in_need():
+            # It is used again, should the disk refuse.
+            table.suspend()
+            marked = mark_dropping(self._path, table.entry.table_id)
+            try:
+                self._save(before.without_table(name))
+            except BaseException:
+                self._restore_catalog(before)
+                unmark_dropping(marked)
+                raise
+            table.close()
+            del self._tables[name]
         remove_dropped(marked)
 
     def add_column(self, name: str, column: pa.Field) -> None:
@@ -198,6 +204,7 @@ class RocksStore:
         table = self._table(name)
         table.require_undamaged()
         entry = table.entry.with_column(column)
+        self._space.require_room()
         # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
         save_table_entry(self._directory(entry), entry)
         before = self._catalog
@@ -218,7 +225,9 @@ class RocksStore:
             if index not in table.buckets:
                 self._place.require_in_place()
                 path = self._directory(table.entry) / bucket_name(index)
-                table.buckets[index] = RocksBucket(path, self._resources, table.keys_of)
+                table.buckets[index] = RocksBucket(
+                    path, self._resources, table.keys_of, place=self._place, space=self._space
+                )
             return table.buckets[index]
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
@@ -226,6 +235,7 @@ class RocksStore:
         bucket = self.bucket(name, index)
         self._require_in_place()
         directory = self._checkpoint_directory(self._table(name), index)
+        self._space.require_room()
         make_directories(directory, self._path)
         return bucket.create_checkpoint(directory)
 
@@ -262,7 +272,13 @@ class RocksStore:
     def write_document(self, name: str, content: bytes) -> None:
         """See `Store.write_document`."""
         self._require_in_place()
-        write_document(self._path, name, content)
+        with self._space.in_need():
+            write_document(self._path, name, content)
+
+    def check_disk(self) -> DiskStatus | None:
+        """See `Store.check_disk`."""
+        self._require_open()
+        return self._space.refresh()
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -271,8 +287,9 @@ class RocksStore:
             if lock is None:
                 return
             try:
-                for table in self._tables.values():
-                    table.close()
+                with self._space.in_need():
+                    for table in self._tables.values():
+                        table.close()
             finally:
                 self._place.close()
                 os.close(lock)
@@ -372,6 +389,13 @@ class _OpenTable:
 
     def keys_of(self, rows: Sequence[bytes]) -> list[bytes]:
         return keys_of_rows(rows, self.row_codec, self.key_codec)
+
+    def suspend(self) -> None:
+        """Close everything until it is used again."""
+        for bucket in self.buckets.values():
+            bucket.suspend()
+        for snapshot in list(self.snapshots):
+            snapshot.close()
 
     def close(self) -> None:
         for bucket in self.buckets.values():
