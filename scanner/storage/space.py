@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from scanner.errors import DiskFull
-from scanner.storage.files import FILE_MODE
+from scanner.storage.files import FILE_MODE, sync_directory
 
 BALLAST_NAME: Final = "BALLAST"
 _BALLAST_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -172,8 +172,10 @@ class DiskSpace:
             descriptor = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 os.posix_fallocate(descriptor, 0, size)
+                os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+            sync_directory(self._path)
         except OSError as error:
             with suppress(OSError):
                 self._ballast.unlink()
