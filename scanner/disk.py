@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scanner.catalog import Catalog
     from scanner.config import ScannerConfig
     from scanner.storage.interface import Store
-    from scanner.storage.space import DiskStatus
+    from scanner.storage.records import DiskStatus
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
     from scanner.storage.lineage import Lineage
-    from scanner.storage.space import DiskStatus
+    from scanner.storage.records import DiskStatus
     from scanner.table import TableDescription
 
 __all__ = [

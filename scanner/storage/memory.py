@@ -33,7 +33,7 @@ from scanner.storage.memory_bucket import BucketContents, MemoryBucket, MemorySc
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from scanner.storage.space import DiskStatus
+    from scanner.storage.records import DiskStatus
     from scanner.table import TableDescription
 
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from scanner.errors import DiskFull
 from scanner.storage.files import FILE_MODE, sync_directory
+from scanner.storage.records import DiskStatus
 
 BALLAST_NAME: Final = "BALLAST"
 _BALLAST_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -44,15 +45,6 @@ class Room:
     free_bytes: int
     """That our user may use."""
     total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class DiskStatus:
-    """The disk of a data directory, now."""
-
-    free_bytes: int
-    read_only: bool
-    """Writes are refused until there is room."""
 
 
 def room_of(path: Path) -> Room:

@@ -49,7 +49,7 @@ from scanner.storage.data_directory import (
 from scanner.storage.documents import read_document, write_document
 from scanner.storage.files import DirectoryHandle, disk_errors, make_directories, make_private, sync_directory
 from scanner.storage.rocks import RocksResources
-from scanner.storage.space import DiskSpace, DiskStatus
+from scanner.storage.space import DiskSpace
 from scanner.storage.table_directories import (
     begin_creation,
     finish_creation,
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.storage.interface import Checkpoint
+    from scanner.storage.records import DiskStatus
     from scanner.storage.snapshot import RocksSnapshot
     from scanner.table import TableDescription
 
