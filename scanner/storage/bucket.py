@@ -164,7 +164,10 @@ class RocksBucket:
         self._lineage = Lineage()
         self._durable_end = 0
         self._database: Database | None = None
-        self._open(create=create)
+        if create:
+            self._open(create=True)
+        else:
+            self._open_best()
 
     @property
     def log_start(self) -> int:
@@ -430,6 +433,23 @@ class RocksBucket:
             raise
         self._database = database
 
+    def _open_best(self) -> None:
+        """Open the database; for reading only where the disk refuses more, as a full one does.
+
+        Raises:
+            ScannerError: It cannot be opened; it is closed.
+        """
+        if self._failure is None:
+            try:
+                self._open()
+            except TooManyFiles:
+                raise
+            except StoreFailed as error:
+                self._fail(error)
+            else:
+                return
+        self._open(read_only=True)
+
     def _close_readers(self) -> None:
         for snapshot in list(self._snapshots):
             snapshot.close()
@@ -458,7 +478,7 @@ class RocksBucket:
         """The database; opened if it was closed for being idle. `_gate` is held."""
         self._require_open()
         if self._database is None:
-            self._open(read_only=self._failure is not None)
+            self._open_best()
             self._idle = False
         assert self._database is not None
         return self._database

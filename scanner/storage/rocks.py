@@ -63,7 +63,7 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
     ("Column families not opened", DataCorrupted, "it was written by another program or version"),
     ("No space left on device", DiskFull, "the disk is full; make room"),
     ("Disk quota exceeded", DiskFull, "the quota of the server's user is used up; make room"),
-    ("File too large", StoreFailed, "a file may not grow further; raise the limit, then restart"),
+    ("File too large", StoreFailed, "a file may not grow further; raise the limit"),
     ("Permission denied", StoreFailed, "give the server's user read and write access"),
     ("Read-only file system", StoreFailed, "mount it writable"),
 )

@@ -79,14 +79,20 @@ class RocksStore:
     """See `scanner.storage.interface.Store`. Made by `RocksStore.open`; a context manager that closes it."""
 
     def __init__(
-        self, path: Path, place: DirectoryHandle, lock: int, catalog: Catalog, config: StorageConfig
+        self,
+        path: Path,
+        place: DirectoryHandle,
+        lock: int,
+        catalog: Catalog,
+        config: StorageConfig,
+        space: DiskSpace,
     ) -> None:
         self._path = path
         self._place = place
         self._lock: int | None = lock
         self._catalog = catalog
         self._resources = RocksResources(config)
-        self._space = DiskSpace(path, config.disk_reserve_bytes)
+        self._space = space
         self._space.refresh()
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
         self._opening = threading.Lock()
@@ -110,12 +116,15 @@ class RocksStore:
         prepare(path)
         place = DirectoryHandle(path)
         lock: int | None = None
+        config = config or StorageConfig()
+        space = DiskSpace(path, config.disk_reserve_bytes)
         try:
-            lock = acquire_lock(path)
-            # Only now can nobody else change it.
-            catalog = begin(path)
-            settle(path, catalog)
-            return cls(path, place, lock, catalog, config or StorageConfig())
+            with space.in_need():
+                lock = acquire_lock(path)
+                # Only now can nobody else change it.
+                catalog = begin(path)
+                settle(path, catalog)
+                return cls(path, place, lock, catalog, config, space)
         except BaseException:
             place.close()
             if lock is not None:

@@ -195,13 +195,17 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
             bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
         assert "\n" not in str(caught.value)
         assert bucket.log_end == 100
-        with pytest.raises(StoreFailed, match="restart"):
+        with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.commit([[put(1, "y")]])
-        with pytest.raises(StoreFailed, match="restart"):
+        with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.open_scan()
         assert len(scan.read(1000, 1 << 20)) == 100
         assert not scan.read(1, 1)
         assert contents(store.bucket("items", 1)) == {}
+        bucket.reopen(writable=False)
+        assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.commit([[put(1, "y")]])
     with RocksStore.open(tmp_path) as store:
         bucket = store.bucket("items", 0)
         assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
