@@ -236,3 +236,22 @@ def test_sizes_that_make_no_sense_are_refused(changes: dict[str, int], message: 
     """The message names the field, and both fields where two do not go together."""
     with pytest.raises(ValueError, match=message):
         StorageConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_into_a_directory_that_was_moved(tmp_path: Path) -> None:
+    """A bucket that is open refuses commits and truncations once its data directory has another name."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        data.rename(elsewhere)
+        data.mkdir()
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.commit([[put(1, "there")]])
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.truncate_log(5)
+        data.rmdir()
+        elsewhere.rename(data)
+        bucket.commit([[put(1, "here again")]])
+        assert contents(bucket)[1] == "here again"
