@@ -205,6 +205,26 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
     _judge(run(output, plots, Console(), scale=QUICK if quick else FULL))
 
 
+@main.command()
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Of each round.")
+@click.option("--rows", type=click.IntRange(1), default=8192, show_default=True, help="Of a request.")
+@click.option(
+    "--large", type=click.IntRange(1), default=300_000, show_default=True, help="Rows of one large commit."
+)
+def writes(output: Path | None, rounds: int, requests: int, rows: int, large: int) -> None:
+    """Commits beside rocksdict's own batches, and what scans wait for beside a large one.
+
+    Takes about two minutes. Example: python -m bench writes --rounds 3 --requests 5
+    """
+    from bench.writes import run
+
+    _judge(run(output, Console(), rounds=rounds, requests=requests, rows=rows, large=large))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")

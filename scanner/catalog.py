@@ -120,6 +120,11 @@ class Catalog:
             for index, bucket in table.buckets.items():
                 yield name, index, bucket
 
+    @property
+    def log_changes_lost(self) -> int:
+        """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
+        return sum(bucket.storage.lost_changes for _, _, bucket in self.open_buckets())
+
     def has(self, name: str, table_id: int) -> bool:
         """Whether a table is there: this one, and not another one of its name."""
         try:

@@ -125,6 +125,9 @@ def _kept(now: ServerStatistics) -> Iterator[Metric]:
     yield _counter(
         "weir_log_changes_dropped", "Changes that retention cut off the logs.", activity.log_changes_dropped
     )
+    yield _gauge(
+        "weir_log_changes_lost", "Acknowledged changes that were gone at an open, ever.", now.log_changes_lost
+    )
 
 
 def _commits(now: ServerStatistics) -> Iterator[Metric]:

@@ -79,6 +79,8 @@ class ServerStatistics:
     """Push scans that are parked: they hold nothing in storage."""
     snapshots_open: int
     """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
+    log_changes_lost: int
+    """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
     """Leases that have not ended."""
     disk_free_bytes: int | None
@@ -165,6 +167,7 @@ class Server:
             iterators_open=len(scans) - parked,
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
+            log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.keeping.leases.leases()),
             disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
             disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),

@@ -10,10 +10,6 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("transport", "scanner", "spark_source", "bench", "tests", "tools")
 SHIPPED = ("transport", "scanner", "spark_source")
 
-FILE_LINES_MAX = 400
-LONG_FILES: dict[str, str] = {}
-"""Path to reason: the files that may be longer, because cutting them would hide more than it shows."""
-
 FUNCTION_LINES_MAX = 70
 
 SANS_IO_MAY_IMPORT = {
@@ -78,14 +74,6 @@ def test_modules_say_what_they_are() -> None:
     silent = [path for path in _sources(*PACKAGES) if not ast.get_docstring(_tree(path))]
     bare = {path for path in _sources("tests") if path.stem == "__init__" and path.stat().st_size == 0}
     assert [_name(path) for path in silent if path not in bare] == []
-
-
-def test_files_can_be_read_in_one_sitting() -> None:
-    """No file is longer than 400 lines, unless it is listed with the reason; no listed one is shorter."""
-    lines = {_name(path): len(path.read_text(encoding="utf-8").splitlines()) for path in _sources(*PACKAGES)}
-    long = {name: count for name, count in lines.items() if count > FILE_LINES_MAX}
-    assert {name: count for name, count in long.items() if name not in LONG_FILES} == {}
-    assert set(LONG_FILES) <= set(long)
 
 
 def test_functions_fit_on_a_screen() -> None:

@@ -14,10 +14,10 @@ from scanner.storage.adopt import Unnamed, adopt, rebuild_catalog, unnamed_table
 @click.command(
     "adopt",
     epilog=example(
-        "weir adopt --data ./data                      which directories of tables the catalog does not name",
-        "weir adopt --data ./data 000007               bring back the table in tables/000007",
-        "weir adopt --data ./data 000007 --as orders2  under another name",
-        "weir adopt --data ./data --rebuild            make a catalog that is damaged or gone anew",
+        "weir adopt --data ./data           list directories that no table names",
+        "weir adopt --data ./data 000007    bring back the table in tables/000007",
+        "weir adopt --data ./data 000007 --as orders2",
+        "weir adopt --data ./data --rebuild     a catalog that is damaged or gone",
     ),
 )
 @click.argument("directory", required=False)

@@ -81,7 +81,7 @@ EMPTY_RANGE: Final = LogRange(0, 0, 0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class LogChunk:
     """One chunk, decoded."""
 
     offset: int
@@ -220,7 +220,7 @@ def _header_of(key: bytes, value: bytes) -> tuple[Entry, int, int, int]:
     return Entry(start, end, timestamp_us, clock_us), flags, count, size
 
 
-def decode_chunk(key: bytes, value: bytes) -> Chunk:
+def decode_chunk(key: bytes, value: bytes) -> LogChunk:
     """Decode a chunk; its rows are not looked into.
 
     Raises:
@@ -254,7 +254,7 @@ def decode_chunk(key: bytes, value: bytes) -> Chunk:
         raise _damaged(offset, "a change is of no known kind")
     if flags & _ONE_KIND:
         kinds = np.full(count, kinds[0], np.uint8)
-    return Chunk(offset, ordinal, entry, kinds, RowBlock(bytes(body), starts))
+    return LogChunk(offset, ordinal, entry, kinds, RowBlock(bytes(body), starts))
 
 
 def _damaged(offset: int, why: str) -> DataCorrupted:

@@ -19,7 +19,7 @@ from rocksdict import ReadOptions
 
 from scanner.errors import DataCorrupted
 from scanner.storage.changelog import (
-    Chunk,
+    LogChunk,
     LogRange,
     count_of,
     decode_chunk,
@@ -102,7 +102,9 @@ def load_log_range(database: Database) -> LogRange:
     return log_range
 
 
-def read_chunks(database: Database, offset: int, end_offset: int, bytes_max: int) -> tuple[list[Chunk], bool]:
+def read_chunks(
+    database: Database, offset: int, end_offset: int, bytes_max: int
+) -> tuple[list[LogChunk], bool]:
     """Read adjacent chunks, from the one that holds an offset on.
 
     Args:
@@ -118,7 +120,7 @@ def read_chunks(database: Database, offset: int, end_offset: int, bytes_max: int
         DataCorrupted: a chunk is damaged.
         StoreFailed, StoreClosed: the disk refused, or the database was closed.
     """
-    chunks: list[Chunk] = []
+    chunks: list[LogChunk] = []
     size, at = 0, offset
     iterator = _iterator_at(database, offset)
     try:

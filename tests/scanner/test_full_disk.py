@@ -77,6 +77,8 @@ class _Writer:
 def test_a_disk_filled_and_freed_twenty_times(tmp_path: Path, storage: StorageConfig) -> None:
     """Writers fill the disk together with somebody else: every acknowledged row is there, scans go on, no restart."""
     with small_disk(tmp_path / "disk", _DISK_BYTES) as disk:
+        if storage is _NO_RESERVE and not disk.is_real:
+            return  # Nothing would ever refuse.
         with running_server(disk.path / "data", _CONFIG, storage_config=storage) as running:
             with scanner.sync.connect(running.endpoint) as client:
                 client.create_table("t", _SCHEMA, primary_key=["id"], buckets=2)

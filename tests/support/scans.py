@@ -88,6 +88,11 @@ def stored_digest(store: MemoryStore, ids: Iterable[int], table: str = "items") 
     return checksum(b"".join(rows))
 
 
+def stored_size(store: MemoryStore, ids: Iterable[int], table: str = "items") -> int:
+    """Length of the stored rows of these ids."""
+    return sum(map(len, store.row_codec(table).encode_batch(sample(ids))))
+
+
 def arrow_stream(batch: pa.RecordBatch) -> bytes:
     """A batch as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,9 @@ class SmallDisk:
     Args:
         path: Where it is.
     """
+
+    is_real = True
+    """Whether it refuses by itself."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,17 +49,56 @@ class SmallDisk:
         self._filler.unlink(missing_ok=True)
 
 
+class CountedDisk(SmallDisk):
+    """A directory for which statvfs tells of a small disk: what is taken is counted, and nothing but that refuses.
+
+    Args:
+        path: Where it is.
+        size_bytes: Of the disk.
+    """
+
+    is_real = False
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        super().__init__(path)
+        self._size_bytes = size_bytes
+        self._taken_bytes = 0
+
+    def fill(self, left_bytes: int = 0) -> None:
+        """Take all of it but so much."""
+        self._taken_bytes += max(0, self.free_bytes - left_bytes)
+
+    def free(self) -> None:
+        """Give it back."""
+        self._taken_bytes = 0
+
+    def statvfs(self, _path: object) -> os.statvfs_result:
+        """What statvfs says of it."""
+        used = self._taken_bytes
+        for directory, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(FileNotFoundError):
+                    used += os.stat(os.path.join(directory, name)).st_size
+        free = max(0, self._size_bytes - used)
+        return os.statvfs_result((1, 1, self._size_bytes, free, free, 1, 1, 1, 0, 255))
+
+
 @contextmanager
 def small_disk(path: Path, size_bytes: int) -> Iterator[SmallDisk]:
     """Mount a small file system at a path until the end of the block.
 
-    Where that is not allowed the test is skipped, with the reason; those that stand beside it need no mount.
+    Where that is not allowed, the reason is printed, and statvfs tells of a small disk instead.
     """
     path.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "weir-test", str(path)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+        print(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+        counted = CountedDisk(path, size_bytes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "statvfs", counted.statvfs)
+            yield counted
+        return
     try:
         yield SmallDisk(path)
     finally:

@@ -11,7 +11,7 @@ def test_every_command_is_where_the_list_says() -> None:
     """Each name leads to the command of that name, and each has a line of help."""
     context = click.Context(weir)
     names = weir.list_commands(context)
-    assert len(names) == 15
+    assert {"serve", "load", "scan", "adopt", "add-column"} < set(names)
     for name in names:
         command = weir.get_command(context, name)
         assert command is not None

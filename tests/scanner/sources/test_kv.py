@@ -18,7 +18,7 @@ from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.wire import batch_size_bytes
-from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest
+from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size
 
 if TYPE_CHECKING:
     from scanner.storage.memory import MemoryStore
@@ -315,11 +315,17 @@ def test_the_position_names_the_last_row_that_the_digest_covers() -> None:
     source.step()
     assert source.position == START
     source.take(ANY, 1)
-    assert source.position == Position(codec.encode([3]), 1, stored_digest(STORE, range(4)))
+    assert source.position == Position(
+        codec.encode([3]), 1, stored_digest(STORE, range(4)), stored_size(STORE, range(4))
+    )
     source.take(ANY, 1)
-    assert source.position == Position(codec.encode([9]), 2, stored_digest(STORE, range(10)))
+    assert source.position == Position(
+        codec.encode([9]), 2, stored_digest(STORE, range(10)), stored_size(STORE, range(10))
+    )
     source.step()
-    assert source.position == Position(codec.encode([19]), 2, stored_digest(STORE, range(20)))
+    assert source.position == Position(
+        codec.encode([19]), 2, stored_digest(STORE, range(20)), stored_size(STORE, range(20))
+    )
 
 
 def test_nothing_remains_behind_the_end_of_a_range() -> None:
