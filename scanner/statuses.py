@@ -62,15 +62,15 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
+_DISK_FULL = "the server's disk is full: nothing was written; it takes writes again when there is room"
 _SAID_OF_STORAGE: dict[type[ScannerError], str] = {
     DataCorrupted: "stored data fail their check",
     StoreFailed: "the server's disk refused",
+    DiskFull: _DISK_FULL,
     TooManyFiles: "the server has used up its file descriptors",
     StoreLocked: "another process has the data directory open",
     StoreClosed: "the store was closed meanwhile",
 }
-
-_DISK_FULL = "the server's disk is full: nothing was written; it takes writes again when there is room"
 
 _logger = logging.getLogger(__name__)
 _Reply = TypeVar("_Reply")
@@ -85,12 +85,12 @@ def for_peers(error: ScannerError) -> ScannerError:
     Returns:
         The error itself, unless it names a file; then one of its kind with a reference to the line in the log.
     """
-    if isinstance(error, DiskFull):
-        # Every writer gets this at each attempt, and the log has said it once.
-        return DiskFull(_DISK_FULL, resume_token=error.resume_token, metadata=error.metadata)
     said = _SAID_OF_STORAGE.get(type(error))
     if said is None or not any(separator in error.message for separator in "/\\"):
         return error
+    if isinstance(error, DiskFull):
+        # Every writer gets this at each attempt, and the log has said it once.
+        return DiskFull(said, resume_token=error.resume_token, metadata=error.metadata)
     reference = secrets.token_hex(4)
     _logger.error("reference %s: %s: %s", reference, error.reason, error.message)
     return type(error)(
