@@ -8,7 +8,9 @@ Invariants:
 2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
-5. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
+   go on as of the same state. Storage that nobody uses is closed (`close_idle`); pins and scans that are parked stay.
+6. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -18,10 +20,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
 
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
+_RECOVER_DELAY_S_MIN: Final = 1.0
+_RECOVER_DELAY_S_MAX: Final = 60.0
+"""How long a bucket that cannot take writes waits before it tries again."""
 SourceT = TypeVar("SourceT", bound=Source)
 
 
@@ -118,6 +123,8 @@ class OpenScan(Generic[SourceT]):
         self.pin: LogPin | None = None
         """What keeps the log from which the scan can be rebuilt; released with the scan."""
         self.parked = False
+        self.continue_parked: Callable[[], Awaitable[None]] | None = None
+        """Reopens it when it is parked, for whoever made it; None: it is never parked."""
         self.ended_by: ScannerError | None = None
         """Why the bucket ended it; whoever drives the source looks here before every step."""
         self._on_end: Callable[[ScannerError], None] | None = None
@@ -219,6 +226,15 @@ class ServedBucket:
         self._scans: set[OpenScan[Any]] = set()
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
+        self.used_at = trio.current_time()
+        """When storage was last used for anything but a scan that is open."""
+        self._recover_at = 0.0
+        self._recover_delay_s = _RECOVER_DELAY_S_MIN
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its files are open."""
+        return not self.storage.idle
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
@@ -240,7 +256,74 @@ class ServedBucket:
         """
         async with self._commits:
             self.check_served()
+            await self.wake()
+            if not self.storage.readable:
+                await self._reopen(writable=False)
             yield
+            self.used_at = trio.current_time()
+
+    async def recover(self, *, at_once: bool = False) -> None:
+        """Try to take writes again, if one has failed. Where that is in vain, scans are served all the same.
+
+        Each try parks what runs, so the next one is due later and later, until a write was taken.
+
+        Args:
+            at_once: Try also if it is not due: something has changed.
+
+        Raises:
+            ScannerError: Nothing can be read.
+
+        Waits:
+            For the commit that runs now, if one does, and for storage.
+        """
+        if self.storage.failure is None or not (at_once or trio.current_time() >= self._recover_at):
+            return
+        async with self._commits:
+            if self._retired_by is None and self.storage.failure is not None:
+                self._recover_at = trio.current_time() + self._recover_delay_s
+                self._recover_delay_s = min(2 * self._recover_delay_s, _RECOVER_DELAY_S_MAX)
+                await self._reopen(writable=True)
+
+    async def wake(self) -> None:
+        """Open storage that was closed for being idle.
+
+        Raises:
+            ScannerError: It cannot be opened.
+
+        Waits:
+            For storage.
+        """
+        self.used_at = trio.current_time()
+        if self.storage.idle:
+            await self._run_blocking(self.storage.wake)
+
+    async def close_idle(self, idle_s: float) -> None:
+        """Close storage until the bucket is used again, if it was not used for a while and no scan reads it.
+
+        Args:
+            idle_s: For how long, seconds.
+
+        Waits:
+            For storage.
+        """
+        if not self._is_idle(idle_s):
+            return
+        async with self._commits:
+            if self._is_idle(idle_s):
+                await self._run_blocking(self.storage.close_idle)
+
+    def _is_idle(self, idle_s: float) -> bool:
+        reads = len(self.snapshots) or any(not scan.parked for scan in self._scans)
+        busy = reads or self._queue or self._taken or self.storage.idle
+        return not busy and trio.current_time() - self.used_at >= idle_s
+
+    async def _reopen(self, *, writable: bool) -> None:
+        """Park what runs, and open storage anew. No commit runs."""
+        for scan in self.open_scans:
+            if not scan.parked:
+                scan.park()
+        self.snapshots.close()
+        await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
 
     async def wait_room(self) -> None:
         """Wait until the queue of writes has room.
@@ -292,6 +375,10 @@ class ServedBucket:
         self._scans.discard(scan)
         if not self._scans:
             self._idle.set()
+
+    def serve_again(self) -> None:
+        """Take back `retire`: storage did not let the bucket go."""
+        self._retired_by = None
 
     async def retire(self, reason: ScannerError) -> None:
         """End every scan with `reason`, refuse new ones, and let no commit be under way.
@@ -361,6 +448,7 @@ class ServedBucket:
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
                 write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()
+            self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
             self.activity.commit_writes += len(writes)
             self.activity.commit_rows += sum(len(write.mutations) for write in writes)

@@ -16,7 +16,7 @@ import trio
 
 from scanner.activity import Activity
 from scanner.buckets import OpenScan, ServedBucket
-from scanner.errors import BucketNotFound, TableNotFound
+from scanner.errors import BucketNotFound, TableNotFound, TooManyFiles, TooManyTables
 from scanner.snapshots import SnapshotPool
 
 if TYPE_CHECKING:
@@ -173,6 +173,9 @@ class Catalog:
         """
         served = table.buckets.get(index)
         if served is not None:
+            if not served.is_open:
+                await self._make_room()
+                await served.wake()
             return served
         name = table.description.name
         if index >= table.description.buckets:
@@ -184,6 +187,7 @@ class Catalog:
                 raise TableNotFound(f"table {name!r} was dropped")
             served = table.buckets.get(index)
             if served is None:
+                await self._make_room()
                 storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
                 served = table.buckets[index] = ServedBucket(
                     storage,
@@ -196,6 +200,25 @@ class Catalog:
                 )
         return served
 
+    async def _make_room(self) -> None:
+        """See that one more bucket may have its files open: those that nobody uses close theirs, oldest use first.
+
+        Raises:
+            TooManyFiles: All are used.
+        """
+        is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
+        excess = len(is_open) + 1 - self._config.buckets_open_max
+        for bucket in sorted(is_open, key=lambda each: each.used_at):
+            if excess <= 0:
+                return
+            await bucket.close_idle(0)
+            excess -= not bucket.is_open
+        if excess > 0:
+            raise TooManyFiles(
+                f"{len(is_open)} buckets are in use on this server, and it may have the files of"
+                f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again later"
+            )
+
     async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.
 
@@ -204,9 +227,11 @@ class Catalog:
 
         Raises:
             TableExists: The name is taken.
+            TooManyTables: The server has as many tables or buckets as it may have.
             StoreFailed: The disk refused.
         """
         async with self._changing:
+            self._require_few(await self._run_blocking(self._store.tables), description)
             await self._run_blocking(functools.partial(self._store.create_table, description))
             return self._store.table_id(description.name)
 
@@ -242,26 +267,45 @@ class Catalog:
 
         Raises:
             TableNotFound: There is none of that name.
-            StoreFailed: The disk refused.
+            StoreFailed: The disk refused; the table is served again, if it is still there.
 
         Waits:
             Until its scans are closed and its commits are done, then for the disk.
 
         Cancellation:
-            The table may be left without users and still be there, unusable; dropping it again is fine.
+            The table may be left without its scans, and still be there; dropping it again is fine.
         """
         async with self._changing:
             served = self._tables.get(name)
-            if served is not None:
-                dropped = TableNotFound(f"table {name!r} was dropped")
-                for bucket in served.buckets.values():
-                    await bucket.retire(dropped)
             try:
+                if served is not None:
+                    dropped = TableNotFound(f"table {name!r} was dropped")
+                    for bucket in served.buckets.values():
+                        await bucket.retire(dropped)
                 await self._run_blocking(functools.partial(self._store.drop_table, name))
             finally:
-                # It may be gone though some of its files would not go; its name is free then.
-                if served is not None and not self.has(name, served.table_id):
-                    del self._tables[name]
+                if served is not None:
+                    # It may be gone though some of its files would not go; its name is free then.
+                    if not self.has(name, served.table_id):
+                        del self._tables[name]
+                    else:
+                        for bucket in served.buckets.values():
+                            bucket.serve_again()
+
+    def _require_few(self, tables: list[TableDescription], fresh: TableDescription) -> None:
+        if any(each.name == fresh.name for each in tables):
+            return  # That is what is wrong with it.
+        config = self._config
+        buckets = sum(each.buckets for each in tables)
+        if len(tables) >= config.tables_max:
+            raise TooManyTables(
+                f"this server has {len(tables)} tables, and no more are allowed (tables_max); drop one first"
+            )
+        if buckets + fresh.buckets > config.buckets_max:
+            raise TooManyTables(
+                f"the tables of this server have {buckets} buckets, and {fresh.buckets} more would be above"
+                f" {config.buckets_max} (buckets_max); drop a table first, or ask for fewer"
+            )
 
     def _load(self, name: str) -> ServedTable:
         return ServedTable(self._store.table_id(name), self._schema_of(name))

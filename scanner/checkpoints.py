@@ -275,10 +275,14 @@ class Checkpoints:
 
         A bucket that fails does not keep the others from theirs; it is told to the log.
         """
-        for name, index, _ in list(self._catalog.open_buckets()):
+        for name, index, bucket in list(self._catalog.open_buckets()):
             try:
-                checkpoints = await self.of(await self._catalog.table(name), index)
-                await checkpoints.create()
+                table = await self._catalog.table(name)
+                known = self._buckets.get((table.table_id, index))
+                newest = None if known is None else known.newest
+                if not bucket.is_open and newest and newest.log_offset == bucket.storage.log_end:
+                    continue  # Its files need not be opened to find that there is nothing to do.
+                await (await self.of(table, index)).create()
             except ScannerError as error:
                 _logger.warning("no checkpoint of %s[%d]: %s", name, index, error)
 

@@ -84,6 +84,24 @@ class ScannerConfig:
     checkpoints_kept: int = 2
     """Checkpoints of a bucket that are kept, the newest, above 0; those that a lease keeps stay beside them."""
 
+    disk_check_interval_s: float = 1.0
+    """How often the disk is looked at, above 0: for room, and for buckets that failed and may take writes again."""
+
+    bucket_idle_close_s: float = 300.0
+    """Time without a scan, a write or a checkpoint after which a bucket closes its files, above 0; whoever uses it next
+    waits some milliseconds until they are open."""
+
+    buckets_open_max: int = 2048
+    """Buckets whose files are open at once, above 0; one has nine or more. One more closes the one that nobody has used
+    for longest; where all are in use it is refused with TOO_MANY_FILES. `weir serve` lowers it to what its limit of
+    descriptors allows."""
+
+    tables_max: int = 10_000
+    """Tables of this server, above 0; the next is refused with TOO_MANY_TABLES."""
+
+    buckets_max: int = 50_000
+    """Buckets of all its tables, above 0; a table that would make them more is refused with TOO_MANY_TABLES."""
+
     lease_ttl_s: float = 600.0
     """Time to live of a lease, where the client does not say, above 0."""
 

@@ -222,6 +222,24 @@ class StoreFailed(ScannerError):
     reason = "STORE_FAILED"
 
 
+class DiskFull(StoreFailed):
+    """The server's disk has no room for a write; nothing was written, and scans go on."""
+
+    reason = "DISK_FULL"
+
+
+class TooManyFiles(StoreFailed):
+    """The server may open no more files; nothing was done."""
+
+    reason = "TOO_MANY_FILES"
+
+
+class TooManyTables(ScannerError):
+    """The server has as many tables or buckets as it may have; nothing was created."""
+
+    reason = "TOO_MANY_TABLES"
+
+
 class StoreClosed(ScannerError):
     """The store was closed while it was asked for something."""
 
@@ -301,6 +319,9 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(DataCorrupted, "DATA_LOSS"),
     _row(StoreLocked, "FAILED_PRECONDITION"),
     _row(StoreFailed, "INTERNAL"),
+    _row(DiskFull, "RESOURCE_EXHAUSTED", retriable=True),
+    _row(TooManyFiles, "RESOURCE_EXHAUSTED", retriable=True),
+    _row(TooManyTables, "RESOURCE_EXHAUSTED"),
     _row(StoreClosed, "UNAVAILABLE", retriable=True),
     _row(Draining, "UNAVAILABLE", retriable=True),
     _row(ServerUnavailable, "UNAVAILABLE", retriable=True),

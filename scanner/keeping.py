@@ -12,6 +12,7 @@ import trio
 from scanner.checkpoint_service import CheckpointService
 from scanner.checkpoints import Checkpoints
 from scanner.clock import WallClock
+from scanner.disk import DiskWatch
 from scanner.errors import ScannerError
 from scanner.lease_keeper import LeaseKeeper
 from scanner.lease_service import LeaseService
@@ -45,6 +46,7 @@ class Keeping:
     checkpoints: Checkpoints
     leases: LeaseKeeper
     retention: Retention
+    disk: DiskWatch
 
     @classmethod
     async def load(
@@ -77,11 +79,15 @@ class Keeping:
         finder = StateFinder(catalog, checkpoints)
         leases = LeaseKeeper(store, catalog, finder, config, run_blocking, clock)
         await leases.load()
-        return cls(catalog, config, checkpoints, leases, Retention(catalog, config, run_blocking, clock))
+        retention = Retention(catalog, config, run_blocking, clock)
+        disk = DiskWatch(store, catalog, config, run_blocking)
+        return cls(catalog, config, checkpoints, leases, retention, disk)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
         config = self.config
+        nursery.start_soon(_repeat, self.disk.look, config.disk_check_interval_s)
+        nursery.start_soon(_repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
         nursery.start_soon(_repeat, self.leases.sweep, config.lease_sweep_interval_s)
         nursery.start_soon(_repeat, self.retention.sweep, config.retention_interval_s)
         nursery.start_soon(_repeat, self.checkpoints.prune_all, config.retention_interval_s)

@@ -44,6 +44,7 @@ class ServerCollector(Collector):
         yield from _scans(now)
         yield from _kept(now)
         yield from _commits(now)
+        yield from _disk(now)
         yield from _security(now)
 
 
@@ -136,6 +137,16 @@ def _commits(now: ServerStatistics) -> Iterator[Metric]:
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
     yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
+
+
+def _disk(now: ServerStatistics) -> Iterator[Metric]:
+    yield _gauge(
+        "weir_disk_read_only",
+        "1 while writes are refused for want of room, or of a bucket's.",
+        now.disk_read_only,
+    )
+    yield _gauge("weir_disk_free_bytes", "Free bytes of the data directory's disk.", now.disk_free_bytes or 0)
+    yield _gauge("weir_buckets_failed", "Buckets that take no writes since one failed.", now.buckets_failed)
 
 
 def _security(now: ServerStatistics) -> Iterator[Metric]:

@@ -21,6 +21,7 @@ This module knows no wire beyond the query, and no stream.
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -196,7 +197,10 @@ class ScanOpener:
         principal: str,
     ) -> Opened:
         history = bucket.storage.lineage.history_of(scan.source.log_offset)
-        return Opened(scan, bucket, table, query, rung, self.tokens.mint_of(query, principal), history)
+        mint = self.tokens.mint_of(query, principal)
+        opened = Opened(scan, bucket, table, query, rung, mint, history)
+        scan.continue_parked = functools.partial(self.reopen, opened)
+        return opened
 
     async def open_held(
         self, query: ScanQuery, principal: str, *, log_offset: int, position: Position
@@ -232,7 +236,9 @@ class ScanOpener:
             return None
         reading = self._read_from(hold, Rung.SNAPSHOT, table, bucket, query, log_offset, position)
         scan = bucket.admit(reading.source, reading.hold)
-        return self._opened(scan, bucket, table, query, reading.rung, principal)
+        opened = self._opened(scan, bucket, table, query, reading.rung, principal)
+        scan.continue_parked = None  # Another rung would stand in for the snapshot.
+        return opened
 
     async def log_start(self, query: ScanQuery) -> int:
         """The oldest offset as of which the bucket of a query can be scanned, whatever else is gone.
@@ -251,7 +257,8 @@ class ScanOpener:
         """Go on with a parked scan: as of the same offset, from its position.
 
         Raises:
-            SnapshotLost: The log does not reach back any more; only where it was truncated in spite of the pin.
+            SnapshotLost: The log does not reach back any more, only where it was truncated in spite of the pin; or what
+                the scan shows was lost.
             TooManyScans: There is no room for another snapshot now; the scan stays parked.
             ScannerError: Storage failed.
 
@@ -265,6 +272,9 @@ class ScanOpener:
         # All columns are those that the scan began with.
         query = replace(opened.query, columns=tuple(parked.schema.names))
         async with opened.bucket.between_commits():
+            # Storage may have been opened anew since, and have lost changes that were not durable after all.
+            storage = opened.bucket.storage
+            storage.lineage.require(opened.history, parked.log_offset, storage.log_end, "this scan")
             reading = self._read(opened.table, opened.bucket, query, parked.log_offset, parked.position)
             opened.scan.reopen(reading.source, reading.hold)
             opened.rung = reading.rung

@@ -99,10 +99,10 @@ class PageMaker:
         return payload
 
     async def _fill(self, scan: OpenScan[KvSource], size_bytes: int, *, keeps_rest: bool) -> None:
-        source = scan.source
+        await _continue(scan)
         deadline = trio.current_time() + self._config.session_page_time_max_s
-        begun_at = source.position.last_key
-        while source.wants_step and source.pending_bytes < size_bytes:
+        begun_at = scan.source.position.last_key
+        while (source := scan.source).wants_step and source.pending_bytes < size_bytes:
             if trio.current_time() >= deadline and (
                 source.pending_bytes or source.position.last_key != begun_at
             ):
@@ -114,6 +114,21 @@ class PageMaker:
             await trio.lowlevel.checkpoint()
             if scan.ended_by is not None:
                 raise scan.ended_by
+            # Storage was opened anew: what was read for this page is read again.
+            await _continue(scan)
+
+
+async def _continue(scan: OpenScan[KvSource]) -> None:
+    """Go on with a scan that was parked since its last step.
+
+    Raises:
+        ScannerError: It cannot go on.
+
+    Waits:
+        For storage, if it was.
+    """
+    while scan.parked and scan.continue_parked is not None:
+        await scan.continue_parked()
 
 
 def sealed(fields: PageFieldsT, payload: Buffer | None) -> Page:

@@ -10,7 +10,8 @@ Invariants:
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock (`scanner.clock`), and
    what a wrong one stamped is taken for as young as it may be (`expired_end`).
 
-Only buckets in use are looked at: one that nobody has asked for since the start has not grown.
+Only buckets in use are looked at: one that nobody has asked for since the start, or that was closed for being idle,
+has not grown. One that takes no writes cannot be cut.
 
 This module knows no wire and no transport.
 """
@@ -58,6 +59,8 @@ class Retention:
     async def sweep(self) -> None:
         """Look at every bucket in use. One that fails is told to the log, and tried again at the next sweep."""
         for name, index, bucket in list(self._catalog.open_buckets()):
+            if not bucket.is_open or bucket.storage.failure is not None:
+                continue
             try:
                 dropped = await self._sweep_bucket(name, index, bucket)
             except ScannerError as error:

@@ -84,6 +84,12 @@ class ServerStatistics:
     """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
     """Leases that have not ended."""
+    disk_free_bytes: int | None
+    """Free bytes of the data directory's disk at the last look; None: there is no disk, or none was taken yet."""
+    disk_read_only: bool
+    """Whether writes are refused for want of room, or any bucket takes none since one has failed."""
+    buckets_failed: int
+    """Buckets that take no writes since one has failed."""
     certificate_expires_at: float | None
     """When the server's certificate expires, seconds since 1970; None: there is none, or it cannot be told."""
     write_queue_bytes: int
@@ -152,6 +158,8 @@ class Server:
         """What is open now."""
         scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
         parked = sum(scan.parked for scan in scans)
+        disk = self._services.keeping.disk
+        failed = disk.buckets_failed
         return ServerStatistics(
             push_scans_open=self._services.scans.scans_open,
             sessions_open=self._services.sessions.sessions_open,
@@ -162,6 +170,9 @@ class Server:
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.keeping.leases.leases()),
+            disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
+            disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),
+            buckets_failed=failed,
             certificate_expires_at=None if self._tls is None else self._tls.expires_at,
             write_queue_bytes=self._services.tables.write_queue_bytes,
             transport=self._server.statistics(),

@@ -22,6 +22,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
+    DiskFull,
     InternalError,
     PermissionDenied,
     ScannerError,
@@ -30,6 +31,7 @@ from scanner.errors import (
     StoreClosed,
     StoreFailed,
     StoreLocked,
+    TooManyFiles,
     Unauthenticated,
     error_row,
     error_row_of_reason,
@@ -60,9 +62,12 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
+_DISK_FULL = "the server's disk is full: nothing was written; it takes writes again when there is room"
 _SAID_OF_STORAGE: dict[type[ScannerError], str] = {
     DataCorrupted: "stored data fail their check",
     StoreFailed: "the server's disk refused",
+    DiskFull: _DISK_FULL,
+    TooManyFiles: "the server has used up its file descriptors",
     StoreLocked: "another process has the data directory open",
     StoreClosed: "the store was closed meanwhile",
 }
@@ -83,6 +88,9 @@ def for_peers(error: ScannerError) -> ScannerError:
     said = _SAID_OF_STORAGE.get(type(error))
     if said is None or not any(separator in error.message for separator in "/\\"):
         return error
+    if isinstance(error, DiskFull):
+        # Every writer gets this at each attempt, and the log has said it once.
+        return DiskFull(said, resume_token=error.resume_token, metadata=error.metadata)
     reference = secrets.token_hex(4)
     _logger.error("reference %s: %s: %s", reference, error.reason, error.message)
     return type(error)(

@@ -11,6 +11,7 @@ import click
 import trio
 
 from scanner.cli.app import Seconds, example, note
+from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.cli.warm_up import warm_up
@@ -18,6 +19,7 @@ from scanner.config import ScannerConfig
 from scanner.connection import PORT_DEFAULT
 from scanner.metrics_server import serve_metrics
 from scanner.server import Server, open_server
+from scanner.storage.config import StorageConfig
 from transport import TransportConfig
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -101,6 +103,14 @@ _DEFAULTS = ScannerConfig()
     help="How often checkpoints are made of what was written; 0: only when asked for.",
 )
 @click.option(
+    "--disk-reserve",
+    type=click.IntRange(0, 1 << 40),
+    default=StorageConfig().disk_reserve_bytes,
+    show_default=True,
+    metavar="BYTES",
+    help="Writes are refused while less is free on the disk, or a twentieth of it if that is less; 0: never.",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     help="Serve Prometheus metrics at http://METRICS-HOST:PORT/metrics; 0 takes a free port. [default: not served]",
@@ -137,6 +147,7 @@ def serve(
     log_retention: float,
     log_retention_bytes: int,
     checkpoint_interval: float,
+    disk_reserve: int,
     metrics_port: int | None,
     metrics_host: str,
     log_level: str,
@@ -151,6 +162,7 @@ def serve(
     os.umask(0o077)
     configure_logging(log_level, log_format)
     warm_up()
+    files_max = raise_files_limit()
     security = server_security(host, insecure_bind_any)
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)
     config = ScannerConfig(
@@ -161,9 +173,11 @@ def serve(
         log_retention_s=log_retention,
         log_retention_bytes=log_retention_bytes,
         checkpoint_interval_s=checkpoint_interval,
+        buckets_open_max=min(_DEFAULTS.buckets_open_max, buckets_within(files_max)),
     )
+    storage = StorageConfig(disk_reserve_bytes=disk_reserve, bucket_files_open_max=files_within(files_max))
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    trio.run(_serve, data, (host, port), drain_timeout, security, config, metrics)
+    trio.run(_serve, data, (host, port), drain_timeout, security, config, storage, metrics)
 
 
 async def _serve(
@@ -172,6 +186,7 @@ async def _serve(
     drain_timeout_s: float,
     security: ServerSecurity,
     config: ScannerConfig,
+    storage: StorageConfig,
     metrics: tuple[str, int] | None,
 ) -> None:
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -180,6 +195,7 @@ async def _serve(
                 data,
                 *address,
                 config,
+                storage_config=storage,
                 transport_config=TransportConfig(drain_timeout_s=drain_timeout_s),
                 ssl_context=security.tls,
                 credentials=security.credentials,

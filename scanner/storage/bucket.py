@@ -16,8 +16,9 @@ Invariants:
 1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
    is dropped, so that whoever misses a change can tell why. Both are ends of entries, always.
 2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
-   until it is reopened; scans opened before go on over their iterators.
-3. Every open scan, snapshot and reader is known here, and is closed before the database is.
+   until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators.
+3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
+4. A database that was closed for being idle is opened again by whoever uses the bucket next; what is known of it stays.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rocksdict import WriteBatch
@@ -37,10 +39,12 @@ from rocksdict import WriteBatch
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
+    DiskFull,
     OffsetOutOfRange,
     ScannerError,
     StoreClosed,
     StoreFailed,
+    TooManyFiles,
 )
 from scanner.keys import ALL_KEYS
 from scanner.storage.changelog import (
@@ -69,7 +73,14 @@ from scanner.storage.interface import (
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
 from scanner.storage.point_reads import RocksReader
 from scanner.storage.readers import CheckedIterator, Reading, ValuesReader, stored_values
-from scanner.storage.rocks import Database, RocksResources, compact_database, open_database, translated
+from scanner.storage.rocks import (
+    Database,
+    RocksResources,
+    background_errors,
+    compact_database,
+    open_database,
+    translated,
+)
 from scanner.storage.rocks_log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
@@ -80,6 +91,10 @@ from scanner.storage.rocks_log import (
 )
 from scanner.storage.scan import RocksScan
 from scanner.storage.snapshot import RocksSnapshot
+
+if TYPE_CHECKING:
+    from scanner.storage.files import DirectoryHandle
+    from scanner.storage.space import DiskSpace
 
 _IDENTITY_KEY = b"identity"
 """In `meta`: of which table, and which of its buckets, the database is."""
@@ -107,6 +122,8 @@ class RocksBucket:
             so from its next commit on.
         create: Make the bucket, which must not exist; else it must.
         clock: Microseconds since 1970 UTC, for commit timestamps.
+        place: The data directory; nothing is written once it was moved. None: it is not looked at.
+        space: Of its disk; nothing is written below its reserve. None: it is not looked at.
 
     Raises:
         StoreLocked: the directory is open elsewhere.
@@ -123,8 +140,13 @@ class RocksBucket:
         *,
         create: bool = False,
         clock: Callable[[], int] = clock_us,
+        place: DirectoryHandle | None = None,
+        space: DiskSpace | None = None,
     ) -> None:
         self._path = path
+        self._resources = resources
+        self._place = place
+        self._space = space
         self._keys_of = keys_of
         self._identity = identity
         self._clock = clock
@@ -136,21 +158,24 @@ class RocksBucket:
         self._preparing = threading.Lock()
         self._committing = threading.Lock()
         self._compacting = threading.Lock()
+        self._gate = threading.Condition()
+        """Held while the database is opened or closed."""
+        self._users = 0
+        """Reads of the log that run; the database is not closed meanwhile."""
         self._closing = False
+        self._idle = False
+        """Whether the database is closed until somebody uses the bucket."""
         self._began_history = False
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
-        self._database: Database | None = open_database(path, resources, create=create)
-        try:
-            if create:
-                self._write_first_range()
-            self._require_identity(self._database)
-            self._range = load_log_range(self._database)
-            self._lineage = self._load_lineage(self._database)
-            self._durable_end = self._load_durable_end()
-        except BaseException:
-            self.close()
-            raise
+        self._range = EMPTY_RANGE
+        self._lineage = Lineage()
+        self._durable_end = 0
+        self._database: Database | None = None
+        if create:
+            self._open(create=True)
+        else:
+            self._open_best()
 
     @property
     def log_start(self) -> int:
@@ -165,7 +190,8 @@ class RocksBucket:
     @property
     def log_bytes(self) -> int:
         """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
-        return stored_bytes(self._open_database(), self._range)
+        with self._using() as database:
+            return stored_bytes(database, self._range)
 
     @property
     def open_iterators(self) -> int:
@@ -184,15 +210,34 @@ class RocksBucket:
         unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
         return self._lineage.lost_changes + unrecorded
 
+    @property
+    def failure(self) -> ScannerError | None:
+        """See `Bucket.failure`."""
+        return self._failure
+
+    @property
+    def readable(self) -> bool:
+        """See `Bucket.readable`."""
+        return self._failure is None or (self._database is not None and self._database.read_only)
+
+    @property
+    def idle(self) -> bool:
+        """See `Bucket.idle`."""
+        return self._idle
+
     def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
         """See `Bucket.prepare`."""
         with self._preparing:
-            return self._prepare(self._usable(), groups, self._clock() if clock_us is None else clock_us)
+            database = self._writable()
+            self._require_room(0)
+            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us)
 
     def commit_prepared(self, prepared: PreparedCommit) -> None:
         """See `Bucket.commit_prepared`."""
         with self._committing:
-            self._commit(self._usable(), prepared)
+            database = self._writable()
+            self._require_room(prepared.contents[0].size_in_bytes())
+            self._commit(database, prepared)
 
     def commit(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
@@ -206,43 +251,45 @@ class RocksBucket:
 
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
         """See `Bucket.open_scan`."""
-        database = self._usable()
-        checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
-        values = stored_values(database.kv, self._path, self._reading, key_range)
-        reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
-        scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
-        self._scans.add(scan)
-        return scan
+        with self._using() as database:
+            checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
+            values = stored_values(database.kv, self._path, self._reading, key_range)
+            reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
+            scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
+            self._scans.add(scan)
+            return scan
 
     def open_snapshot(self) -> RocksSnapshot:
         """See `Bucket.open_snapshot`."""
-        log_offset = self._range.end
-        snapshot = RocksSnapshot(
-            CheckedIterator(self._usable().kv, self._path, self._reading),
-            log_offset,
-            self._keys_of,
-            partial(self._values_as_of, log_offset),
-            self._snapshots.discard,
-        )
-        self._snapshots.add(snapshot)
-        return snapshot
+        with self._using() as database:
+            log_offset = self._range.end
+            snapshot = RocksSnapshot(
+                CheckedIterator(database.kv, self._path, self._reading),
+                log_offset,
+                self._keys_of,
+                partial(self._values_as_of, log_offset),
+                self._snapshots.discard,
+            )
+            self._snapshots.add(snapshot)
+            return snapshot
 
     def open_reader(self) -> RocksReader:
         """See `Bucket.open_reader`."""
-        reader = RocksReader(self._usable().kv, self._path, self._range.end, self._readers.discard)
-        self._readers.add(reader)
-        return reader
+        with self._using() as database:
+            reader = RocksReader(database.kv, self._path, self._range.end, self._readers.discard)
+            self._readers.add(reader)
+            return reader
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
-        self._open_database()
+        self._require_open()
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
             raise self._out_of_range(start_offset, end_offset)
         return self._changes(start_offset, end_offset)
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""
-        self._open_database()
+        self._require_open()
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
             raise self._out_of_range(start_offset, end_offset)
         if start_offset == end_offset:
@@ -255,7 +302,7 @@ class RocksBucket:
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
-        self._open_database()
+        self._require_open()
         low, high = self.log_start, self.log_end
         while low < high:
             try:
@@ -273,7 +320,8 @@ class RocksBucket:
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
         with self._committing:
-            database = self._usable()
+            database = self._writable()
+            self._require_in_place()
             if start_offset <= self._range.start:
                 return
             start, ordinal = self._range.end, self._range.end_ordinal
@@ -291,7 +339,8 @@ class RocksBucket:
     def create_checkpoint(self, directory: Path) -> Checkpoint:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
         with self._committing:
-            database = self._usable()
+            database = self._writable()
+            self._require_room(0)
             log_offset = self._range.end
             history = self._lineage.history_of(log_offset)
             checkpoint_id = next_checkpoint_id(database, directory)
@@ -299,13 +348,19 @@ class RocksBucket:
             batch = WriteBatch(raw_mode=True)
             note_checkpoint(database, batch, checkpoint)
             self._make_durable(database, batch)
-            make_checkpoint(database, directory, checkpoint)
+            errors = background_errors(database)
+            try:
+                make_checkpoint(database, directory, checkpoint)
+            except ScannerError as error:
+                if background_errors(database) != errors:
+                    self._fail(error)  # RocksDB takes no writes after that.
+                raise
             return checkpoint
 
     def compact(self) -> None:
         """See `Bucket.compact`."""
         with self._compacting:
-            compact_database(self._usable())
+            compact_database(self._writable())
             if self._closing:
                 raise StoreClosed(f"bucket {self._path} was closed")
 
@@ -314,21 +369,53 @@ class RocksBucket:
 
         Lets a commit that is running in another thread finish first, and ends a compaction.
         """
-        for snapshot in list(self._snapshots):
-            snapshot.close()
-        for scan in list(self._scans):
-            scan.close()
-        for reader in list(self._readers):
-            reader.close()
-        with self._preparing, self._committing:
-            database, self._database = self._database, None
-            if database is None:
-                return
-            self._closing = True
-            if self._compacting.locked():
-                database.rocks.cancel_all_background(False)
-            with self._compacting:
-                database.close()
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            self._closing, self._idle = True, False
+            self._close_database()
+
+    def reopen(self, *, writable: bool) -> None:
+        """See `Bucket.reopen`."""
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            if self._closing:
+                raise StoreClosed(f"bucket {self._path} was closed")
+            self._close_database()
+            self._idle = False
+            if writable:
+                try:
+                    self._open()
+                except ScannerError as error:
+                    self._failure = error
+                else:
+                    if self._failure is not None:
+                        _logger.warning("%s takes writes again", self._path)
+                    self._failure = None
+                    return
+            try:
+                self._open(read_only=True)
+            except ScannerError as error:
+                self._failure = error
+                raise
+
+    def close_idle(self) -> None:
+        """See `Bucket.close_idle`."""
+        held = self._snapshots or self._scans or self._readers
+        if self._database is not None and self._failure is None and not held:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """Close it as `close` does, until it is used again."""
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            if not self._closing:
+                self._close_database()
+                self._idle = True
+
+    def wake(self) -> None:
+        """See `Bucket.wake`."""
+        with self._using():
+            pass
 
     def flush(self) -> None:
         """Write everything from memory into files, as RocksDB does by itself when its buffers are full.
@@ -336,23 +423,124 @@ class RocksBucket:
         Raises:
             StoreFailed: the disk refused.
         """
-        database = self._usable()
-        with translated(self._path):
+        with self._using() as database, translated(self._path):
             database.kv.flush()
             database.log.flush()
 
-    def _open_database(self) -> Database:
+    def _open(self, *, create: bool = False, read_only: bool = False) -> None:
+        """Open the database, and read what it says of itself. It is not open.
+
+        Raises:
+            ScannerError: It cannot be opened; it is closed.
+        """
+        database = open_database(self._path, self._resources, create=create, read_only=read_only)
+        try:
+            if create:
+                self._write_first_range(database)
+            self._require_identity(database)
+            log_range, lineage = load_log_range(database), self._load_lineage(database)
+            if not (self._idle and (log_range, lineage) == (self._range, self._lineage)):
+                # It is not what this bucket has closed, or a write has failed in between: a history of its own.
+                self._began_history = False
+            self._range = log_range
+            self._lineage = _checked_lineage(lineage, log_range, self._path)
+            self._durable_end = self._load_durable_end()
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+
+    def _open_best(self) -> None:
+        """Open the database; for reading only where the disk refuses more, as a full one does.
+
+        Raises:
+            ScannerError: It cannot be opened; it is closed.
+        """
+        if self._failure is None:
+            try:
+                self._open()
+            except TooManyFiles:
+                raise
+            except StoreFailed as error:
+                self._fail(error)
+            else:
+                return
+        self._open(read_only=True)
+
+    def _close_readers(self) -> None:
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        for scan in list(self._scans):
+            scan.close()
+        for reader in list(self._readers):
+            reader.close()
+
+    def _close_database(self) -> None:
+        """Close it when nobody reads the log any more; a compaction ends. `_gate` is held."""
+        database = self._database
+        if database is None:
+            return
+        if self._compacting.locked():
+            database.rocks.cancel_all_background(False)
+        with self._compacting:
+            self._gate.wait_for(lambda: not self._users)
+            # Somebody may have closed it while we waited.
+            database, self._database = self._database, None
+            if database is not None:
+                database.close()
+
+    def _require_open(self) -> None:
+        if self._database is None and not self._idle:
+            raise StoreClosed(f"bucket {self._path} was closed") if self._failure is None else self._refusal()
+
+    def _awake(self) -> Database:
+        """The database; opened if it was closed for being idle. `_gate` is held."""
+        self._require_open()
         if self._database is None:
-            raise StoreClosed(f"bucket {self._path} was closed")
+            self._open_best()
+            self._idle = False
+        assert self._database is not None
         return self._database
 
-    def _usable(self) -> Database:
-        database = self._open_database()
+    @contextmanager
+    def _using(self) -> Iterator[Database]:
+        """The database, for reading; it is not closed before the block ends."""
+        with self._gate:
+            database = self._awake()
+            if not self.readable:
+                raise self._refusal()
+            self._users += 1
+        try:
+            yield database
+        finally:
+            with self._gate:
+                self._users -= 1
+                self._gate.notify_all()
+
+    def _writable(self) -> Database:
+        """The database, for writing; it is not closed while `_preparing`, `_committing` or `_compacting` is held."""
+        with self._gate:
+            database = self._awake()
         if self._failure is not None:
-            raise StoreFailed(
-                f"an earlier write failed, restart to recover: {self._failure}"
-            ) from self._failure
+            raise self._refusal()
         return database
+
+    def _refusal(self) -> ScannerError:
+        failure = self._failure
+        assert failure is not None
+        kind = type(failure) if isinstance(failure, DiskFull | TooManyFiles | DataCorrupted) else StoreFailed
+        refusal = kind(f"{self._path} takes no writes until it is reopened, since one failed: {failure}")
+        refusal.__cause__ = failure
+        return refusal
+
+    def _require_in_place(self) -> None:
+        if self._place is not None:
+            self._place.require_in_place()
+
+    def _require_room(self, wanted_bytes: int) -> None:
+        self._require_in_place()
+        if self._space is not None:
+            self._space.require_room(wanted_bytes)
 
     def _values_as_of(self, log_offset: int, key_range: KeyRange) -> Iterator[bytes] | None:
         """The rows of a range, if they still are as of an offset."""
@@ -361,7 +549,7 @@ class RocksBucket:
             return None
         try:
             database = self._database
-            if database is None or self._failure is not None or self._range.end != log_offset:
+            if database is None or not self.readable or self._range.end != log_offset:
                 return None
             return stored_values(database.kv, self._path, self._reading, key_range)
         finally:
@@ -380,13 +568,7 @@ class RocksBucket:
     def _load_lineage(self, database: Database) -> Lineage:
         with translated(self._path):
             stored = database.meta.get(LINEAGE_KEY)
-        lineage = decode_lineage(stored)
-        if lineage.histories and lineage.histories[-1].start >= max(1, self._range.end):
-            raise DataCorrupted(
-                f"{self._path}: the log ends at {self._range.end}, before its newest history begins, at"
-                f" {lineage.histories[-1].start}; restore the files from a copy"
-            )
-        return lineage
+        return decode_lineage(stored)
 
     def _load_durable_end(self) -> int:
         """The end that the log is known to have had; logged, if it has not."""
@@ -492,11 +674,15 @@ class RocksBucket:
                 database.rocks.write(batch)
                 database.rocks.flush_wal(sync=True)
         except ScannerError as error:
-            self._failure = error
+            self._fail(error)
             raise StoreFailed(f"nothing of this write is promised: {error}") from error
 
-    def _write_first_range(self) -> None:
-        database = self._open_database()
+    def _fail(self, error: ScannerError) -> None:
+        """Take no writes any more, and open no scans, until it is reopened."""
+        self._failure = error
+        _logger.error("%s takes no writes until it is reopened, since one failed: %s", self._path, error)
+
+    def _write_first_range(self, database: Database) -> None:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
@@ -516,7 +702,8 @@ class RocksBucket:
 
     def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """At least one change of a range of the log that is not empty."""
-        chunks, whole = read_chunks(self._open_database(), start_offset, end_offset, bytes_max)
+        with self._using() as database:
+            chunks, whole = read_chunks(database, start_offset, end_offset, bytes_max)
         if start_offset < self.log_start:
             raise self._out_of_range(start_offset, end_offset)
         if not whole:
@@ -539,10 +726,11 @@ class RocksBucket:
 
     def _entry_at(self, offset: int) -> tuple[Entry, bytes]:
         """The entry that holds an offset, and the key of the chunk of it that does."""
-        database = self._open_database()
+        self._require_open()
         if not self.log_start <= offset < self.log_end:
             raise self._out_of_range(offset, offset + 1)
-        found = read_chunk(database, offset)
+        with self._using() as database:
+            found = read_chunk(database, offset)
         if found is None:
             if offset < self.log_start:
                 raise self._out_of_range(offset, offset + 1)
@@ -558,3 +746,17 @@ class RocksBucket:
             f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
             oldest_offset=self.log_start,
         )
+
+
+def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:
+    """A lineage that may belong to a log of this range.
+
+    Raises:
+        DataCorrupted: It does not.
+    """
+    if lineage.histories and lineage.histories[-1].start >= max(1, log_range.end):
+        raise DataCorrupted(
+            f"{path}: the log ends at {log_range.end}, before its newest history begins, at"
+            f" {lineage.histories[-1].start}; restore the files from a copy"
+        )
+    return lineage

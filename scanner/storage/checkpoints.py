@@ -38,6 +38,8 @@ _NEWEST_KEY = b"checkpoint"
 _NEWEST = struct.Struct(">Qq")
 _NAME = re.compile(r"(\d{6,})-(\d+)-(\d+)-([0-9a-f]{32})")
 _UNFINISHED_NAME = "unfinished"
+_UNFINISHED_OF_ROCKS = "unfinished.tmp"
+"""Where RocksDB makes it first."""
 
 
 def next_checkpoint_id(database: Database, directory: Path) -> int:
@@ -73,7 +75,8 @@ def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint)
     unfinished, finished = directory / _UNFINISHED_NAME, directory / checkpoint_name(checkpoint)
     try:
         with disk_errors(directory):
-            shutil.rmtree(unfinished, ignore_errors=True)
+            for left in (unfinished, directory / _UNFINISHED_OF_ROCKS):
+                shutil.rmtree(left, ignore_errors=True)
             with translated(database.path):
                 # Flushes first: what was committed is in files then.
                 HardLinks(database.rocks).create_checkpoint(str(unfinished))
@@ -82,7 +85,7 @@ def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint)
             sync_directory(directory)
     except BaseException:
         # Its links would keep files that the bucket replaces, on a disk that may be full.
-        for left in (unfinished, finished):
+        for left in (unfinished, directory / _UNFINISHED_OF_ROCKS, finished):
             shutil.rmtree(left, ignore_errors=True)
         raise
 

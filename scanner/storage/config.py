@@ -49,6 +49,9 @@ class StorageConfig:
     """Bytes that a scan reads from a file at once, 0 to 16 MiB; 0 leaves it to RocksDB, which starts small."""
     bucket_files_open_max: int = 256
     """Files that one bucket keeps open, >= 16. At the limit the least used is closed and opened again later."""
+    disk_reserve_bytes: int = 256 * _MIB
+    """Free bytes of the data directory's disk below which writes are refused with DISK_FULL, 0 to 1 TiB, and a
+    twentieth of the disk at most; 0: they never are. Scans go on; writes are taken again when there is room."""
     background_jobs_max: int = 2
     """Threads that flush and compact, 1 to 64; shared by all buckets."""
 
@@ -60,6 +63,7 @@ class StorageConfig:
             ("block_bytes", 1024, _MIB),
             ("scan_readahead_bytes", 0, 16 * _MIB),
             ("bucket_files_open_max", 16, 1 << 20),
+            ("disk_reserve_bytes", 0, 1 << 40),
             ("background_jobs_max", 1, 64),
         ):
             value = getattr(self, name)

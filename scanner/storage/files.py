@@ -8,19 +8,27 @@ This module knows no RocksDB.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scanner.errors import StoreFailed
+from scanner.errors import DiskFull, StoreFailed, TooManyFiles
 
 DIRECTORY_MODE = 0o700
 """Of every directory of a data directory."""
 FILE_MODE = 0o600
 """Of every file in it: rows are in most of them, and secrets in some."""
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_KINDS: dict[int, type[StoreFailed]] = {
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+    errno.EMFILE: TooManyFiles,
+    errno.ENFILE: TooManyFiles,
+}
+"""What some errors of the operating system are; StoreFailed: any other."""
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -174,8 +182,9 @@ def sync_directory(directory: Path) -> None:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn OSError into StoreFailed, in one line that names the path."""
+    """Turn OSError into StoreFailed, or the kind of it that there is, in one line that names the path."""
     try:
         yield
     except OSError as error:
-        raise StoreFailed(f"{error.filename or path}: {error.strerror or error}") from error
+        kind = _KINDS.get(error.errno or 0, StoreFailed)
+        raise kind(f"{error.filename or path}: {error.strerror or error}") from error

@@ -41,9 +41,11 @@ from scanner.storage.records import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.errors import ScannerError
     from scanner.keys import KeyCodec
     from scanner.rows import RowCodec
     from scanner.storage.lineage import Lineage
+    from scanner.storage.records import DiskStatus
     from scanner.table import TableDescription
 
 __all__ = [
@@ -165,6 +167,46 @@ class Bucket(Protocol):
     @property
     def lost_changes(self) -> int:
         """Acknowledged changes that were not there any more when the bucket was opened, ever, as far as is known."""
+
+    @property
+    def failure(self) -> ScannerError | None:
+        """Why it takes no writes since one has failed; None: it does."""
+
+    @property
+    def readable(self) -> bool:
+        """Whether scans can be opened; not between a failed write and `reopen`."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it was closed for being idle; whoever uses it next waits for the disk."""
+
+    def reopen(self, *, writable: bool) -> None:
+        """Close what is open of the bucket, and open it anew: after a failed write, to find what is on the disk.
+
+        Scans and snapshots that were not closed raise StoreClosed from now on. `log_end` is what was found. Blocks on
+        the disk; meant for a worker thread, not while a commit or anything like it runs.
+
+        Args:
+            writable: Try to take writes again. If that fails, or is not asked for, the bucket is open for reading only,
+                which needs no room on the disk, and `failure` says why.
+
+        Raises:
+            StoreFailed, DataCorrupted: Not even that; nothing can be read. It can be tried again.
+            StoreClosed: the bucket was closed.
+        """
+
+    def close_idle(self) -> None:
+        """Close the bucket's files until it is used again; without effect while scans or snapshots are open.
+
+        Blocks on the disk; meant for a worker thread.
+        """
+
+    def wake(self) -> None:
+        """Open what `close_idle` has closed. Blocks on the disk; meant for a worker thread.
+
+        Raises:
+            StoreFailed, DataCorrupted, StoreClosed: it cannot be opened.
+        """
 
     def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
         """Work out a commit: read what it replaces, and encode what it writes. Nothing is changed yet.
@@ -458,6 +500,13 @@ class Store(Protocol):
             ArgumentInvalid: the name is not one.
             StoreFailed: the disk refused; the old one is still there.
             StoreClosed: the store was closed.
+        """
+
+    def check_disk(self) -> DiskStatus | None:
+        """Look at the disk: whether writes are refused for want of room. Meant for a worker thread, now and then.
+
+        Returns:
+            What there is; None: there is no disk, or it does not say.
         """
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ from scanner.storage.memory_bucket import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.storage.records import DiskStatus
     from scanner.table import TableDescription
 
 
@@ -174,6 +175,11 @@ class MemoryStore:
     def write_document(self, name: str, content: bytes) -> None:
         """See `Store.write_document`."""
         self.disk.documents[self._document(name)] = bytes(content)
+
+    def check_disk(self) -> DiskStatus | None:
+        """See `Store.check_disk`; there is none."""
+        self._require_open()
+        return None
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange, StoreClosed, StoreFailed
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
 from scanner.keys import ALL_KEYS
 from scanner.storage.interface import (
     ENTRY_BYTES_MAX,
@@ -97,6 +97,32 @@ class MemoryBucket:
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`; memory loses nothing."""
         return 0
+
+    @property
+    def failure(self) -> ScannerError | None:
+        """See `Bucket.failure`; memory takes every write."""
+        return None
+
+    @property
+    def readable(self) -> bool:
+        """See `Bucket.readable`."""
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """See `Bucket.idle`; there is nothing to close."""
+        return False
+
+    def reopen(self, *, writable: bool) -> None:
+        """See `Bucket.reopen`."""
+        self._require_open()
+
+    def close_idle(self) -> None:
+        """See `Bucket.close_idle`."""
+
+    def wake(self) -> None:
+        """See `Bucket.wake`."""
+        self._require_open()
 
     def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
         """See `Bucket.prepare`: the groups are applied to a copy."""

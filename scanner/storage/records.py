@@ -184,3 +184,12 @@ class Checkpoint(NamedTuple):
     """When it was made, in microseconds since 1970 UTC."""
     history: bytes = NO_HISTORY
     """Which history its state is of (`scanner.storage.lineage`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskStatus:
+    """The disk of a data directory, now."""
+
+    free_bytes: int
+    read_only: bool
+    """Writes are refused until there is room."""

@@ -32,7 +32,15 @@ from rocksdict import (
     WriteBufferManager,
 )
 
-from scanner.errors import DataCorrupted, ScannerError, StoreClosed, StoreFailed, StoreLocked
+from scanner.errors import (
+    DataCorrupted,
+    DiskFull,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+    TooManyFiles,
+)
 from scanner.storage.config import Compression, StorageConfig
 
 _COMPRESSION = {
@@ -43,6 +51,7 @@ _COMPRESSION = {
 
 _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
     ("lock hold by current process", StoreLocked, "it is open in this process already"),
+    ("Too many open files", TooManyFiles, "the server may open no more files; raise its limit (ulimit -n)"),
     ("While lock file", StoreLocked, "another process has it open; stop that one, or use another directory"),
     ("Corruption:", DataCorrupted, "its files are damaged; restore them from a copy"),
     (
@@ -52,10 +61,11 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
     ),
     ("No such file or directory", DataCorrupted, "some of its files are gone; restore them from a copy"),
     ("Column families not opened", DataCorrupted, "it was written by another program or version"),
-    ("No space left on device", StoreFailed, "the disk is full; make room, then restart"),
-    ("File too large", StoreFailed, "a file may not grow further; raise the limit, then restart"),
+    ("No space left on device", DiskFull, "the disk is full; make room"),
+    ("Disk quota exceeded", DiskFull, "the quota of the server's user is used up; make room"),
+    ("File too large", StoreFailed, "a file may not grow further; raise the limit"),
     ("Permission denied", StoreFailed, "give the server's user read and write access"),
-    ("Read-only file system", StoreFailed, "mount it writable, then restart"),
+    ("Read-only file system", StoreFailed, "mount it writable"),
 )
 """What RocksDB says, what that is, and what to do about it. The first that fits is taken."""
 
@@ -177,6 +187,8 @@ class Database:
     """For write batches, as are the other two."""
     log_family: ColumnFamily
     meta_family: ColumnFamily
+    read_only: bool
+    """Whether it was opened for reading only: nothing was and nothing is written to its directory."""
 
     def close(self) -> None:
         """Close it, and let go of all its parts, so that whoever still holds this record locks nothing.
@@ -208,6 +220,16 @@ def compact_database(database: Database) -> None:
             # Refused, with what it was.
             database.rocks.put(_PROBE, b"")
             raise StoreFailed(f"{database.path}: a compaction failed, see the file LOG there")
+
+
+def background_errors(database: Database) -> int:
+    """How many flushes and compactions have failed since it was opened; it takes no writes after one.
+
+    Raises:
+        StoreClosed: It was closed.
+    """
+    with translated(database.path):
+        return database.rocks.property_int_value(_ERRORS) or 0
 
 
 def open_database(
@@ -245,4 +267,5 @@ def open_database(
             kv_family=rocks.get_column_family_handle("kv"),
             log_family=rocks.get_column_family_handle("log"),
             meta_family=rocks.get_column_family_handle("meta"),
+            read_only=read_only,
         )

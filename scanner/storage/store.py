@@ -49,6 +49,7 @@ from scanner.storage.data_directory import (
 from scanner.storage.documents import read_document, write_document
 from scanner.storage.files import DirectoryHandle, disk_errors, make_directories, make_private, sync_directory
 from scanner.storage.rocks import RocksResources
+from scanner.storage.space import DiskSpace
 from scanner.storage.table_directories import (
     begin_creation,
     finish_creation,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.storage.interface import Checkpoint
+    from scanner.storage.records import DiskStatus
     from scanner.storage.snapshot import RocksSnapshot
     from scanner.table import TableDescription
 
@@ -77,13 +79,21 @@ class RocksStore:
     """See `scanner.storage.interface.Store`. Made by `RocksStore.open`; a context manager that closes it."""
 
     def __init__(
-        self, path: Path, place: DirectoryHandle, lock: int, catalog: Catalog, config: StorageConfig
+        self,
+        path: Path,
+        place: DirectoryHandle,
+        lock: int,
+        catalog: Catalog,
+        config: StorageConfig,
+        space: DiskSpace,
     ) -> None:
         self._path = path
         self._place = place
         self._lock: int | None = lock
         self._catalog = catalog
         self._resources = RocksResources(config)
+        self._space = space
+        self._space.refresh()
         self._tables = {name: _OpenTable(entry) for name, entry in catalog.tables.items()}
         self._opening = threading.Lock()
         """Held while a bucket or a checkpoint is opened, or ends."""
@@ -106,12 +116,15 @@ class RocksStore:
         prepare(path)
         place = DirectoryHandle(path)
         lock: int | None = None
+        config = config or StorageConfig()
+        space = DiskSpace(path, config.disk_reserve_bytes)
         try:
-            lock = acquire_lock(path)
-            # Only now can nobody else change it.
-            catalog = begin(path)
-            settle(path, catalog)
-            return cls(path, place, lock, catalog, config or StorageConfig())
+            with space.in_need():
+                lock = acquire_lock(path)
+                # Only now can nobody else change it.
+                catalog = begin(path)
+                settle(path, catalog)
+                return cls(path, place, lock, catalog, config, space)
         except BaseException:
             place.close()
             if lock is not None:
@@ -147,6 +160,7 @@ class RocksStore:
     def create_table(self, description: TableDescription) -> None:
         """See `Store.create_table`."""
         self._require_in_place()
+        self._space.require_room()
         if description.name in self._tables:
             raise TableExists(
                 f"table {description.name!r} exists already; drop it first, or choose another name"
@@ -180,17 +194,19 @@ class RocksStore:
         table = self._table(name)
         if table.damage is not None and self._directory(table.entry).exists():
             raise table.damage
-        with self._opening:
-            table.close()
-            marked = mark_dropping(self._path, table.entry.table_id)
         before = self._catalog
-        try:
-            self._save(before.without_table(name))
-        except BaseException:
-            self._restore_catalog(before)
-            unmark_dropping(marked)
-            raise
-        del self._tables[name]
+        with self._opening, self._space.in_need():
+            # It is used again, should the disk refuse.
+            table.suspend()
+            marked = mark_dropping(self._path, table.entry.table_id)
+            try:
+                self._save(before.without_table(name))
+            except BaseException:
+                self._restore_catalog(before)
+                unmark_dropping(marked)
+                raise
+            table.close()
+            del self._tables[name]
         remove_dropped(marked)
 
     def add_column(self, name: str, column: pa.Field) -> None:
@@ -199,6 +215,7 @@ class RocksStore:
         table = self._table(name)
         table.require_undamaged()
         entry = table.entry.with_column(column)
+        self._space.require_room()
         # The directory first: at the next start it may be ahead of the catalog, and not the other way round.
         save_table_entry(self._directory(entry), entry)
         before = self._catalog
@@ -219,8 +236,14 @@ class RocksStore:
             if index not in table.buckets:
                 self._place.require_in_place()
                 path = self._directory(table.entry) / bucket_name(index)
-                identity = table.entry.bucket_identity(index)
-                table.buckets[index] = RocksBucket(path, self._resources, table.keys_of, identity)
+                table.buckets[index] = RocksBucket(
+                    path,
+                    self._resources,
+                    table.keys_of,
+                    table.entry.bucket_identity(index),
+                    place=self._place,
+                    space=self._space,
+                )
             return table.buckets[index]
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
@@ -228,6 +251,7 @@ class RocksStore:
         bucket = self.bucket(name, index)
         self._require_in_place()
         directory = self._checkpoint_directory(self._table(name), index)
+        self._space.require_room()
         make_directories(directory, self._path)
         return bucket.create_checkpoint(directory)
 
@@ -264,7 +288,13 @@ class RocksStore:
     def write_document(self, name: str, content: bytes) -> None:
         """See `Store.write_document`."""
         self._require_in_place()
-        write_document(self._path, name, content)
+        with self._space.in_need():
+            write_document(self._path, name, content)
+
+    def check_disk(self) -> DiskStatus | None:
+        """See `Store.check_disk`."""
+        self._require_open()
+        return self._space.refresh()
 
     def close(self) -> None:
         """See `Store.close`."""
@@ -273,8 +303,9 @@ class RocksStore:
             if lock is None:
                 return
             try:
-                for table in self._tables.values():
-                    table.close()
+                with self._space.in_need():
+                    for table in self._tables.values():
+                        table.close()
             finally:
                 self._place.close()
                 os.close(lock)
@@ -374,6 +405,13 @@ class _OpenTable:
 
     def keys_of(self, rows: Sequence[bytes]) -> list[bytes]:
         return keys_of_rows(rows, self.row_codec, self.key_codec)
+
+    def suspend(self) -> None:
+        """Close everything until it is used again."""
+        for bucket in self.buckets.values():
+            bucket.suspend()
+        for snapshot in list(self.snapshots):
+            snapshot.close()
 
     def close(self) -> None:
         for bucket in self.buckets.values():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scanner.access import CredentialsFile
     from scanner.auth import Credentials
     from scanner.config import ScannerConfig
+    from scanner.storage.config import StorageConfig
     from transport import ServerTls, TransportConfig
 
 POLL_INTERVAL_S = 0.01
@@ -61,6 +62,7 @@ def running_server(
     config: ScannerConfig | None = None,
     *,
     port: int = 0,
+    storage_config: StorageConfig | None = None,
     transport_config: TransportConfig | None = None,
     tls: ServerTls | None = None,
     credentials: Credentials | CredentialsFile | None = None,
@@ -72,6 +74,7 @@ def running_server(
         data_dir: Made if it does not exist.
         config: Of the server; None for the defaults.
         port: To listen on; 0: any free one.
+        storage_config: Of its store; None for the defaults.
         transport_config: Of its connections.
         tls: For TLS.
         credentials: Who may call, and do what.
@@ -91,6 +94,7 @@ def running_server(
             host="127.0.0.1",
             port=port,
             config=config,
+            storage_config=storage_config,
             transport_config=transport_config,
             ssl_context=tls,
             credentials=credentials,

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 import rocksdict
 
-from scanner.errors import DataCorrupted, ScannerError, StoreClosed, StoreFailed, StoreLocked
+from scanner.errors import (
+    DataCorrupted,
+    DiskFull,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+    TooManyFiles,
+)
 from scanner.storage.rocks import translate, translated
 
 _PATH = Path("/data/tables/000000/0000")
@@ -29,8 +37,10 @@ _PATH = Path("/data/tables/000000/0000")
         ("IO error: No such file or directory: While open a file for random read: /d/1.sst", DataCorrupted),
         (
             "IO error: No space left on device: While appending to file: /d/4.log: No space left on device",
-            StoreFailed,
+            DiskFull,
         ),
+        ("IO error: Disk quota exceeded: While appending to file: /d/4.log: Disk quota exceeded", DiskFull),
+        ("IO error: While lock file: /d/LOCK: Too many open files", TooManyFiles),
         ("IO error: File too large: While appending to file: /d/4.log: File too large", StoreFailed),
         ("something that RocksDB\nnever said before", StoreFailed),
     ],

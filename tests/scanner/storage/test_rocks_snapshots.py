@@ -64,7 +64,7 @@ def test_snapshots_go_on_after_a_failed_write(tmp_path: Path) -> None:
         snapshot = bucket.open_snapshot()
         with file_size_limit(200 * 1024), pytest.raises(StoreFailed):
             bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
-        with pytest.raises(StoreFailed, match="restart"):
+        with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.open_snapshot()
         assert drain(snapshot.scan(), 500) == _OLD
 

@@ -195,13 +195,17 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
             bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
         assert "\n" not in str(caught.value)
         assert bucket.log_end == 100
-        with pytest.raises(StoreFailed, match="restart"):
+        with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.commit([[put(1, "y")]])
-        with pytest.raises(StoreFailed, match="restart"):
+        with pytest.raises(StoreFailed, match="until it is reopened"):
             bucket.open_scan()
         assert len(scan.read(1000, 1 << 20)) == 100
         assert not scan.read(1, 1)
         assert contents(store.bucket("items", 1)) == {}
+        bucket.reopen(writable=False)
+        assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.commit([[put(1, "y")]])
     with RocksStore.open(tmp_path) as store:
         bucket = store.bucket("items", 0)
         assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
@@ -232,3 +236,22 @@ def test_sizes_that_make_no_sense_are_refused(changes: dict[str, int], message: 
     """The message names the field, and both fields where two do not go together."""
     with pytest.raises(ValueError, match=message):
         StorageConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_into_a_directory_that_was_moved(tmp_path: Path) -> None:
+    """A bucket that is open refuses commits and truncations once its data directory has another name."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        data.rename(elsewhere)
+        data.mkdir()
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.commit([[put(1, "there")]])
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.truncate_log(5)
+        data.rmdir()
+        elsewhere.rename(data)
+        bucket.commit([[put(1, "here again")]])
+        assert contents(bucket)[1] == "here again"

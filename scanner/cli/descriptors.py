@@ -1,0 +1,54 @@
+"""How many files a server may open, and what follows from that for its buckets."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from typing import Final
+
+from scanner.storage.config import StorageConfig
+
+_OTHERS: Final = 64
+"""Kept for connections, the catalog, and what Python has open."""
+_BUCKET: Final = 20
+"""Descriptors of one bucket: nine for RocksDB's own files, and some for tables and their compaction."""
+_FILES_MIN: Final = 16
+"""What RocksDB is told at least; it goes on with fewer."""
+_FILES_WANTED: Final = 4096
+"""With fewer a server of a few hundred tables closes and opens buckets all the time."""
+
+_logger = logging.getLogger(__name__)
+
+
+def raise_files_limit() -> int:
+    """Raise the limit of this process to what it may raise it to, and log it.
+
+    Returns:
+        The files that it may have open.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS has another limit beside it.
+            _logger.warning("the limit of %d open files cannot be raised to %d: %s", soft, hard, error)
+        else:
+            soft = hard
+    files_max = soft if soft != resource.RLIM_INFINITY else 1 << 20
+    _logger.log(
+        logging.INFO if files_max >= _FILES_WANTED else logging.WARNING,
+        "%d files may be open at once, which is for %d buckets in use; more: ulimit -Hn",
+        files_max,
+        buckets_within(files_max),
+    )
+    return files_max
+
+
+def buckets_within(files_max: int) -> int:
+    """How many buckets may be open at once, where so many files may."""
+    return max(1, (files_max - _OTHERS) // _BUCKET)
+
+
+def files_within(files_max: int) -> int:
+    """How many files one bucket may keep open."""
+    return max(_FILES_MIN, min(StorageConfig().bucket_files_open_max, files_max // 16))
