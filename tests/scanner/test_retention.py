@@ -19,7 +19,7 @@ from scanner.errors import LeaseNotFound, SlowConsumer, SnapshotLost, StoreFaile
 from scanner.lease_states import Choice
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.query import ScanQuery
-from scanner.retention import Retention
+from scanner.retention import Retention, expired_end
 from scanner.statuses import from_call_failed
 from scanner.storage.memory import MemoryStore
 from scanner.storage.store import RocksStore
@@ -31,6 +31,7 @@ from tests.support.scans import (
     description,
     failure,
     filled_store,
+    mutations,
     open_scan,
     sample,
     serving,
@@ -77,6 +78,15 @@ async def test_changes_go_when_they_are_old() -> None:
         for _ in range(2):
             await kept.keeping.retention.sweep()
             assert (bucket.storage.log_start, bucket.storage.log_end) == (10, 30)
+
+
+def test_a_change_goes_when_it_is_older_than_that_and_not_before() -> None:
+    """Exactly as old as may be, it stays; a microsecond older, it goes."""
+    store = MemoryStore(clock=lambda: 5_000)
+    store.create_table(description())
+    bucket = store.bucket("items", 0)
+    bucket.commit([mutations(store, "items", sample(range(10)))])
+    assert [expired_end(bucket, oldest_us, 9_000) for oldest_us in (5_000, 5_001)] == [0, 10]
 
 
 async def test_changes_go_when_there_are_too_many(store: Store) -> None:
