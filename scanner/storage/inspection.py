@@ -35,6 +35,7 @@ from scanner.storage.files import disk_errors
 from scanner.storage.findings import Counts, Finding, Severity
 from scanner.storage.folding import KEYS_MAX
 from scanner.storage.rocks import RocksResources
+from scanner.storage.space import BALLAST_NAME
 from scanner.storage.table_directories import TABLE_IDS_DOCUMENT, found_in, place_of, strays
 from scanner.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
 
@@ -44,7 +45,7 @@ _SERVER_DESCRIPTORS: Final = 64
 """For the server itself and some connections."""
 _FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 _OURS: Final = frozenset(
-    {FORMAT_NAME, LOCK_NAME, CATALOG_NAME, TABLES_NAME, CHECKPOINTS_NAME, DOCUMENTS_NAME}
+    {BALLAST_NAME, FORMAT_NAME, LOCK_NAME, CATALOG_NAME, TABLES_NAME, CHECKPOINTS_NAME, DOCUMENTS_NAME}
 )
 
 OnProgress = Callable[[str, int, int, int], None]

@@ -252,11 +252,11 @@ async def test_a_parked_scan_whose_log_is_gone_says_so() -> None:
         async with open_scan(client, credit=3000) as scan:
             await parked(server)
             bucket.commit([mutations(store, "items", sample([1]))])
-            bucket.truncate_log(ROWS + 1)
+            bucket.truncate_log(ROWS + 2)
             await scan.demand(ALL)
             error = await failure(scan.receive_all)
     assert isinstance(error, SnapshotLost)
-    assert error.oldest_offset == ROWS + 1
+    assert error.oldest_offset == ROWS + 2
 
 
 async def test_a_scan_waits_parked_for_room(mock_clock: trio.testing.MockClock) -> None:
