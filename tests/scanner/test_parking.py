@@ -228,6 +228,8 @@ async def test_a_scan_that_pins_too_much_ends_with_its_last_token() -> None:
     store = filled_store(ROWS)
     async with serving(store, TINY) as (server, client):
         async with open_scan(client, credit=3000) as scan:
+            while not scan.tokens:  # It may park before the credit has come.
+                await scan.receive()
             await parked(server)
             for _, _, bucket in server._services.catalog.open_buckets():
                 pin = bucket.pins.longest_of("anonymous")
