@@ -162,12 +162,12 @@ class Laboratory:
         ) as process:
             try:
                 said, _ = process.communicate(timeout=timeout_s)
-            except BaseException as error:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.communicate()
-                if isinstance(error, subprocess.TimeoutExpired):
-                    return "hung", f"all of it, for {timeout_s:.0f} s"
-                raise
+            except subprocess.TimeoutExpired:
+                return "hung", f"all of it, for {timeout_s:.0f} s"
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
         if process.returncode == 0:
             return "passed", ""
         verdict = "hung" if "+++ Timeout +++" in said or "Timeout (>" in said else "failed"
