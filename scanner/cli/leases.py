@@ -66,7 +66,7 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
         found = client.list_leases(table)
     if as_json:
         for each in found:
-            click.echo(json.dumps(dataclasses.asdict(each)))
+            click.echo(json.dumps(dataclasses.asdict(each), default=bytes.hex))
         return
     if not found:
         note("no leases; acquire one with: weir leases acquire TABLE")

@@ -71,7 +71,7 @@ def test_audit_trail(log_format: str, tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            url = process.stderr.readline().split()[-1]
+            url = next(line for line in process.stderr if line.startswith("weir: metrics at ")).split()[-1]
             act(process.stdout.readline().split()[-1])
             with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
                 metrics = answer.read().decode()

@@ -177,7 +177,9 @@ def test_a_lax_directory_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureF
     assert len([line for line in caplog.messages if "was open to others" in line]) == 1
 
 
-def test_a_directory_that_is_moved_away_takes_no_new_tables(tmp_path: Path) -> None:
+def test_a_directory_that_is_moved_away_takes_no_new_tables(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is made where the directory was, or in a copy that took its place; the line says what happened."""
     data, moved = tmp_path / "data", tmp_path / "moved"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
@@ -192,9 +194,12 @@ def test_a_directory_that_is_moved_away_takes_no_new_tables(tmp_path: Path) -> N
                 lambda: client.checkpoint("one"),
             )
             for act in acts:
-                with pytest.raises(StoreFailed, match="was moved or replaced") as caught:
+                caplog.clear()
+                with pytest.raises(StoreFailed, match="the server's log has the details") as caught:
                     act()
                 assert "\n" not in str(caught.value)
+                # Clients are told no path of the server.
+                assert "was moved or replaced" in caplog.text
         assert list(data.iterdir()) == []
     with running_server(moved) as server:
         with pytest.raises(ScannerError, match="no table 'late'"):

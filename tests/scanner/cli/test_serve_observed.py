@@ -28,9 +28,9 @@ def test_metrics_log_and_drain(tmp_path: Path) -> None:
         try:
             assert process.stdout is not None
             assert process.stderr is not None
-            told = re.fullmatch(
-                r"weir: metrics at (http://127\.0\.0\.1:\d+/metrics)\n", process.stderr.readline()
-            )
+            # Above it the log says how many files may be open.
+            line = next(line for line in process.stderr if line.startswith("weir: "))
+            told = re.fullmatch(r"weir: metrics at (http://127\.0\.0\.1:\d+/metrics)\n", line)
             assert told is not None
             endpoint = process.stdout.readline().split()[-1]
             with scanner.sync.connect(endpoint) as client:
