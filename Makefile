@@ -8,9 +8,7 @@ SHELL := bash
 
 uv_version := 0.13.8
 python := .venv/bin/python
-# Tests of these marks have the machine to themselves, as users of real sockets, disks and JVMs do; the others share it.
-outside := socket or rocks or spark or slow
-packages := transport scanner spark_source bench tests tools
+packages := transport scanner spark_source bench tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated.
@@ -29,8 +27,7 @@ peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies tha
 	@tools/find-peers --install
 
 test: install peers format lint types imports drift ## Everything that must hold before a change is merged
-	$(python) -m pytest --quiet --no-header --numprocesses logical --dist loadfile -m "not ($(outside))"
-	$(with_java) $(python) -m pytest -m "$(outside)"
+	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses logical --dist loadfile --durations 25
 
 unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"
@@ -44,7 +41,7 @@ format: .venv/installed ## Is every file formatted?
 lint: .venv/installed ## ruff, and flake8-async's rules on cancellation that ruff does not have
 	.venv/bin/ruff check .
 	find $(packages) -name '*.py' ! -name '*_pb2.py' -print0 \
-	    | xargs -0 -n 100 -P "$$(nproc)" .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
+	    | xargs -0 -n 40 -P "$$(nproc)" .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
 
 types: .venv/installed ## mypy, strict
 	.venv/bin/mypy

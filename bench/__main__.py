@@ -304,7 +304,8 @@ def cuts(
 @click.option("--cases", type=click.IntRange(1), default=1000, show_default=True, help="How many.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses histories and faults.")
 @click.option("--case", type=click.IntRange(0), default=None, help="Only this one.")
-def faults(output: Path | None, cases: int, seed: int, case: int | None) -> None:
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
+def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: int) -> None:
     """Damaged, moved, older and withheld files: an error, or exactly a state that was acknowledged?
 
     Takes about half an hour. Example: python -m bench faults --cases 200 --seed 7
@@ -312,7 +313,7 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None) -> None
     from bench.faults import run
 
     chosen = range(cases) if case is None else range(case, case + 1)
-    _judge(run(output, Console(), seed=seed, cases=chosen))
+    _judge(run(output, Console(), seed=seed, cases=chosen, jobs=jobs))
 
 
 @main.command()
@@ -322,14 +323,15 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None) -> None
 @click.option(
     "--only", multiple=True, metavar="TEXT", help="Modules with this in their path; may be repeated."
 )
-def mutants(output: Path | None, seed: int, count: int, only: tuple[str, ...]) -> None:
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
+def mutants(output: Path | None, seed: int, count: int, only: tuple[str, ...], jobs: int) -> None:
     """Small changes of the modules that carry guarantees: which of them does no test notice?
 
     Takes half an hour. Example: python -m bench mutants --seed 7 --count 20 --only scanner/keys.py
     """
     from bench.mutants import run
 
-    _judge(run(output, Console(), seed=seed, count=count, only=only))
+    _judge(run(output, Console(), seed=seed, count=count, only=only, jobs=jobs))
 
 
 def _judge(bars: Sequence[Bar]) -> None:

@@ -62,16 +62,19 @@ class Found:
         self.silent += any("in silence" in what for what in verdict.wrong)
 
 
-def run_all(seed: int, cases: range, done: Callable[[Verdict], None] | None = None) -> Found:
-    """Run cases, one after another.
+def run_all(
+    seed: int, cases: range, done: Callable[[Verdict], None] | None = None, *, jobs: int = 1
+) -> Found:
+    """Run cases.
 
     Args:
         seed: Chooses histories and faults.
         cases: Their numbers.
         done: Told of each.
+        jobs: How many at a time.
     """
     found = Found(seed)
-    for verdict in run_cases(seed, cases):
+    for verdict in run_cases(seed, cases, jobs):
         found.take(verdict)
         if done is not None:
             done(verdict)
@@ -106,7 +109,7 @@ def bars(found: Found) -> list[Bar]:
     return judged
 
 
-def run(output: Path | None, console: Console, *, seed: int, cases: range) -> list[Bar]:
+def run(output: Path | None, console: Console, *, seed: int, cases: range, jobs: int = 1) -> list[Bar]:
     """Run the cases, print what came of them, and write the JSON.
 
     Args:
@@ -114,6 +117,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range) -> li
         console: Where progress and the lines of wrong cases go.
         seed: Chooses histories and faults.
         cases: Their numbers.
+        jobs: How many at a time.
     """
     started = time.monotonic()
     with Progress(console=console, disable=not console.is_terminal, transient=True) as progress:
@@ -129,7 +133,7 @@ def run(output: Path | None, console: Console, *, seed: int, cases: range) -> li
                 )
             progress.advance(task)
 
-        found = run_all(seed, cases, done)
+        found = run_all(seed, cases, done, jobs=jobs)
     seconds = time.monotonic() - started
     _say(
         console,

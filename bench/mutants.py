@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import random
 import re
 import shutil
@@ -29,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -110,11 +112,12 @@ class Laboratory:
     """A copy of the tree, in which one module at a time is another one.
 
     Args:
-        directory: Empty; not removed by this class.
+        directory: Made by this class, not removed by it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        directory.mkdir(exist_ok=True)
         for name in _COPIED:
             shutil.copytree(
                 ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__", "results")
@@ -225,6 +228,7 @@ def run(
     seed: int,
     count: int,
     only: Sequence[str] = (),
+    jobs: int = 1,
 ) -> list[Bar]:
     """Try mutants, print what survived, and judge.
 
@@ -234,6 +238,7 @@ def run(
         seed: Draws the mutants.
         count: How many.
         only: Parts of the paths of the modules that are mutated; empty: all.
+        jobs: How many are tried at a time, each in a copy of its own.
 
     Raises:
         BenchFailed: No module fits, or the tests fail without any mutant.
@@ -241,13 +246,12 @@ def run(
     mutants = draw(seed, count, only)
     trials: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="weir-mutants-") as directory:
-        laboratory = Laboratory(Path(directory))
-        _require_green(laboratory, mutants, console)
+        laboratories = [Laboratory(Path(directory, str(number))) for number in range(jobs)]
+        _require_green(laboratories[0], mutants, console)
         columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console, transient=True) as progress:
             task = progress.add_task("", total=len(mutants))
-            for mutant in mutants:
-                trial = try_mutant(laboratory, mutant)
+            for trial in _try_all(laboratories, mutants):
                 trials.append(trial)
                 progress.advance(task)
                 if trial.verdict == "survived":
@@ -256,6 +260,28 @@ def run(
                     _write(output, seed, trials)
     _print_modules(trials, console)
     return bars(trials)
+
+
+def _try_all(laboratories: Sequence[Laboratory], mutants: Sequence[Mutant]) -> Iterator[Trial]:
+    """Try mutants, one in each laboratory at a time; in the order in which they are done."""
+    free = queue.SimpleQueue[Laboratory]()
+    for laboratory in laboratories:
+        free.put(laboratory)
+
+    def attempt(mutant: Mutant) -> Trial:
+        laboratory = free.get()
+        try:
+            return try_mutant(laboratory, mutant)
+        finally:
+            free.put(laboratory)
+
+    with ThreadPoolExecutor(len(laboratories)) as pool:
+        trials = [pool.submit(attempt, mutant) for mutant in mutants]
+        try:
+            for trial in as_completed(trials):
+                yield trial.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def _require_green(laboratory: Laboratory, mutants: Sequence[Mutant], console: Console) -> None:

@@ -157,10 +157,9 @@ class BucketReceiver:
                 failure = error
             else:
                 continue
-            self._receiver.take_failure(failure)
+            began = self._receiver.take_failure(failure)
             if not self._receiver.resumable:
                 raise failure
-            began = self._receiver.state is ReceiverState.SCANNING
             await self._attempts.wait_retry(failure)
             # A server that is away, or refuses, says nothing of what its lines carry.
             if began:

@@ -173,16 +173,23 @@ class PushReceiver:
         # Kinds that this version does not know are for others.
         return None
 
-    def take_failure(self, error: ScannerError) -> None:
-        """Take what ended a stream.
+    def take_failure(self, error: ScannerError) -> bool:
+        """Take what ended a stream, or kept the next one from beginning.
 
         Its token counts only if it stands where we do: a server that fails may drop what it has queued, and its token
         would then be ahead of what arrived.
+
+        Returns:
+            Whether it ended a stream that had begun. A second failure in a row did not.
         """
+        began = self.state is ReceiverState.SCANNING
+        if began:
+            self.state = ReceiverState.OPENING
         token = error.resume_token
         if token and token != self._token and error.metadata.get("rows") == str(self._sequence.rows):
             self._token = token
             self._on_advance()
+        return began
 
     def end_of_stream(self) -> None:
         """Take the end of the stream.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
+import queue
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
@@ -22,32 +24,59 @@ _HANGS_AFTER_S: Final = 180.0
 """A case takes a second; only one that waits for ever takes this long."""
 
 
-def run_cases(seed: int, cases: range) -> Iterator[Verdict]:
+def run_cases(seed: int, cases: range, jobs: int = 1) -> Iterator[Verdict]:
     """Run cases.
 
     Args:
         seed: Chooses histories and faults.
         cases: Their numbers. Each is the same case, whichever others are run.
+        jobs: How many histories at a time, each in a directory of its own.
 
     Yields:
-        The verdict of each, in order.
+        The verdict of each; those of one history in order.
 
     Raises:
         BenchFailed: A history went wrong before there was any fault.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["bench.faulting.case"])
-    for number in sorted({case // CASES_PER_HISTORY for case in cases}):
-        with tempfile.TemporaryDirectory(prefix="weir-faults-") as name:
-            place = Path(name)
-            # An unprivileged server must get to its data.
-            place.chmod(0o711)
-            built = _in_child(context, _build, f"{seed} {number}", place)
-            if not isinstance(built, Built):
-                raise BenchFailed(f"the history {number} of seed {seed} failed: {built}")
-            for case in cases:
-                if case // CASES_PER_HISTORY == number:
-                    yield _run_case(context, built, place, seed, case)
+    histories: dict[int, list[int]] = {}
+    for case in cases:
+        histories.setdefault(case // CASES_PER_HISTORY, []).append(case)
+    verdicts = queue.SimpleQueue[Verdict | None]()
+
+    def run_history(number: int) -> None:
+        try:
+            for verdict in _run_history(context, seed, number, histories[number]):
+                verdicts.put(verdict)
+        finally:
+            verdicts.put(None)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        running = [pool.submit(run_history, number) for number in histories]
+        try:
+            for _ in running:
+                while (verdict := verdicts.get()) is not None:
+                    yield verdict
+            for each in running:
+                each.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _run_history(
+    context: multiprocessing.context.ForkServerContext, seed: int, number: int, cases: Sequence[int]
+) -> Iterator[Verdict]:
+    """Run the cases that begin with one history."""
+    with tempfile.TemporaryDirectory(prefix="weir-faults-") as name:
+        place = Path(name)
+        # An unprivileged server must get to its data.
+        place.chmod(0o711)
+        built = _in_child(context, _build, f"{seed} {number}", place)
+        if not isinstance(built, Built):
+            raise BenchFailed(f"the history {number} of seed {seed} failed: {built}")
+        for case in cases:
+            yield _run_case(context, built, place, seed, case)
 
 
 def kind_of(seed: int, case: int) -> str:

@@ -170,6 +170,8 @@ async def test_a_parked_scan_is_listed_as_parked() -> None:
     store = filled_store(ROWS)
     async with serving(store, TINY) as (server, client), scanner.connect(f"127.0.0.1:{server.port}") as admin:
         async with open_scan(client, credit=2000) as scan:
+            while not scan.batches:  # then the credit has arrived, and what parks stays parked
+                await scan.receive()
             await parked(server)
             store.bucket("items", 0).commit([mutations(store, "items", sample(range(3)))])
             scanning, _ = await admin.list_streams()

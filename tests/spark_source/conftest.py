@@ -10,16 +10,6 @@ from scanner.sync import Client, connect
 from spark_source import register
 from tests.support.server import RunningServer, running_server
 
-DEADLOCK_S = 1800
-"""No test with a JVM takes so long on any machine, however busy that is."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that run Spark jobs more time than the others: what they take is the JVM's business."""
-    for item in items:
-        if item.get_closest_marker("spark") is not None and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(DEADLOCK_S))
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:

@@ -6,6 +6,7 @@ others, without an error.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -154,7 +155,10 @@ def forgetful(
     tmp_path_factory: pytest.TempPathFactory, clock: trio.testing.MockClock
 ) -> Iterator[RunningServer]:
     """A server that cuts off every change that nobody needs, once an hour."""
-    config = ScannerConfig(log_retention_s=0.001, retention_interval_s=RETENTION_INTERVAL_S)
+    # The clock jumps by hours. A bucket that closed for being idle meanwhile would not be looked at.
+    config = ScannerConfig(
+        log_retention_s=0.001, retention_interval_s=RETENTION_INTERVAL_S, bucket_idle_close_s=math.inf
+    )
     with running_server(tmp_path_factory.mktemp("weir"), config, clock=clock) as running:
         yield running
 

@@ -155,7 +155,10 @@ def test_unknown_column(spark: SparkSession, server: RunningServer, table: str) 
     """An unknown column is one line that lists those there are."""
     with pytest.raises(AnalysisException) as caught:
         read(spark, server, table, columns="k,w")
-    assert last_line(caught.value) == "scanner.errors.ColumnNotFound: no column 'w'; the columns are k, g, s"
+    assert (
+        last_line(caught.value)
+        == "scanner.errors.ColumnNotFound: table numbers has no column 'w'. It has: k, g, s"
+    )
 
 
 def test_nobody_listens(spark: SparkSession) -> None:
