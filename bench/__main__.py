@@ -10,8 +10,8 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from bench.bars import Bar, failures
-from bench.errors import BenchFailed
+from bench.harness.bars import Bar, failures
+from bench.harness.errors import BenchFailed
 from scanner import ScannerError
 
 INTERRUPTED = 130
@@ -40,7 +40,7 @@ def demo(output: Path, rounds: int, seed: int) -> None:
     Takes about two minutes. Example: python -m bench demo --rounds 5
     """
     # Spark's JVM and the libraries of its workers load only when a bench wants them, not for --help.
-    from bench.demo import run
+    from bench.demo.demo import run
 
     run(output, Console(), rounds=rounds, seed=seed)
     click.echo(f"all as it must be; the numbers are in {output}")
@@ -71,7 +71,7 @@ def transport(
 
     Takes about ten minutes. Example: python -m bench transport --size 4096 --size 65536 --streams 1 --plaintext
     """
-    from bench.transport import MESSAGE_SIZES, run
+    from bench.questions.transport import MESSAGE_SIZES, run
 
     _judge(
         run(
@@ -98,7 +98,7 @@ def scale(output: Path | None) -> None:
 
     Takes about two minutes. Example: python -m bench scale --json scale.json
     """
-    from bench.scale import run
+    from bench.questions.scale import run
 
     _judge(run(output, Console()))
 
@@ -110,7 +110,7 @@ def credit(output: Path | None) -> None:
 
     Needs `make peers`; takes about a minute. Example: python -m bench credit --json credit.json
     """
-    from bench.credit import run
+    from bench.questions.credit import run
 
     _judge(run(output, Console()))
 
@@ -123,7 +123,7 @@ def neighbours(output: Path | None, rounds: int) -> None:
 
     Example: python -m bench neighbours --rounds 9
     """
-    from bench.neighbours import run
+    from bench.questions.neighbours import run
 
     _judge(run(output, Console(), rounds=rounds))
 
@@ -137,7 +137,7 @@ def stress(output: Path | None, minutes: float, seed: int | None) -> None:
 
     Example: python -m bench stress --minutes 1 --seed 7
     """
-    from bench.stress import run
+    from bench.questions.stress import run
 
     _judge(run(output, Console(), seconds=minutes * 60, seed=seed))
 
@@ -152,7 +152,7 @@ def abuse(output: Path | None, only: tuple[str, ...]) -> None:
 
     Takes about four minutes. Example: python -m bench abuse --json bench/results/abuse.json
     """
-    from bench.abuse import run
+    from bench.questions.abuse import run
 
     _judge(run(output, Console(), only=only))
 
@@ -164,7 +164,7 @@ def budgets(output: Path | None) -> None:
 
     Example: python -m bench budgets --json budgets.json
     """
-    from bench.budgets import run
+    from bench.questions.budgets import run
 
     _judge(run(output, Console()))
 
@@ -180,7 +180,7 @@ def simulate(output: Path | None, seeds: int, first_seed: int, seed: int | None,
 
     Example: python -m bench simulate --seeds 5000 --json simulate.json
     """
-    from bench.simulate import run
+    from bench.questions.simulate import run
 
     if seed is not None:
         first_seed, seeds = seed, 1
@@ -200,7 +200,7 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
 
     Takes about seven minutes. Example: python -m bench continuation --json c.json --plots docs/plots
     """
-    from bench.continuation.comparison import FULL, QUICK, run
+    from bench.questions.continuation.comparison import FULL, QUICK, run
 
     _judge(run(output, plots, Console(), scale=QUICK if quick else FULL))
 
@@ -220,7 +220,7 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 
     Takes about two minutes. Example: python -m bench writes --rounds 3 --requests 5
     """
-    from bench.writes import run
+    from bench.questions.writes import run
 
     _judge(run(output, Console(), rounds=rounds, requests=requests, rows=rows, large=large))
 
@@ -239,7 +239,7 @@ def as_of(output: Path | None, rows: int, changes: int, memory_mib: int) -> None
 
     Takes less than a minute. Example: python -m bench as-of --rows 100000 --changes 100000 --memory-mib 4
     """
-    from bench.as_of import run
+    from bench.questions.as_of import run
 
     _judge(run(output, Console(), rows=rows, changes=changes, memory_mib=memory_mib))
 
@@ -276,7 +276,7 @@ def cuts(
 
     Takes some forty minutes. Example: python -m bench cuts --rows 1000 --only quiet --only killed
     """
-    from bench.cuts import NAMES, run
+    from bench.questions.cuts import NAMES, run
 
     if positions not in ("all", "frames") and not positions.isdecimal():
         raise click.BadParameter("all, frames, or a number", param_hint="--positions")
@@ -310,7 +310,7 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: i
 
     Takes about half an hour. Example: python -m bench faults --cases 200 --seed 7
     """
-    from bench.faults import run
+    from bench.questions.faults import run
 
     chosen = range(cases) if case is None else range(case, case + 1)
     _judge(run(output, Console(), seed=seed, cases=chosen, jobs=jobs))
@@ -327,9 +327,9 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: i
 def mutants(output: Path | None, seed: int, count: int, only: tuple[str, ...], jobs: int) -> None:
     """Small changes of the modules that carry guarantees: which of them does no test notice?
 
-    Takes half an hour. Example: python -m bench mutants --seed 7 --count 20 --only scanner/keys.py
+    Takes half an hour. Example: python -m bench mutants --seed 7 --count 20 --only scanner/data/keys.py
     """
-    from bench.mutants import run
+    from bench.questions.mutants import run
 
     _judge(run(output, Console(), seed=seed, count=count, only=only, jobs=jobs))
 

@@ -1,6 +1,6 @@
 """weir's tables and their scans: the trio client. `scanner.sync` is its blocking twin.
 
-Everything public is here; modules below are reached through it, but for `scanner.sync`, `scanner.server` and the
+Everything public is here; modules below are reached through it, but for `scanner.sync`, `scanner.server.server` and the
 command line in `scanner.cli`.
 
 A module is imported when one of its names is first used: `weir --version` need not wait for Arrow and trio.
@@ -10,11 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from scanner.admin import CheckpointInfo, DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
-    from scanner.client import Client, connect
-    from scanner.client_security import read_token, tls
-    from scanner.client_table import Scan, Table
-    from scanner.digest import combine_digests
+    from scanner.client.admin import CheckpointInfo, DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
+    from scanner.client.client import Client, connect
+    from scanner.client.credentials import read_token, tls
+    from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.point_reads import GetResult
+    from scanner.client.scan.builder import ScanMode, ScanSource
+    from scanner.client.scan.expressions import Column, Condition, col, parse_where
+    from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
+    from scanner.client.scan.table_scan import Batches
+    from scanner.client.table import Scan, Table
+    from scanner.client.writer import OffsetRange, Writer, WriteResult
+    from scanner.data.digest import combine_digests
+    from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
         BucketNotFound,
@@ -48,14 +56,6 @@ if TYPE_CHECKING:
         TooManyScans,
         Unauthenticated,
     )
-    from scanner.expressions import Column, Condition, col, parse_where
-    from scanner.get_client import GetResult
-    from scanner.lease_client import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
-    from scanner.scan import ScanMode, ScanSource
-    from scanner.statistics import BucketStatistics, ScanStatistics
-    from scanner.table import TableDescription
-    from scanner.table_scan import Batches
-    from scanner.writer import OffsetRange, Writer, WriteResult
     from transport import StallReason, StallTimes
 
 __all__ = [
@@ -127,26 +127,26 @@ __all__ = [
 ]
 
 _HOMES: Final[dict[str, tuple[str, ...]]] = {
-    "scanner.admin": (
+    "scanner.client.admin": (
         "CheckpointInfo",
         "DrainBegun",
         "ScanInfo",
         "SnapshotInfo",
         "StreamInfo",
     ),
-    "scanner.client": (
+    "scanner.client.client": (
         "Client",
         "connect",
     ),
-    "scanner.client_security": (
+    "scanner.client.credentials": (
         "read_token",
         "tls",
     ),
-    "scanner.client_table": (
+    "scanner.client.table": (
         "Scan",
         "Table",
     ),
-    "scanner.digest": ("combine_digests",),
+    "scanner.data.digest": ("combine_digests",),
     "scanner.errors": (
         "ArgumentInvalid",
         "BucketNotFound",
@@ -180,13 +180,13 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TooManyScans",
         "Unauthenticated",
     ),
-    "scanner.expressions": (
+    "scanner.client.scan.expressions": (
         "Column",
         "Condition",
         "col",
     ),
-    "scanner.get_client": ("GetResult",),
-    "scanner.lease_client": (
+    "scanner.client.point_reads": ("GetResult",),
+    "scanner.client.leases": (
         "Lease",
         "LeasedBucket",
         "LeaseInfo",
@@ -194,17 +194,17 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseTarget",
         "NotLeased",
     ),
-    "scanner.scan": (
+    "scanner.client.scan.builder": (
         "ScanMode",
         "ScanSource",
     ),
-    "scanner.statistics": (
+    "scanner.client.scan.statistics": (
         "BucketStatistics",
         "ScanStatistics",
     ),
-    "scanner.table": ("TableDescription",),
-    "scanner.table_scan": ("Batches",),
-    "scanner.writer": (
+    "scanner.data.table": ("TableDescription",),
+    "scanner.client.scan.table_scan": ("Batches",),
+    "scanner.client.writer": (
         "OffsetRange",
         "Writer",
         "WriteResult",

@@ -18,13 +18,13 @@ import trio.testing
 import scanner
 from bench.cutting.campaign import Between, Campaign, Shape
 from bench.cutting.truth import DESCRIPTION, TABLE, Truth
-from bench.errors import BenchFailed
-from bench.ledger import rows as rows_of
+from bench.harness.errors import BenchFailed
+from bench.harness.ledger import rows as rows_of
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.config import ScannerConfig
-from scanner.rows import RowCodec
-from scanner.server import Server, open_server
+from scanner.data.rows import RowCodec
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Store

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from bench.ledger import SCHEMA, rows
-from bench.oracle import BucketHistory, Commit, Violation
-from scanner.digest import checksum
-from scanner.table import TableDescription
+from bench.harness.ledger import SCHEMA, rows
+from bench.harness.oracle import BucketHistory, Commit, Violation
+from scanner.data.digest import checksum
+from scanner.data.table import TableDescription
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     import scanner
-    from scanner.rows import RowCodec
+    from scanner.data.rows import RowCodec
 
 TABLE: Final = "cut"
 DESCRIPTION: Final = TableDescription(TABLE, SCHEMA, ("id",), 1)

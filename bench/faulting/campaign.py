@@ -13,11 +13,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final
 
-from bench.errors import BenchFailed
 from bench.faulting.case import Case, Verdict
 from bench.faulting.damage import KINDS
 from bench.faulting.history import build
 from bench.faulting.truth import Built
+from bench.harness.errors import BenchFailed
 
 CASES_PER_HISTORY: Final = 50
 _HANGS_AFTER_S: Final = 180.0

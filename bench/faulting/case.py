@@ -42,12 +42,12 @@ from scanner.errors import (
     SnapshotLost,
     TableNotFound,
 )
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
     import scanner
-    from scanner.client_table import Table
-    from scanner.server import Server
+    from scanner.client.table import Table
+    from scanner.server.server import Server
 
 _T = TypeVar("_T")
 

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import trio
 
-from bench.errors import BenchFailed
 from bench.faulting.reading import read_bucket, serving, take_tokens, write_rows
 from bench.faulting.truth import Built, Key, Mark, TableTruth, Truth
+from bench.harness.errors import BenchFailed
 from scanner import LeaseTarget
-from scanner.storage.store import RocksStore
-from scanner.token_keys import rotate_token_keys
+from scanner.server.scan.token_keys import rotate_token_keys
+from scanner.storage.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
     import scanner
-    from scanner.server import Server
+    from scanner.server.server import Server
 
 NOW: Final = "now"
 OLDER: Final = "older"

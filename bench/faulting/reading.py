@@ -11,18 +11,18 @@ import pyarrow as pa
 
 import scanner
 import transport
-from bench.errors import BenchFailed
 from bench.faulting.truth import Key, Mark, Row, Rows, TakenToken, plain
-from scanner.config import ScannerConfig
+from bench.harness.errors import BenchFailed
+from scanner.client.failures import as_scanner_error
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server import Server, open_server
-from scanner.transport_errors import as_scanner_error
-from scanner.wire import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 
 if TYPE_CHECKING:
-    from scanner.client_table import Table
-    from scanner.scan import ScanPlan  # noqa: F401
+    from scanner.client.scan.builder import ScanPlan  # noqa: F401
+    from scanner.client.table import Table
 
 MODELS: Final = ("push", "session", "token", "cursor", "asof")
 _SCAN_PATH: Final = "/weir.v1.Scanner/Scan"

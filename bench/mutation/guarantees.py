@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.errors import BenchFailed
+from bench.harness.errors import BenchFailed
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -33,49 +33,57 @@ GUARANTEES: Final = (
     ),
     Guarantee(
         name="keys, rows and filters",
-        modules=tuple(
-            f"scanner/{name}.py"
-            for name in ("keys", "rows", "row_block", "filters", "comparisons", "where", "exact_casts", "digest")
-        ),
-        tests=("tests/scanner/test_filters.py", "tests/scanner/test_row_block.py", "tests/scanner/sources/test_*.py"),
+        modules=("scanner/data/*.py",),
+        tests=("tests/scanner/data/test_*.py", "tests/scanner/sources/test_*.py"),
     ),
     Guarantee(
         name="one state, continued",
-        modules=tuple(
-            f"scanner/{name}.py" for name in ("tokens", "opener", "position", "receiver", "snapshots")
+        modules=(
+            "scanner/server/scan/tokens.py",
+            "scanner/server/scan/opener.py",
+            "scanner/server/tables/snapshots.py",
+            "scanner/client/scan/push_receiver.py",
         ),
         tests=(
-            "tests/scanner/test_opener*.py",
+            "tests/scanner/server/scan/test_*.py",
             "tests/scanner/test_parking.py",
             "tests/scanner/test_resume*.py",
             "tests/scanner/test_scan_resume.py",
-            "tests/scanner/test_push.py",
         ),
     ),
     Guarantee(
         name="states that are kept",
-        modules=tuple(
-            f"scanner/{name}.py"
-            for name in ("leases", "lease_keeper", "lease_states", "retention", "pins", "checkpoints")
+        modules=("scanner/server/retention/*.py", "scanner/server/tables/log_pins.py"),
+        tests=(
+            "tests/scanner/server/retention/test_*.py",
+            "tests/scanner/server/services/test_leases.py",
+            "tests/scanner/client/test_leases.py",
+            "tests/scanner/test_lease*.py",
+            "tests/scanner/server/scan/test_checkpoint_scans.py",
         ),
-        tests=("tests/scanner/test_lease*.py", "tests/scanner/test_retention.py", "tests/scanner/test_checkpoints.py",
-               "tests/scanner/test_snapshot_scans.py"),
     ),
     Guarantee(
         name="sources",
         modules=("scanner/sources/*.py",),
-        tests=("tests/scanner/sources/test_*.py", "tests/scanner/test_opener.py", "tests/scanner/test_scan_as_of.py"),
+        tests=(
+            "tests/scanner/sources/test_*.py",
+            "tests/scanner/server/scan/test_opener.py",
+            "tests/scanner/test_scan_as_of.py",
+        ),
     ),
     Guarantee(
         name="storage",
-        modules=tuple(
-            f"scanner/storage/{name}.py"
-            for name in (
-                "bucket", "changelog", "commits", "lineage", "rocks_log", "readers", "scan", "snapshot", "checkpoints",
-                "durable_end",
-            )
+        modules=(
+            "scanner/storage/lineage.py",
+            *(
+                f"scanner/storage/rocksdb/{name}.py"
+                for name in (
+                    "bucket", "changelog", "checkpoints", "commits", "durable_end", "log", "readers", "scan",
+                    "snapshot",
+                )
+            ),
         ),
-        tests=("tests/scanner/storage/test_*.py",),
+        tests=("tests/scanner/storage/test_*.py", "tests/scanner/storage/rocksdb/test_*.py"),
     ),
 )  # fmt: skip
 

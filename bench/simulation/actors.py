@@ -15,8 +15,8 @@ from bench.simulation.history import History, WriteRecord
 from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
-from scanner.config import ScannerConfig
-from scanner.writes import encode_mutations, route
+from scanner.server.config import ScannerConfig
+from scanner.server.tables.writes import encode_mutations, route
 
 if TYPE_CHECKING:
     from bench.simulation.model import Model

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
-from scanner.storage.memory import MemoryStore
+from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Mutation, PreparedCommit
-    from scanner.storage.memory import MemoryDisk
-    from scanner.storage.memory_bucket import MemoryBucket
+    from scanner.storage.memory.bucket import MemoryBucket
+    from scanner.storage.memory.store import MemoryDisk
 
 OnCommit = Callable[[int, int, int, "Sequence[Mutation]"], None]
 """Told bucket, start, end and mutations of every group that was committed."""

@@ -17,10 +17,10 @@ import transport
 from bench.simulation.history import BucketRecord, History, ScanRecord
 from bench.simulation.tables import rows_of
 from bench.simulation.workload import RETRIES, Behaviour, State
+from scanner.client.failures import as_scanner_error
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.transport_errors import as_scanner_error
-from scanner.wire import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from scanner.query import ScanQuery, query_to_proto
-from scanner.scan import ScanBuilder, ScanPlan
+from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.wire.queries import ScanQuery, query_to_proto
 
 if TYPE_CHECKING:
     from bench.simulation.workload import ScanTask
+    from scanner.data.table import TableDescription
     from scanner.proto.weir.v1 import scanner_pb2 as pb
-    from scanner.table import TableDescription
 
 BuilderT = TypeVar("BuilderT", bound=ScanBuilder)
 

@@ -13,9 +13,9 @@ import trio
 
 from bench.simulation.model import RecordingStore
 from bench.simulation.tables import TABLE
-from scanner.clock import WallClock
-from scanner.server import Server, open_server
-from scanner.storage.memory import MemoryDisk
+from scanner.server.clock import WallClock
+from scanner.server.server import Server, open_server
+from scanner.storage.memory.store import MemoryDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bench.simulation.model import OnCommit
     from bench.simulation.network import Network
     from bench.simulation.workload import Workload
-    from scanner.buckets import ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
 
 _Result = TypeVar("_Result")
 EPOCH_US = 1_700_000_000_000_000

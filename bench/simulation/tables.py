@@ -14,7 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from scanner import Condition, col
-from scanner.table import TableDescription
+from scanner.data.table import TableDescription
 
 Key = tuple[object, ...]
 Row = tuple[object, ...]

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner import ScanMode
-from scanner.digest import checksum
+from scanner.data.digest import checksum
 
 if TYPE_CHECKING:
     from bench.simulation.history import History, ScanRecord, WriteRecord

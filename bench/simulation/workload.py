@@ -16,7 +16,7 @@ from bench.simulation.network import Fault, FaultPlan
 from bench.simulation.pipes import Line
 from bench.simulation.tables import Comparison, Key, Rows
 from scanner import ScanMode
-from scanner.config import ScannerConfig
+from scanner.server.config import ScannerConfig
 from transport import TransportConfig
 
 KIB: Final = 1024

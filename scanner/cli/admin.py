@@ -14,7 +14,7 @@ from scanner.cli.units import short_bytes, short_seconds
 from transport import StallTimes
 
 if TYPE_CHECKING:
-    from scanner.admin import SnapshotInfo, StreamInfo
+    from scanner.client.admin import SnapshotInfo, StreamInfo
 
 json_option = click.option(
     "--json", "as_json", is_flag=True, help="One JSON object per line, with everything there is."

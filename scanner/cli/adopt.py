@@ -8,7 +8,7 @@ import click
 
 from scanner.cli.app import example, fail, note
 from scanner.cli.display import print_table
-from scanner.storage.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
+from scanner.storage.rocksdb.adopt import Unnamed, adopt, rebuild_catalog, unnamed_tables
 
 
 @click.command(

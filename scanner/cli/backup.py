@@ -18,19 +18,24 @@ from rich.progress import DownloadColumn, Progress, SpinnerColumn, TextColumn, T
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, note
 from scanner.cli.display import print_table
 from scanner.cli.units import short_bytes
+from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
-from scanner.lease_client import LeaseState, LeaseTarget
-from scanner.storage.backups import begin_backup, list_backups, restore
-from scanner.storage.catalog import load_catalog, missing_catalog
-from scanner.storage.checkpoints import list_checkpoints
-from scanner.storage.data_directory import FORMAT_NAME, bucket_name, checkpoints_directory, require_format
+from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
+from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
+from scanner.storage.rocksdb.checkpoints import list_checkpoints
+from scanner.storage.rocksdb.data_directory import (
+    FORMAT_NAME,
+    bucket_name,
+    checkpoints_directory,
+    require_format,
+)
 
 if TYPE_CHECKING:
     from scanner import sync
-    from scanner.storage.backups import Backup, BackupWriter
-    from scanner.storage.catalog import TableEntry
     from scanner.storage.records import Checkpoint
-    from scanner.sync_leases import Lease
+    from scanner.storage.rocksdb.backups import Backup, BackupWriter
+    from scanner.storage.rocksdb.catalog import TableEntry
+    from scanner.sync.leases import Lease
 
 _LEASE_S: Final = 600.0
 """Of a table that is copied; renewed meanwhile, and over by itself if this process is killed."""

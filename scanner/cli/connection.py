@@ -14,7 +14,7 @@ from typing import Any, Final, TypedDict, TypeVar
 
 import click
 
-from scanner.client_security import read_token, tls
+from scanner.client.credentials import read_token, tls
 
 TOKEN_VARIABLE: Final = "WEIR_TOKEN"
 SYSTEM_CAS: Final = "system"

@@ -37,15 +37,15 @@ from scanner.cli.connection import with_options
 from scanner.cli.csv_text import CsvDialect
 from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
 from scanner.cli.repeated_keys import RepeatedKeys
-from scanner.client import BUCKETS_DEFAULT
+from scanner.client.client import BUCKETS_DEFAULT
+from scanner.data.keys import key_cells
+from scanner.data.literals import Temporal, decimal_literal
 from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, TableNotFound
-from scanner.keys import key_cells
-from scanner.literals import Temporal, decimal_literal
 
 if TYPE_CHECKING:
+    from scanner.client.writer import WriteResult
+    from scanner.data.table import TableDescription
     from scanner.sync import Client, Table
-    from scanner.table import TableDescription
-    from scanner.writer import WriteResult
 
 _TABULATOR = ("tab", "\\t")
 

@@ -6,7 +6,7 @@ import logging
 import resource
 from typing import Final
 
-from scanner.storage.config import StorageConfig
+from scanner.storage.rocksdb.config import StorageConfig
 
 _OTHERS: Final = 64
 """Kept for connections, the catalog, and what Python has open."""

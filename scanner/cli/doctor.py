@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from scanner.cli.app import CommandUnreadable, example, is_terminal
 from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
-from scanner.storage.findings import Counts, Finding, Severity
-from scanner.storage.inspection import Inspection
+from scanner.server.inspection import Inspection
+from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 
 if TYPE_CHECKING:
-    from scanner.storage.inspection import OnProgress
+    from scanner.server.inspection import OnProgress
 
 _COLOURS: Final = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "blue"}
 

@@ -13,12 +13,12 @@ from scanner.cli.admin import json_option
 from scanner.cli.app import OneLineGroup, Seconds, connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
 from scanner.cli.units import short_seconds
-from scanner.lease_client import LeaseState, LeaseTarget
+from scanner.client.leases import LeaseState, LeaseTarget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scanner.lease_client import LeaseInfo
+    from scanner.client.leases import LeaseInfo
 
 _TARGETS = "TABLE[:BUCKETS]"
 

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Final
 
-from scanner.log_fields import Fields, escaped
+from scanner.server.log_fields import Fields, escaped
 
 LOG_FORMATS: Final = ("text", "json")
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from scanner.keys import KeyCodec
+from scanner.data.keys import KeyCodec
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from scanner.table import TableDescription
+    from scanner.data.table import TableDescription
 
 
 class RepeatedKeys:

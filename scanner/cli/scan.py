@@ -17,12 +17,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
-from scanner.retries import RETRIES_DEFAULT, RETRIES_MAX
-from scanner.scan import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
+from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
+from scanner.client.scan.builder import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
 
 if TYPE_CHECKING:
     from scanner.cli.output import RowWriter
-    from scanner.statistics import ScanStatistics
+    from scanner.client.scan.statistics import ScanStatistics
     from scanner.sync import Batches, Scan
 
 TABLE_ROWS_DEFAULT: Final = 50

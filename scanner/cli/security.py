@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import click
 
-from scanner.access import CredentialsFile
-from scanner.auth import make_token, token_sha256
 from scanner.cli.app import example, fail
 from scanner.cli.connection import META, file_path, remembered, with_options
-from scanner.client_security import is_loopback
+from scanner.client.credentials import is_loopback
+from scanner.server.auth.access import CredentialsFile
+from scanner.server.auth.principals import make_token, token_sha256
 from transport import ServerTls, TlsFileInvalid
 
 _F = TypeVar("_F", bound=Callable[..., Any])

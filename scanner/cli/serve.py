@@ -15,11 +15,11 @@ from scanner.cli.descriptors import buckets_within, files_within, raise_files_li
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.cli.warm_up import warm_up
-from scanner.config import ScannerConfig
-from scanner.connection import PORT_DEFAULT
-from scanner.metrics_server import serve_metrics
-from scanner.server import Server, open_server
-from scanner.storage.config import StorageConfig
+from scanner.client.connection import PORT_DEFAULT
+from scanner.server.config import ScannerConfig
+from scanner.server.metrics_http import serve_metrics
+from scanner.server.server import Server, open_server
+from scanner.storage.rocksdb.config import StorageConfig
 from transport import TransportConfig
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from scanner.cli.app import Seconds, example
-from scanner.storage.store import RocksStore
-from scanner.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
+from scanner.server.scan.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
+from scanner.storage.rocksdb.store import RocksStore
 
 
 @click.command("rotate-token-keys", epilog=example("weir rotate-token-keys --data ./data"))

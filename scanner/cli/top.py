@@ -28,7 +28,7 @@ from transport import StallReason, StallTimes
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from scanner.admin import StreamInfo
+    from scanner.client.admin import StreamInfo
     from scanner.sync import Client
 
 _WIDTH_PIPED: Final = 100

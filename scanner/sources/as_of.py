@@ -39,7 +39,7 @@ from scanner.sources.overlay import Overlay, OverlayLimits
 from scanner.storage.interface import BucketScan, ChangeKind, Rows
 
 if TYPE_CHECKING:
-    from scanner.keys import KeyRange
+    from scanner.data.keys import KeyRange
     from scanner.sources.sorted_runs import Entries
     from scanner.storage.interface import Bucket, ChangeBlock, KeysOf
 

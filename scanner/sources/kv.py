@@ -26,20 +26,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from scanner.digest import checksum
-from scanner.filters import Filter
-from scanner.keys import KeyCodec
-from scanner.position import START, Position
-from scanner.rows import keys_of_rows
+from scanner.data.digest import checksum
+from scanner.data.filters import Filter
+from scanner.data.keys import KeyCodec
+from scanner.data.position import START, Position
+from scanner.data.rows import keys_of_rows
 from scanner.sources.interface import Batch, EndReason
-from scanner.wire import batch_size_bytes
+from scanner.wire.batches import batch_size_bytes
 
 if TYPE_CHECKING:
-    from scanner.query import ScanQuery
-    from scanner.row_block import RowBlock
-    from scanner.rows import RowCodec
+    from scanner.data.row_block import RowBlock
+    from scanner.data.rows import RowCodec
+    from scanner.data.table import TableDescription
     from scanner.storage.interface import BucketScan
-    from scanner.table import TableDescription
+    from scanner.wire.queries import ScanQuery
 
 
 @dataclass(slots=True)

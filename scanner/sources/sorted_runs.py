@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from scanner.digest import checksum
+from scanner.data.digest import checksum
 from scanner.errors import DataCorrupted, SnapshotLost, StoreFailed
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """What the rest of scanner knows of storage: the protocols of store, bucket, snapshot and scan.
 
-Two implementations pass one contract suite: the one on RocksDB (`scanner.storage.store`) and the
-in-memory one (`scanner.storage.memory`). Everything here is synchronous. Keys are memcomparable
-(`scanner.keys`), rows are encoded (`scanner.rows`); storage compares keys bytewise and looks into
+Two implementations pass one contract suite: the one on RocksDB (`scanner.storage.rocksdb.store`) and the
+in-memory one (`scanner.storage.memory.store`). Everything here is synchronous. Keys are memcomparable
+(`scanner.data.keys`), rows are encoded (`scanner.data.rows`); storage compares keys bytewise and looks into
 neither. The records that pass are in `scanner.storage.records`, and can be had from here too.
 
 Invariants that every implementation holds:
@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from scanner.keys import ALL_KEYS, KeyRange
+from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.storage.records import (
     ENTRY_BYTES_MAX,
     Change,
@@ -41,12 +41,12 @@ from scanner.storage.records import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.data.keys import KeyCodec
+    from scanner.data.rows import RowCodec
+    from scanner.data.table import TableDescription
     from scanner.errors import ScannerError
-    from scanner.keys import KeyCodec
-    from scanner.rows import RowCodec
     from scanner.storage.lineage import Lineage
     from scanner.storage.records import DiskStatus
-    from scanner.table import TableDescription
 
 __all__ = [
     "ENTRY_BYTES_MAX",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from scanner.row_block import RowBlock
+from scanner.data.row_block import RowBlock
 from scanner.storage.lineage import NO_HISTORY
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ class Rows:
         """The rows, joined.
 
         Raises:
-            ValueError: They take more than `scanner.row_block.BLOCK_BYTES_MAX`.
+            ValueError: They take more than `scanner.data.row_block.BLOCK_BYTES_MAX`.
         """
         if self._block is None:
             assert self._rows is not None

@@ -11,8 +11,8 @@ from bench.attacks.attack import WIDE
 from bench.attacks.peer import RawPeer
 from bench.attacks.scans import CREDIT_MAX, TABLE, demand, no_match, open_scan
 from scanner import TooManyScans
-from scanner.config import ScannerConfig
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.config import ScannerConfig
 from tests.support import wire
 from tests.support.abuse import attacked, holds_nothing, serves, victim
 from transport import StatusCode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from bench.as_of import MIB, Measured, Pass, bars, figures, measure, prepare
+from bench.questions.as_of import MIB, Measured, Pass, bars, figures, measure, prepare
 
 
 def test_a_small_bucket_is_measured(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import pytest
 import trio
 from rich.console import Console
 
-from bench.continuation.comparison import Measured, Scale, bars, run
-from bench.continuation.crossover import Crossover, Step
-from bench.continuation.cuts import CutCost, Loss
-from bench.continuation.isolating import Isolation
-from bench.continuation.links import Link
-from bench.continuation.scanning import MIB, MODELS, Cost, Way, median_of
-from bench.continuation.speed import Cell, Speed, Tables, cells, is_judged
-from bench.continuation.stalled import Course, Sample, Stalled
+from bench.questions.continuation.comparison import Measured, Scale, bars, run
+from bench.questions.continuation.crossover import Crossover, Step
+from bench.questions.continuation.cuts import CutCost, Loss
+from bench.questions.continuation.isolating import Isolation
+from bench.questions.continuation.links import Link
+from bench.questions.continuation.scanning import MIB, MODELS, Cost, Way, median_of
+from bench.questions.continuation.speed import Cell, Speed, Tables, cells, is_judged
+from bench.questions.continuation.stalled import Course, Sample, Stalled
 
 TINY = Scale(
     tables=Tables(small=500, medium=1_000, large=12_000, huge=12_000),

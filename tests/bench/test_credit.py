@@ -1,6 +1,6 @@
 """What the credit bench calls good."""
 
-from bench.credit import ROWS, STOCK, WEIR, WINDOW_ONLY, Measured, bars
+from bench.questions.credit import ROWS, STOCK, WEIR, WINDOW_ONLY, Measured, bars
 
 ROW_BYTES = 1_000
 

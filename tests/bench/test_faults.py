@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from bench.bars import failures
 from bench.faulting.case import Case, Verdict
 from bench.faulting.history import build
-from bench.faults import Found, bars, line_of, run
-from scanner.storage.bucket import RocksBucket
+from bench.harness.bars import failures
+from bench.questions.faults import Found, bars, line_of, run
 from scanner.storage.lineage import Lineage
+from scanner.storage.rocksdb.bucket import RocksBucket
 
 if TYPE_CHECKING:
     from bench.faulting.truth import Built

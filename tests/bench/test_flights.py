@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from bench import flights
-from bench.errors import BenchFailed
+from bench.harness import flights
+from bench.harness.errors import BenchFailed
 
 
 @pytest.fixture(scope="module")

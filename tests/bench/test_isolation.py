@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 import scanner.sync
-from bench import flights
-from bench.errors import BenchFailed
-from bench.isolation import check_under_writes
-from bench.loading import histories, load
-from bench.oracle import BucketHistory
-from bench.stall import row_message_bytes
-from bench.writer import Writer
+from bench.demo.stall import row_message_bytes
+from bench.harness import flights
+from bench.harness.errors import BenchFailed
+from bench.harness.isolation import check_under_writes
+from bench.harness.loading import histories, load
+from bench.harness.oracle import BucketHistory
+from bench.harness.writer import Writer
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import mutants
-from bench.errors import BenchFailed
-from bench.mutants import Mutant, draw, run
+from bench.harness.errors import BenchFailed
 from bench.mutation import guarantees
 from bench.mutation.guarantees import ROOT, Guarantee, covering, modules
 from bench.mutation.operators import find_mutations
+from bench.questions import mutants
+from bench.questions.mutants import Mutant, draw, run
 
 SOURCE = '''"""Docs are left alone: 1 < 2."""
 
@@ -78,7 +78,7 @@ def test_every_kind_of_change_is_made_once() -> None:
 
 def test_a_mutant_is_one_place_of_a_module_that_compiles() -> None:
     """Of a module with everything in it: each has a diff, and the original comes back from none of them."""
-    source = (ROOT / "scanner/retention.py").read_text()
+    source = (ROOT / "scanner/server/retention/log_retention.py").read_text()
     for each in find_mutations(source)[::5]:
         if each.changes(source):
             compile(each.apply(source), "mutant", "exec")
@@ -87,9 +87,9 @@ def test_a_mutant_is_one_place_of_a_module_that_compiles() -> None:
 
 def test_the_same_seed_draws_the_same_mutants() -> None:
     """Another one draws others; each is of a module that was asked for."""
-    first, again, other = (draw(seed, 20, ["scanner/keys.py"]) for seed in (1, 1, 2))
+    first, again, other = (draw(seed, 20, ["scanner/data/keys.py"]) for seed in (1, 1, 2))
     assert first == again != other
-    assert {each.module for each in first} == {"scanner/keys.py"}
+    assert {each.module for each in first} == {"scanner/data/keys.py"}
     assert len(set(first)) == 20
 
 
@@ -173,7 +173,7 @@ def test_tests_that_fail_anyhow_are_refused(small_tree: Path) -> None:
 
 def test_an_argued_equivalent_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is on the list with its reason is neither run nor judged."""
-    mutant = draw(1, 1, ["scanner/keys.py"])[0]
+    mutant = draw(1, 1, ["scanner/data/keys.py"])[0]
     assert isinstance(mutant, Mutant)
     diff = mutant.mutation.diff((ROOT / mutant.module).read_text())
     key = (mutant.module, "\n".join(line[0] + line[1:].strip() for line in diff))

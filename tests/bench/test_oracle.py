@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.errors import BenchFailed
-from bench.oracle import BucketHistory, Commit, Key, Row
+from bench.harness.errors import BenchFailed
+from bench.harness.oracle import BucketHistory, Commit, Key, Row
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("value", pa.string())])
 

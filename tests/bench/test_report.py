@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from bench import flights
-from bench.bars import failures
-from bench.isolation import CheckedScan
-from bench.oracle import Violation
-from bench.report import Findings
-from bench.spark import SparkResult
-from bench.stall import Stall
+from bench.demo.report import Findings
+from bench.demo.spark import SparkResult
+from bench.demo.stall import Stall
+from bench.harness import flights
+from bench.harness.bars import failures
+from bench.harness.isolation import CheckedScan
+from bench.harness.oracle import Violation
 from spark_source.compare import Comparison, Difference, ModeResult
 
 MODE = ModeResult(

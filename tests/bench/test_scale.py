@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench import neighbours, scale
+from bench.questions import neighbours, scale
 
 pytestmark = pytest.mark.socket
 

@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 import scanner.sync
-from bench.errors import BenchFailed
-from bench.server import running_server
+from bench.harness.errors import BenchFailed
+from bench.harness.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from bench.__main__ import main
-from bench.bars import failures
-from bench.errors import BenchFailed
-from bench.simulate import COVERING_SEEDS, MUST_HAPPEN, Simulated, bars, run
+from bench.harness.bars import failures
+from bench.harness.errors import BenchFailed
+from bench.questions.simulate import COVERING_SEEDS, MUST_HAPPEN, Simulated, bars, run
 from bench.simulation.world import simulate
 from scanner.sources.interface import EndReason
 from scanner.sources.kv import KvSource

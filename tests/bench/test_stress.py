@@ -12,11 +12,11 @@ import pytest
 import trio
 from rich.console import Console
 
-from bench.bars import failures
-from bench.errors import BenchFailed
-from bench.fault_proxy import BREAKING, Fault, open_fault_proxy
-from bench.ledger import FOLD_COMMITS, Ledger, rows
-from bench.stress import run
+from bench.harness.bars import failures
+from bench.harness.errors import BenchFailed
+from bench.harness.fault_proxy import BREAKING, Fault, open_fault_proxy
+from bench.harness.ledger import FOLD_COMMITS, Ledger, rows
+from bench.questions.stress import run
 from transport import ConnectionLost, ServerStream, connect, serve
 
 KEYS = 40

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 
 if TYPE_CHECKING:
-    from bench.cuts import Found
+    from bench.questions.cuts import Found
     from scanner.storage.interface import Store
 
 

@@ -11,7 +11,7 @@ import pytest
 import scanner
 from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import ROWS, Items, open_items, read
 from tests.support.models import (
     PUSH,

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.cuts import run_cuts
 from bench.cutting.setting import QUIET, SCENARIOS, open_campaign
 from bench.cutting.stream import Cut, Direction
+from bench.questions.cuts import run_cuts
 from scanner.errors import InternalError
-from scanner.storage.memory import MemoryStore
+from scanner.storage.memory.store import MemoryStore
 from tests.simulation.test_broken import (
     drop_row_after_resume,
     end_early,

@@ -12,9 +12,9 @@ import scanner
 from bench.cutting.stream import CutStream, Direction
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.config import ScannerConfig
 from scanner.errors import ResumeTokenInvalid, SessionUnknown, TableNotFound, TooManyScans
-from scanner.server import open_server
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
 from tests.support.conformance import CONFIG, ROWS, open_items, open_virtual_items, read
 from tests.support.models import (
     PUSH,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scanner.config import ScannerConfig
-from scanner.digest import DIGEST_EMPTY
+from scanner.data.digest import DIGEST_EMPTY
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.config import ScannerConfig
 from tests.support.conformance import CONFIG, ROWS, Items, fold, open_items, read, scanned, stored
 from tests.support.models import PUSH, Model, every_model, every_scan, open_wire, pull_models
 from tests.support.scans import open_scan, sample

@@ -12,7 +12,6 @@ import trio
 
 import scanner
 import transport
-from scanner.config import ScannerConfig
 from scanner.errors import (
     DataCorrupted,
     Draining,
@@ -25,10 +24,11 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server import Server, open_server
-from scanner.storage.config import Compression, StorageConfig
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import CONFIG, ROWS, open_items, open_virtual_items
 from tests.support.models import (
     ASOF,

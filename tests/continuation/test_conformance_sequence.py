@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 import transport
 from scanner.errors import ArgumentInvalid, ScanIncomplete, SequenceInvalid, SessionBusy
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.statuses import from_call_failed
+from scanner.wire.statuses import from_call_failed
 from tests.support.conformance import ROWS, open_items, open_virtual_items
 from tests.support.models import (
     ASOF,

@@ -10,7 +10,7 @@ import pytest
 
 import scanner
 from scanner.errors import ColumnNotFound, SourceUnsupported
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import ROWS, open_items, read, scanned
 from tests.support.models import PAGE_BYTES, PUSH, Model, every_model, every_scan, pull_models
 from tests.support.scans import description, mutations, sample

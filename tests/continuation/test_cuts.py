@@ -14,16 +14,16 @@ import pytest
 import trio
 
 import scanner
-from bench.cuts import run_cuts, run_killed, run_scenario
 from bench.cutting.setting import CONFIG, QUIET, SCENARIOS, Scenario, open_campaign
 from bench.cutting.stream import Cut, CutStream, Direction
+from bench.questions.cuts import run_cuts, run_killed, run_scenario
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.opener import Rung, ScanOpener
-from scanner.server import open_server
-from scanner.snapshots import SnapshotPool
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.server.scan.opener import Rung, ScanOpener
+from scanner.server.server import open_server
+from scanner.server.tables.snapshots import SnapshotPool
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import read
 from tests.support.models import PAGED, PUSH, Model
 from tests.support.scans import SCHEMA, released, sample

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.__main__ import main
-from bench.errors import BenchFailed
+from bench.harness.errors import BenchFailed
 from tests.simulation.test_broken import drop_row_after_resume
 
 QUICK = ["cuts", "--rows", "150", "--positions", "6"]

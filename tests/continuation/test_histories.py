@@ -17,11 +17,11 @@ import pytest
 import trio
 
 import scanner
-from scanner.config import ScannerConfig
 from scanner.errors import ScannerError, SnapshotLost
-from scanner.server import open_server
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
 from scanner.storage.lineage import Lineage
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.store import RocksStore
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 

@@ -11,9 +11,9 @@ import pytest
 from trio.testing import wait_all_tasks_blocked
 
 import transport
-from scanner.config import ScannerConfig
-from scanner.storage.config import Compression, StorageConfig
-from scanner.storage.store import RocksStore
+from scanner.server.config import ScannerConfig
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import Items, open_items, read
 from tests.support.models import PUSH
 from tests.support.scans import open_scan, sample

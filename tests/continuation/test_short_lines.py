@@ -13,8 +13,8 @@ from bench.cutting.stream import Cut, CutStream, Direction
 from bench.cutting.truth import DESCRIPTION, TABLE
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.server import open_server
-from scanner.storage.memory import MemoryStore
+from scanner.server.server import open_server
+from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     import trio

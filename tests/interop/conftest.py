@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.proxies import DIRECT, PROXIES, open_proxy
+from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from tests.interop.blobs import Served, serving_blobs
 
 

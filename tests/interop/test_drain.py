@@ -22,7 +22,7 @@ import pytest
 from google.rpc import status_pb2  # type: ignore[import-untyped]
 
 import scanner.sync
-from bench.proxies import tool
+from bench.harness.proxies import tool
 from scanner.proto.weir.v1 import admin_pb2, errors_pb2
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import SCHEMA, TABLE

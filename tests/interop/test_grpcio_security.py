@@ -12,8 +12,8 @@ import pytest
 
 import scanner
 import scanner.sync
-from scanner.auth import Credentials, make_token, token_sha256
 from scanner.proto.weir.v1 import scanner_pb2, tables_pb2
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from tests.support.certificates import authority, ca_file, issue, server_tls
 from tests.support.server import RunningServer, running_server
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import scanner.sync
-from bench.proxies import tool
+from bench.harness.proxies import tool
 from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import ROWS, TABLE, Served

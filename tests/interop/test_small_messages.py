@@ -18,8 +18,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import scanner.sync
-from bench.errors import BenchFailed
-from bench.proxies import open_proxy
+from bench.harness.errors import BenchFailed
+from bench.harness.proxies import open_proxy
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.stock import scan_method
 

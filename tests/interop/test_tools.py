@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.proxies import tool
+from bench.harness.proxies import tool
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import ROWS, Served
 from tests.interop.stock import SCAN_PATH, open_request

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from scanner.config import ScannerConfig
+from scanner.server.config import ScannerConfig
 from tests.support.scans import filled_store, mutations, open_scan, released, sample, serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     import transport
-    from scanner.server import Server
+    from scanner.server.server import Server
 
 pytestmark = pytest.mark.socket
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
-from scanner.config import ScannerConfig
 from scanner.errors import DiskFull, StoreFailed
-from scanner.storage.config import StorageConfig
+from scanner.server.config import ScannerConfig
+from scanner.storage.rocksdb.config import StorageConfig
 from tests.support.file_limit import file_size_limit
 from tests.support.server import RunningServer, running_server
 from tests.support.small_disk import SmallDisk, small_disk
@@ -233,5 +233,5 @@ def test_metrics_and_one_log_line_say_when_it_begins_and_ends(
                 disk.free()
                 _takes_writes(running)
                 table.write(_rows(0))
-    said = [each.getMessage() for each in caplog.records if each.name == "scanner.storage.space"]
+    said = [each.getMessage() for each in caplog.records if each.name == "scanner.storage.rocksdb.space"]
     assert [("is full" in each, "has room again" in each) for each in said] == [(True, False), (False, True)]

@@ -12,7 +12,6 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.config import ScannerConfig
 from scanner.errors import (
     BucketNotFound,
     LeaseNotFound,
@@ -20,10 +19,11 @@ from scanner.errors import (
     SnapshotLost,
     TableNotFound,
 )
-from scanner.lease_states import Choice
-from scanner.leases import LEASES_DOCUMENT, CheckpointKey, LeaseRegistry
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.server.config import ScannerConfig
+from scanner.server.retention.lease_registry import LEASES_DOCUMENT, CheckpointKey, LeaseRegistry
+from scanner.server.retention.lease_targets import Choice
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.keeping import TTL_MS, Kept, churn, lease_of, open_keeping, target
 from tests.support.scans import description
 

@@ -8,8 +8,8 @@ import trio.testing
 
 import transport
 from scanner.errors import Draining
-from scanner.server import open_server
-from scanner.statuses import from_call_failed
+from scanner.server.server import open_server
+from scanner.wire.statuses import from_call_failed
 from tests.support.scans import SMALL, filled_store, open_scan, released, stored_digest
 from transport import CallFailed, TransportConfig
 

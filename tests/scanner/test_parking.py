@@ -10,12 +10,12 @@ import trio.testing
 
 import scanner
 import transport
-from scanner.config import ScannerConfig
 from scanner.errors import SlowConsumer, SnapshotLost, TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
-from scanner.server import Server, open_server
-from scanner.storage.store import RocksStore
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.scans import (
     TABLES,
     RawScan,

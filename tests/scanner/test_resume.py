@@ -29,8 +29,8 @@ from tests.support.hosts import MemoryHost, Script, Step, hang, read_keys, reset
 from tests.support.push_messages import DIGEST, LOG_OFFSET, end, heartbeat, rows, started
 
 if TYPE_CHECKING:
-    from scanner.client_table import Scan
-    from scanner.statistics import ScanStatistics
+    from scanner.client.scan.statistics import ScanStatistics
+    from scanner.client.table import Scan
     from transport import ServerStream
 
 WHOLE = [started(), rows(0, [0, 1], token=b"2"), rows(2, [2, 3], token=b"4"), end(4)]

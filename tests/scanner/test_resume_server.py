@@ -17,9 +17,9 @@ import trio
 
 import scanner
 import scanner.sync
-from scanner.config import ScannerConfig
-from scanner.server import Server, open_server
-from scanner.storage.memory import MemoryStore
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.storage.memory.store import MemoryStore
 from tests.support.client import SCHEMA, open_table, rows
 from tests.support.server import running_server
 

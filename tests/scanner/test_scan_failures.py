@@ -8,7 +8,6 @@ import pytest
 import trio
 
 import transport
-from scanner.config import ScannerConfig
 from scanner.errors import (
     ArgumentInvalid,
     BucketNotFound,
@@ -24,10 +23,11 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
-from scanner.server import open_server
-from scanner.storage.config import Compression, StorageConfig
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
 from scanner.storage.interface import Mutation
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.scans import (
     SCAN,
     SESSION,

@@ -10,8 +10,6 @@ import pytest
 import trio
 
 import transport
-from scanner.auth import Credentials, make_token, token_sha256
-from scanner.config import ScannerConfig
 from scanner.errors import (
     ArgumentInvalid,
     Draining,
@@ -21,9 +19,11 @@ from scanner.errors import (
     StoreClosed,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server import open_server
-from scanner.storage.store import RocksStore
-from scanner.wire import RowBatch
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire.batches import RowBatch
 from tests.support.scans import (
     SMALL,
     RawScan,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from scanner.storage.memory import MemoryStore
+    from scanner.storage.memory.store import MemoryStore
 
 pytestmark = pytest.mark.socket
 

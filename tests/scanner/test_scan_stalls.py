@@ -8,8 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.hand_off import Delivery, HandOff
-from scanner.scan import ScanMode
+from scanner.client.scan.batch_queue import Delivery, HandOff
+from scanner.client.scan.builder import ScanMode
 from tests.support.client import open_table, rows
 from transport import StallReason
 

@@ -9,7 +9,7 @@ import pytest
 
 import scanner
 from scanner import DataCorrupted
-from scanner.server import open_server
+from scanner.server.server import open_server
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 

@@ -9,7 +9,7 @@ import pytest
 
 import scanner
 from scanner import StoreFailed
-from scanner.server import open_server
+from scanner.server.server import open_server
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,10 +14,10 @@ import trio
 
 import scanner
 import transport
+from scanner.client.failures import as_scanner_error
 from scanner.errors import ScannerError, SchemaMismatch
-from scanner.server import open_server
-from scanner.storage.memory import MemoryStore
-from scanner.transport_errors import as_scanner_error
+from scanner.server.server import open_server
+from scanner.storage.memory.store import MemoryStore
 from tests.support.exact_values import exact_values, has_exactly, kind_of
 from tests.support.scans import write, write_request
 

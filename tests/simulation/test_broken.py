@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bench.simulation.world import simulate
-from scanner.buckets import OpenScan, ServedBucket
 from scanner.errors import SnapshotLost
-from scanner.opener import ScanOpener
-from scanner.pins import LogPins
-from scanner.push import PushScan
-from scanner.snapshots import SharedSnapshot, SnapshotRegistry
+from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.push import PushScan
+from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.log_pins import LogPins
+from scanner.server.tables.snapshots import SharedSnapshot, SnapshotRegistry
 from scanner.sources.interface import EndReason
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import Overlay
@@ -53,7 +53,7 @@ def reuse_fresh_snapshot(patch: pytest.MonkeyPatch) -> None:
             self.read = live.read
             self.close = live.close
 
-    patch.setattr("scanner.opener.AsOfScan", Fresh)
+    patch.setattr("scanner.server.scan.opener.AsOfScan", Fresh)
 
 
 def send_past_credit(patch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def lose_state(patch: pytest.MonkeyPatch) -> None:
     def lost(*_arguments: Any) -> None:
         raise SnapshotLost("it was not tried", oldest_offset=0)
 
-    patch.setattr("scanner.opener.AsOfScan", lost)
+    patch.setattr("scanner.server.scan.opener.AsOfScan", lost)
 
 
 def last_change_wins(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bench.simulate import MUST_HAPPEN, line_of, run_seeds
+from bench.questions.simulate import MUST_HAPPEN, line_of, run_seeds
 
 SEEDS = 500
 BLOCK_SEEDS = 50

@@ -14,9 +14,9 @@ from bench.simulation.tables import TABLE, Comparison, Key, Row
 from bench.simulation.validators import judge
 from bench.simulation.workload import Workload
 from scanner import ScanMode, SnapshotLost
-from scanner.digest import checksum
+from scanner.data.digest import checksum
 from scanner.storage.interface import Mutation
-from scanner.storage.memory import MemoryDisk
+from scanner.storage.memory.store import MemoryDisk
 
 KEYS = 12
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from scanner.config import ScannerConfig
 from scanner.errors import SnapshotLost, TableNotFound
+from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from spark_source import WeirDataSource
 from spark_source.leasing import TaskLease
@@ -24,7 +24,7 @@ from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
-    from scanner.server import Server
+    from scanner.server.server import Server
     from spark_source.partitions import BucketPartition
     from spark_source.reader import BucketReader
 

@@ -16,7 +16,7 @@ import trio.testing
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from scanner.config import ScannerConfig
+from scanner.server.config import ScannerConfig
 from scanner.sync import connect
 from spark_source.options import AS_OF_MODES
 from tests.spark_source.frames import last_line, read
@@ -25,8 +25,8 @@ from tests.support.server import RunningServer, running_server
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from scanner.buckets import ServedBucket
-    from scanner.server import Server
+    from scanner.server.server import Server
+    from scanner.server.tables.bucket import ServedBucket
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 

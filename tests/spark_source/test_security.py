@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 import scanner
 import scanner.sync
-from scanner.auth import Credentials, make_token, token_sha256
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from spark_source import WeirDataSource
 from spark_source.leasing import PlannedStates
 from spark_source.partitions import bucket_partitions

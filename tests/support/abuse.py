@@ -17,7 +17,7 @@ from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
     from bench.attacks.attack import Attack
-    from scanner.config import ScannerConfig
+    from scanner.server.config import ScannerConfig
     from transport import TransportConfig
 
 ROWS = 20_000

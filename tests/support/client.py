@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import scanner
-from scanner.server import Server, open_server
+from scanner.server.server import Server, open_server
 
 if TYPE_CHECKING:
-    from scanner.config import ScannerConfig
+    from scanner.server.config import ScannerConfig
 
 SCHEMA = pa.schema([("k", pa.int64()), ("text", pa.string()), ("number", pa.float64())])
 

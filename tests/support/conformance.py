@@ -15,8 +15,8 @@ import scanner
 import transport
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.config import ScannerConfig
-from scanner.server import Server, open_server
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
 from scanner.storage.interface import ChangeKind, Store
 from scanner.tasks import RunBlocking, inline
 from tests.support.scans import description, filled_store, mutations, released, sample

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 
-from scanner.digest import checksum
-from scanner.keys import ALL_KEYS, KeyRange
-from scanner.position import START, Position
-from scanner.query import ScanQuery
+from scanner.data.digest import checksum
+from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.data.position import START, Position
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
 from scanner.storage.interface import Bucket, BucketScan, Change, ChangeKind
-from scanner.storage.memory import MemoryStore
+from scanner.storage.memory.store import MemoryStore
+from scanner.wire.queries import ScanQuery
 from tests.support.storage_tables import ITEMS, delete, item_key, put
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
 
-    from scanner.filters import Predicate
+    from scanner.data.filters import Predicate
     from scanner.storage.interface import Store
 
 Commit = Sequence[tuple[int, str | None]]

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, TypeAlias
 import trio
 import trio.testing
 
-from scanner.client_table import Table
-from scanner.connection import Connection, connect_by_tcp, open_connection
+from scanner.client.connection import Connection, connect_by_tcp, open_connection
+from scanner.client.retries import RetryPolicy
+from scanner.client.scan.push import SCAN_PATH
+from scanner.client.table import Table
+from scanner.data.table import TableDescription
 from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.push_client import SCAN_PATH
-from scanner.retries import RetryPolicy
-from scanner.statuses import to_call_failed
-from scanner.table import TableDescription
+from scanner.wire.statuses import to_call_failed
 from tests.support.push_messages import SCHEMA
 from transport import ServerStream, TransportConfig
 from transport.server import Handler, Server
 
 if TYPE_CHECKING:
-    from scanner.client_table import Scan
-    from scanner.statistics import ScanStatistics
+    from scanner.client.scan.statistics import ScanStatistics
+    from scanner.client.table import Scan
 
 
 class MemoryHost:

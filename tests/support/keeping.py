@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from scanner.catalog import Catalog
-from scanner.clock import WallClock
-from scanner.config import ScannerConfig
-from scanner.keeping import Keeping
-from scanner.lease_states import Choice, NotLeased, Target
-from scanner.leases import BucketKey, Lease, LeaseKey
-from scanner.opener import Opened, ScanOpener
-from scanner.query import ScanQuery
-from scanner.storage.memory import MemoryStore
+from scanner.server.clock import WallClock
+from scanner.server.config import ScannerConfig
+from scanner.server.keeping import Keeping
+from scanner.server.retention.lease_registry import BucketKey, Lease, LeaseKey
+from scanner.server.retention.lease_targets import Choice, NotLeased, Target
+from scanner.server.scan.opener import Opened, ScanOpener
+from scanner.server.scan.token_keys import load_token_keys
+from scanner.server.scan.tokens import Tokens
+from scanner.server.tables.catalog import Catalog
+from scanner.storage.memory.store import MemoryStore
 from scanner.tasks import in_thread, inline
-from scanner.token_keys import load_token_keys
-from scanner.tokens import Tokens
+from scanner.wire.queries import ScanQuery
 from tests.support.scans import mutations, sample
 
 if TYPE_CHECKING:
-    from scanner.buckets import ServedBucket
-    from scanner.checkpoints import BucketCheckpoints
-    from scanner.snapshot_scans import SnapshotScans
+    from scanner.server.retention.checkpoints import BucketCheckpoints
+    from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.storage.interface import Store
 
 WALL_S = 4_000_000_000.0

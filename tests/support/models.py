@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire import (
+from scanner.wire.batches import (
     ReceivedPage,
     RowBatch,
     decode_batch,

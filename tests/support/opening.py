@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from scanner.catalog import Catalog
-from scanner.config import ScannerConfig
-from scanner.opener import Opened, ScanOpener
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.query import ScanQuery
+from scanner.server.config import ScannerConfig
+from scanner.server.scan.opener import Opened, ScanOpener
+from scanner.server.scan.token_keys import load_token_keys
+from scanner.server.scan.tokens import MODEL_PUSH, Tokens
+from scanner.server.tables.catalog import Catalog
 from scanner.storage.interface import Mutation
 from scanner.tasks import inline
-from scanner.token_keys import load_token_keys
-from scanner.tokens import MODEL_PUSH, Tokens
+from scanner.wire.queries import ScanQuery
 from tests.support.scans import filled_store, mutations, sample
 
 if TYPE_CHECKING:
-    from scanner.buckets import ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.sources.kv import KvSource
-    from scanner.storage.memory import MemoryStore
-    from scanner.storage.memory_bucket import MemoryBucket
+    from scanner.storage.memory.bucket import MemoryBucket
+    from scanner.storage.memory.store import MemoryStore
 
 ROWS = 300
 QUERY = ScanQuery(table="items")

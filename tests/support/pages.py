@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from scanner.config import ScannerConfig
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire import ScanPage, decode_batch, decode_scan_page, decode_schema, verify_payload
+from scanner.server.config import ScannerConfig
+from scanner.wire.batches import ScanPage, decode_batch, decode_scan_page, decode_schema, verify_payload
 from tests.support.scans import sample, write, write_request
 
 if TYPE_CHECKING:
     import transport
-    from scanner.connection import Connection
-    from scanner.storage.memory import MemoryStore
+    from scanner.client.connection import Connection
+    from scanner.storage.memory.store import MemoryStore
 
 Stored: TypeAlias = "MemoryStore | Path"
 """What a server can be opened on."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from scanner.filters import LiteralValue, Operator, Predicate
-from scanner.literals import Temporal
+from scanner.data.filters import LiteralValue, Operator, Predicate
+from scanner.data.literals import Temporal
 
 COMBINATIONS = (Operator.AND, Operator.OR, Operator.NOT)
 

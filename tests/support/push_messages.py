@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from scanner.digest import checksum
+from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire import encode_batch, encode_row_batch, encode_schema
+from scanner.wire.batches import encode_batch, encode_row_batch, encode_schema
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 DIGEST = 99

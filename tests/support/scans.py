@@ -13,17 +13,17 @@ import pytest
 import trio
 
 import transport
-from scanner.config import ScannerConfig
-from scanner.descriptions import description_to_proto
-from scanner.digest import checksum
+from scanner.data.digest import checksum
+from scanner.data.table import TableDescription
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
-from scanner.server import Server, open_server
-from scanner.statuses import from_call_failed
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
 from scanner.storage.interface import Mutation, Store
-from scanner.storage.memory import MemoryStore
-from scanner.table import TableDescription
-from scanner.wire import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.storage.memory.store import MemoryStore
+from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
+from scanner.wire.statuses import from_call_failed
+from scanner.wire.tables import description_to_proto
 
 if TYPE_CHECKING:
     from scanner.errors import ScannerError

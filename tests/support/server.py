@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from scanner.server import Server, open_server
+from scanner.server.server import Server, open_server
 
 if TYPE_CHECKING:
-    from scanner.access import CredentialsFile
-    from scanner.auth import Credentials
-    from scanner.config import ScannerConfig
-    from scanner.storage.config import StorageConfig
+    from scanner.server.auth.access import CredentialsFile
+    from scanner.server.auth.principals import Credentials
+    from scanner.server.config import ScannerConfig
+    from scanner.storage.rocksdb.config import StorageConfig
     from transport import ServerTls, TransportConfig
 
 POLL_INTERVAL_S = 0.01

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire import SessionPage, decode_batch, decode_schema, decode_session_page, verify_payload
+from scanner.wire.batches import SessionPage, decode_batch, decode_schema, decode_session_page, verify_payload
 from tests.support.scans import SESSION
 
 if TYPE_CHECKING:

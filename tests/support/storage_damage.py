@@ -8,7 +8,7 @@ from pathlib import Path
 
 import rocksdict
 
-from scanner.storage.changelog import offset_of_key
+from scanner.storage.rocksdb.changelog import offset_of_key
 
 
 def file_with(directory: Path, needle: bytes) -> tuple[Path, int]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from scanner.keys import KeyCodec
-from scanner.rows import RowCodec
+from scanner.data.keys import KeyCodec
+from scanner.data.rows import RowCodec
+from scanner.data.table import TableDescription
 from scanner.storage.interface import Bucket, BucketScan, ChangeKind, Mutation
-from scanner.storage.store import RocksStore
-from scanner.table import TableDescription
+from scanner.storage.rocksdb.store import RocksStore
 
 ITEMS = TableDescription(
     name="items",

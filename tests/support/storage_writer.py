@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scanner.storage.config import StorageConfig
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_tables import ITEMS, delete, put
 
 if TYPE_CHECKING:

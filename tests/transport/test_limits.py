@@ -10,7 +10,7 @@ import trio
 
 import transport
 from bench.attacks import ATTACKS
-from scanner.config import ScannerConfig
+from scanner.server.config import ScannerConfig
 from tests.support import wire
 from tests.support.pair import Peer
 from transport import TransportConfig

@@ -17,9 +17,9 @@ import pytest
 
 import scanner
 import scanner.sync
-from scanner.auth import make_token, token_sha256
 from scanner.cli.logs import JsonFormatter, TextFormatter
-from scanner.log_fields import Fields
+from scanner.server.auth.principals import make_token, token_sha256
+from scanner.server.log_fields import Fields
 from tests.support.certificates import files, issue
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
-from scanner.digest import combine_digests
+from scanner.data.digest import combine_digests
 from tests.scanner.cli.test_processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip

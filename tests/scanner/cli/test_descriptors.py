@@ -13,13 +13,13 @@ import pytest
 
 import scanner.sync
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
-from scanner.config import ScannerConfig
 from scanner.errors import TooManyFiles, TooManyTables
+from scanner.server.config import ScannerConfig
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
-    from scanner.buckets import ServedBucket
-    from scanner.server import Server
+    from scanner.server.server import Server
+    from scanner.server.tables.bucket import ServedBucket
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 

@@ -12,7 +12,7 @@ import pytest
 
 import scanner.sync
 from scanner.cli import run
-from scanner.config import ScannerConfig
+from scanner.server.config import ScannerConfig
 from tests.support.server import running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]

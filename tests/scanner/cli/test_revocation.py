@@ -11,9 +11,10 @@ import pytest
 
 import scanner
 import transport
-from scanner.auth import bearer, make_token, token_sha256
+from scanner.client.credentials import bearer
+from scanner.client.scan.push import SCAN_PATH, demand_message
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.push_client import SCAN_PATH, demand_message
+from scanner.server.auth.principals import make_token, token_sha256
 from tests.scanner.cli.test_security import serving
 from transport import CallFailed, StatusCode
 

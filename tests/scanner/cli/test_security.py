@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import scanner.sync
-from scanner.auth import Credentials, make_token, token_sha256
 from scanner.cli import run
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from tests.support.certificates import ca_file, files, issue, server_files, server_tls
 from tests.support.server import RunningServer, running_server
 

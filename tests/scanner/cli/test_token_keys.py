@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scanner.cli import run
-from scanner.storage.store import RocksStore
-from scanner.token_keys import load_token_keys
+from scanner.server.scan.token_keys import load_token_keys
+from scanner.storage.rocksdb.store import RocksStore
 
 pytestmark = pytest.mark.rocks
 

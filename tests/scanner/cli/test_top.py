@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from scanner.admin import ScanInfo, StreamInfo
 from scanner.cli.top import Look, Row, compare, render
+from scanner.client.admin import ScanInfo, StreamInfo
 from tests.support.server import running_server
 from tests.support.terminal import WAIT_S, on_a_terminal, shown_until
 from transport import StallReason, StallTimes

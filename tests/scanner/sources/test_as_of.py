@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scanner.sources.as_of
-from scanner.filters import Operator, Predicate
-from scanner.keys import KeyRange
-from scanner.position import START
+from scanner.data.filters import Operator, Predicate
+from scanner.data.keys import KeyRange
+from scanner.data.position import START
 from scanner.sources.overlay import Overlay, OverlayLimits
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.histories import (
     EVERYTHING,
     IDS,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.errors import DataCorrupted, OffsetOutOfRange, SnapshotLost, StoreClosed, StoreFailed
-from scanner.keys import ALL_KEYS, KeyRange
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.overlay import OverlayLimits
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.histories import (
     EVERYTHING,
     TINY,

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.data.filters import Operator, Predicate
+from scanner.data.keys import KeyRange
+from scanner.data.position import START, Position
 from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
-from scanner.filters import Operator, Predicate
-from scanner.keys import KeyRange
-from scanner.position import START, Position
-from scanner.query import ScanQuery
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
-from scanner.wire import batch_size_bytes
+from scanner.wire.batches import batch_size_bytes
+from scanner.wire.queries import ScanQuery
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size
 
 if TYPE_CHECKING:
-    from scanner.storage.memory import MemoryStore
+    from scanner.storage.memory.store import MemoryStore
 
 ROWS = 200
 STORE = filled_store(ROWS)

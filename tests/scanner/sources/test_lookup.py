@@ -9,7 +9,7 @@ import pytest
 
 from scanner.errors import SnapshotLost
 from scanner.sources.lookup import Lookup, PastTooLarge
-from scanner.storage.memory import MemoryStore
+from scanner.storage.memory.store import MemoryStore
 from tests.support.storage_tables import ITEMS, delete, item_key, items_of, put, puts, replayed
 
 if TYPE_CHECKING:

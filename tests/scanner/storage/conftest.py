@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scanner.storage.memory import MemoryStore
-from scanner.storage.store import RocksStore
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_tables import ITEMS
 
 if TYPE_CHECKING:

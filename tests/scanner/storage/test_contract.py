@@ -9,6 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scanner.data.keys import KeyRange
+from scanner.data.table import TableDescription
 from scanner.errors import (
     BucketNotFound,
     OffsetOutOfRange,
@@ -16,8 +18,6 @@ from scanner.errors import (
     TableExists,
     TableNotFound,
 )
-from scanner.keys import KeyRange
-from scanner.table import TableDescription
 from tests.support.storage_tables import (
     ITEMS,
     changes_of,

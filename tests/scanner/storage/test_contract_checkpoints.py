@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scanner.data.keys import KeyRange
 from scanner.errors import (
     ArgumentInvalid,
     BucketNotFound,
@@ -14,7 +15,6 @@ from scanner.errors import (
     StoreClosed,
     TableNotFound,
 )
-from scanner.keys import KeyRange
 from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, put, puts
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ def test_a_clock_that_was_set_back_makes_no_commit_older(store: Store) -> None:
 
 def test_a_request_that_is_too_large_is_refused_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an entry may hold counts before-images too; the requests beside it are committed, and see nothing of it."""
-    for module in ("scanner.storage.commits", "scanner.storage.memory_bucket"):
+    for module in ("scanner.storage.rocksdb.commits", "scanner.storage.memory.bucket"):
         monkeypatch.setattr(f"{module}.ENTRY_BYTES_MAX", 1000)
     bucket = store.bucket("items", 0)
     bucket.commit([[put(number, "x" * 400)] for number in range(4)])

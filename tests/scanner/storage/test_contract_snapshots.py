@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scanner.data.keys import KeyRange
 from scanner.errors import StoreClosed
-from scanner.keys import KeyRange
 from tests.support.storage_tables import contents, delete, drain, item_key, items_of, put, puts
 
 if TYPE_CHECKING:

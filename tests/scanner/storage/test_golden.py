@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb.store import RocksStore
 from tests.scanner.storage.golden.make import HERE, contents, fold, make, rows_of
 
 ARCHIVES = sorted(HERE.glob("format-*.tar.gz"))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from scanner import row_block
-from scanner.storage.store import RocksStore
+from scanner.data import row_block
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_tables import ITEMS, put
 
 pytestmark = pytest.mark.rocks

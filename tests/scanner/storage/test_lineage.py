@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, SnapshotLost
-from scanner.storage import durable_end
-from scanner.storage.config import StorageConfig
 from scanner.storage.lineage import (
     HISTORIES_MAX,
     NO_HISTORY,
@@ -19,7 +17,9 @@ from scanner.storage.lineage import (
     decode_lineage,
     encode_lineage,
 )
-from scanner.storage.store import RocksStore
+from scanner.storage.rocksdb import durable_end
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_tables import ITEMS, contents, put
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from scanner.storage.envelope import FORMAT
+from scanner.data.table import TableDescription
+from scanner.server.scan.token_keys import load_token_keys
 from scanner.storage.interface import Bucket, Mutation, Store
-from scanner.storage.store import RocksStore
-from scanner.table import TableDescription
-from scanner.token_keys import load_token_keys
+from scanner.storage.rocksdb.envelope import FORMAT
+from scanner.storage.rocksdb.store import RocksStore
 
 HERE = Path(__file__).parent
 TABLE = TableDescription(

@@ -1,0 +1,1 @@
+"""`make demo`: the flights of 2013, pushed and pulled into Spark."""

@@ -1,0 +1,105 @@
+"""The demo: a live table, pushed into Spark while a writer changes it, beside the pull way.
+
+Four acts, against one server process: (1) load the flights of 2013; (2) with nobody writing, Spark reads by push and by
+session, and both equal the CSV that Spark reads itself; (3) with a writer that never stops, each mode's scan of each
+bucket equals the state at the log offset it was given; (4) a consumer stops reading for a while.
+"""
+
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from rich.console import Console
+
+import scanner.sync
+from bench.demo.report import Findings
+from bench.demo.spark import SparkResult, read_by_spark, spark_session
+from bench.demo.stall import row_message_bytes, stall
+from bench.harness import flights
+from bench.harness.bars import failures
+from bench.harness.errors import BenchFailed
+from bench.harness.isolation import CheckedScan, check_under_writes
+from bench.harness.loading import histories, load
+from bench.harness.oracle import BucketHistory
+from bench.harness.server import RunningServer, running_server
+from bench.harness.writer import Writer
+
+MODES = ("push", "session")
+STALLED_BUCKET = 0
+
+
+def run(output: Path, console: Console, *, rounds: int, seed: int) -> Findings:
+    """Run all four acts, write the JSON and print the table.
+
+    Args:
+        output: Where the JSON goes.
+        console: Where the table and the progress go.
+        rounds: How often each mode scans each bucket under writes, at least 1.
+        seed: Chooses what the writer changes.
+
+    Raises:
+        BenchFailed: Something is not as it must be. The JSON is written all the same if it was measured.
+    """
+    text = flights.csv_text()
+    rows = flights.read_flights(text)
+    with tempfile.TemporaryDirectory(prefix="weir-demo-") as folder:
+        csv = Path(folder, "flights.csv")
+        csv.write_bytes(text)
+        with running_server(Path(folder, "data")) as server:
+            console.print(f"weir serves on {server.endpoint}")
+            findings = _acts(server, rows, csv, console, rounds=rounds, seed=seed)
+    output.write_text(json.dumps(findings.to_dict(), indent=2, default=str) + "\n", encoding="utf-8")
+    console.print(findings.render())
+    missed = failures(findings.bars())
+    if missed:
+        raise BenchFailed("; ".join(missed))
+    return findings
+
+
+def _acts(
+    server: RunningServer, rows: pa.Table, csv: Path, console: Console, *, rounds: int, seed: int
+) -> Findings:
+    with scanner.sync.connect(server.endpoint) as client:
+        started = time.monotonic()
+        ends = load(client, rows, console)
+        load_seconds = time.monotonic() - started
+        console.print(f"loaded {rows.num_rows:,} rows in {load_seconds:.1f} s")
+        known = histories(client, rows, ends)
+        one_row = row_message_bytes(client)
+        spark = _in_spark(server, csv, console)
+        scans = _under_writes(client, server, known, console, rounds=rounds, seed=seed)
+        console.print("a consumer stops reading for a while")
+        stalls = tuple(stall(client, server, known[STALLED_BUCKET], mode, STALLED_BUCKET) for mode in MODES)
+        stored = sum(end for _, _, end in client.table(flights.TABLE).offsets())
+    return Findings(
+        rows=sum(ends.values()),
+        load_seconds=load_seconds,
+        spark=spark,
+        scans=tuple(scans),
+        stalls=stalls,
+        row_message_bytes=one_row,
+        changes=stored - sum(ends.values()),
+        seed=seed,
+    )
+
+
+def _in_spark(server: RunningServer, csv: Path, console: Console) -> SparkResult:
+    console.print("Spark reads the table by " + " and by ".join(MODES) + ", and the CSV")
+    with spark_session() as session:
+        return read_by_spark(session, server.endpoint, csv, MODES)
+
+
+def _under_writes(
+    client: scanner.sync.Client,
+    server: RunningServer,
+    known: dict[int, BucketHistory],
+    console: Console,
+    *,
+    rounds: int,
+    seed: int,
+) -> list[CheckedScan]:
+    console.print("a writer updates, deletes and re-inserts while every bucket is scanned")
+    with Writer(server.endpoint, flights.TABLE, known, seed) as writer:
+        return check_under_writes(client, writer, known, MODES, rounds)

@@ -1,0 +1,1 @@
+"""What benches are made of: servers, peers, oracles, faults, bars."""

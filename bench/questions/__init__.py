@@ -1,0 +1,1 @@
+"""One bench per file: each asks one question, and says what must hold."""

@@ -1,0 +1,143 @@
+"""How far is a real client from the budgets that end an abusive connection?
+
+grpcio reads a stream through a relay that knows no more of HTTP/2 than the nine octets before each frame, and counts
+what the client sends. Expected: a few WINDOW_UPDATEs and PINGs for tens of megabytes, where thousands are allowed.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+
+from bench.harness.bars import Bar, machine
+from tests.support import wire
+from transport.protocol.abuse import ALLOWANCES, Cost
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+READ_BYTES: Final = 1 << 18
+MEGABYTES: Final = 64
+MESSAGE_BYTES: Final = 64 << 10
+SHARE_MAX: Final = 0.5
+COSTS: Final = {
+    wire.PING: Cost.PING,
+    wire.SETTINGS: Cost.SETTINGS,
+    wire.RST_STREAM: Cost.RESET,
+    wire.PRIORITY: Cost.IGNORED,
+    wire.WINDOW_UPDATE: Cost.WINDOW_UPDATE,
+    wire.CONTINUATION: Cost.CONTINUATION,
+}
+
+
+class FrameCount:
+    """Counts the frames in octets that are passed by in any pieces."""
+
+    def __init__(self) -> None:
+        self.kinds: collections.Counter[int] = collections.Counter()
+        self._header = bytearray()
+        self._preface_left = len(wire.PREFACE)
+        self._payload_left = 0
+
+    def see(self, octets: bytes) -> None:
+        """Take the next octets that a client sent."""
+        at = min(self._preface_left, len(octets))
+        self._preface_left -= at
+        while at < len(octets):
+            if self._payload_left:
+                step = min(self._payload_left, len(octets) - at)
+                self._payload_left -= step
+            else:
+                step = min(9 - len(self._header), len(octets) - at)
+                self._header += octets[at : at + step]
+                if len(self._header) == 9:
+                    self._payload_left = int.from_bytes(self._header[:3], "big")
+                    self.kinds[self._header[3]] += 1
+                    self._header.clear()
+            at += step
+
+
+class Relay:
+    """Passes one connection on to a port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.count = FrameCount()
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        client, _ = self._listener.accept()
+        server = socket.create_connection(("127.0.0.1", self._port))
+        threading.Thread(target=_pass_on, args=(server, client, lambda _: None), daemon=True).start()
+        _pass_on(client, server, self.count.see)
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, see: Callable[[bytes], None]) -> None:
+    try:
+        while octets := source.recv(READ_BYTES):
+            see(octets)
+            sink.sendall(octets)
+        sink.shutdown(socket.SHUT_WR)
+    except OSError:
+        return  # An end has gone; the bench has what it wanted.
+
+
+def measure() -> collections.Counter[int]:
+    """What grpcio sends while it reads the stream."""
+    import multiprocessing
+
+    from bench.questions.transport import Case, grpcio_client, weir_server
+
+    context = multiprocessing.get_context("spawn")
+    ready: Any = context.Queue()
+    case = Case(message_bytes=MESSAGE_BYTES, streams=1, total_bytes=MEGABYTES << 20)
+    server = context.Process(target=weir_server, args=(ready, case), daemon=True)
+    server.start()
+    try:
+        relay = Relay(ready.get(timeout=30))
+        grpcio_client(relay.port, case)
+    finally:
+        server.terminate()
+        server.join()
+    return relay.count.kinds
+
+
+def run(output: Path | None, console: Console) -> list[Bar]:
+    """Run the bench, print the table, write the JSON."""
+    kinds = measure()
+    table = Table("frame", "grpcio sent", "allowed at once", "share")
+    shares = {}
+    for kind, cost in COSTS.items():
+        limit = ALLOWANCES[cost].burst
+        shares[cost.name] = kinds[kind] / limit
+        table.add_row(cost.name, str(kinds[kind]), f"{limit:g}", f"{100 * shares[cost.name]:.1f} %")
+    console.print(table)
+    most = max(shares, key=lambda name: shares[name])
+    bars = [
+        Bar(
+            name=f"share of a full budget that grpcio spends for {MEGABYTES} MiB, the most",
+            value=f"{shares[most]:.3f} ({most})",
+            bar=f"<= {SHARE_MAX}",
+            ok=shares[most] <= SHARE_MAX,
+        )
+    ]
+    if output is not None:
+        sent = {cost.name: kinds[kind] for kind, cost in COSTS.items()}
+        result = {
+            "bench": "budgets",
+            "machine": machine(),
+            "sent": sent,
+            "bars": [asdict(bar) for bar in bars],
+        }
+        output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return bars

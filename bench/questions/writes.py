@@ -1,0 +1,261 @@
+"""What does a write cost at the disk, and what does a scan wait for beside it?
+
+Four ways to write the same rows, in turn, round by round, each in a fresh directory, a request a commit with one sync:
+
+    puts        rocksdict's own WriteBatch, rows alone: no changelog, no before-images. What the engine can do
+    records     the same, with before-images read and a record for each change: what weir did up to format 1
+    weir        a bucket of weir: before-images, entries, lineage
+    overwrites  the same bucket of weir, every row again with other values
+
+Then one large commit, and scans that are opened beside it: the share of the commit for which an open has to wait.
+
+What was expected: of 8192 inserts half of what puts take goes into the memtable and the sync, and reading what is not
+there costs as much again; entries spare one put of two.
+
+What was found by profile: keys looked up and rows inserted in random order were 70 % of a commit. In key order both
+take a
+quarter to a half of that, and a filter in the memtable answers for keys that are not there.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import rocksdict
+import trio
+from rich.table import Table
+
+from bench.harness.bars import Bar, machine
+from scanner.data.table import TableDescription
+from scanner.server.config import ScannerConfig
+from scanner.server.tables.bucket import ServedBucket
+from scanner.storage.interface import Mutation
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.tasks import in_thread
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TABLE = TableDescription(
+    "items",
+    pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("name", pa.string()),
+            ("price", pa.float64()),
+            ("stock", pa.int32()),
+        ]
+    ),
+    ("id",),
+    1,
+)
+WAYS = ("puts", "records", "weir", "overwrites")
+INSERTS_OVER_RECORDS_MIN = 1.3
+_PAUSE_S = 0.002
+WAIT_SHARE_MAX = 0.5
+
+Requests = Sequence[Sequence[Mutation]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One way's rows a second, of each round."""
+
+    by_clock: list[float]
+    by_cpu: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Scans opened beside one large commit."""
+
+    rows: int
+    commit_s: float
+    longest_open_s: float
+    opens: int
+
+
+def _requests(store: RocksStore, ids: Sequence[int], word: str, rows: int) -> Requests:
+    found = []
+    for start in range(0, len(ids), rows):
+        part = ids[start : start + rows]
+        batch = pa.record_batch(
+            [
+                pa.array(part, pa.int64()),
+                pa.array([f"{word}-{each}-of-a-name-of-usual-length-and-more" for each in part]),
+                pa.array([each / 4 for each in part]),
+                pa.array([each % 1000 for each in part], pa.int32()),
+            ],
+            schema=TABLE.schema,
+        )
+        keys = store.key_codec(TABLE.name).encode_batch(batch)
+        found.append(list(map(Mutation, keys, store.row_codec(TABLE.name).encode_batch(batch))))
+    return found
+
+
+def _timed(write: Callable[[Sequence[Mutation]], object], requests: Requests) -> tuple[float, float]:
+    """Rows a second, by the clock and by CPU."""
+    rows = sum(map(len, requests))
+    cpu, started = time.process_time(), time.perf_counter()
+    for request in requests:
+        write(request)
+    return rows / (time.perf_counter() - started), rows / (time.process_time() - cpu)
+
+
+def _raw(directory: Path) -> tuple[rocksdict.Rdict, Any, Any]:
+    families = {name: rocksdict.Options(raw_mode=True) for name in ("kv", "log")}
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    raw = rocksdict.Rdict(str(directory), options, families)
+    return raw, raw.get_column_family_handle("kv"), raw.get_column_family_handle("log")
+
+
+def _put(raw: rocksdict.Rdict, kv: Any, request: Sequence[Mutation]) -> None:
+    batch = rocksdict.WriteBatch(raw_mode=True)
+    for key, row in request:
+        batch.put(key, row, kv)
+    raw.write(batch)
+    raw.flush_wal(sync=True)
+
+
+def _put_records(
+    raw: rocksdict.Rdict, kv: Any, log: Any, offset: list[int], request: Sequence[Mutation]
+) -> None:
+    keys: Any = [key for key, _ in request]
+    before: Any = raw.get_column_family("kv").get(keys)
+    batch = rocksdict.WriteBatch(raw_mode=True)
+    for (key, row), was in zip(request, before, strict=True):
+        assert was is None
+        assert row is not None
+        batch.put(offset[0].to_bytes(8, "big"), b"\x01" + bytes(8) + row, log)
+        offset[0] += 1
+        batch.put(key, row, kv)
+    raw.write(batch)
+    raw.flush_wal(sync=True)
+
+
+def _round(scratch: Path, requests: Requests, others: Requests) -> dict[str, tuple[float, float]]:
+    found = {}
+    raw, kv, _ = _raw(scratch / "puts")
+    found["puts"] = _timed(partial(_put, raw, kv), requests)
+    raw.close()
+    raw, kv, log = _raw(scratch / "records")
+    found["records"] = _timed(partial(_put_records, raw, kv, log, [0]), requests)
+    raw.close()
+    with RocksStore.open(scratch / "weir") as store:
+        store.create_table(TABLE)
+        bucket = store.bucket(TABLE.name, 0)
+        found["weir"] = _timed(lambda request: bucket.commit([request]), requests)
+        found["overwrites"] = _timed(lambda request: bucket.commit([request]), others)
+    return found
+
+
+async def _wait_beside(store: RocksStore, mutations: Sequence[Mutation]) -> Wait:
+    """Open scans one after the other while one commit of these is under way."""
+    async with trio.open_nursery() as nursery:
+        bucket = ServedBucket(store.bucket(TABLE.name, 0), ScannerConfig(), nursery, in_thread)
+        started = trio.current_time()
+        write = bucket.submit(mutations)
+        longest, opens = 0.0, 0
+        while not write.settled.is_set():
+            # The pause counts: rocksdict holds the interpreter while it writes a batch, and then nothing else runs.
+            asked = trio.current_time()
+            await trio.sleep(_PAUSE_S)
+            async with bucket.between_commits():
+                bucket.snapshots.current().release(linger=False)
+            longest, opens = max(longest, trio.current_time() - asked - _PAUSE_S), opens + 1
+        return Wait(len(mutations), trio.current_time() - started, longest, opens)
+
+
+def run(
+    output: Path | None, console: Console, *, rounds: int, requests: int, rows: int, large: int
+) -> list[Bar]:
+    """Measure, print, and write the JSON.
+
+    Args:
+        output: Where the JSON goes; None: nowhere.
+        console: Where progress and the table go.
+        rounds: Interleaved, above 0.
+        requests: Of each round, above 0.
+        rows: Of a request, above 0.
+        large: Rows of the large commit, above 0.
+    """
+    rates = {way: Rate([], []) for way in WAYS}
+    with tempfile.TemporaryDirectory() as directory, RocksStore.open(Path(directory) / "codecs") as codecs:
+        codecs.create_table(TABLE)
+        ids = list(range(requests * rows))
+        random.Random(1).shuffle(ids)
+        inserts, others = (_requests(codecs, ids, word, rows) for word in ("first", "other"))
+        for number in range(rounds):
+            console.print(f"round {number + 1} of {rounds}")
+            for way, (by_clock, by_cpu) in _round(Path(directory) / str(number), inserts, others).items():
+                rates[way].by_clock.append(round(by_clock))
+                rates[way].by_cpu.append(round(by_cpu))
+        (mutations,) = _requests(codecs, list(range(large)), "large", large)
+        wait = trio.run(_wait_beside, codecs, mutations)
+    console.print(_table(rates))
+    share = wait.longest_open_s / wait.commit_s
+    console.print(
+        f"a commit of {wait.rows} rows took {wait.commit_s:.2f} s; of {wait.opens} scans opened beside it the longest"
+        f" waited {wait.longest_open_s:.2f} s, {share:.0%} of it"
+    )
+    found = _bars(rates, share)
+    if output is not None:
+        document = {
+            "bars": [asdict(bar) for bar in found],
+            "rates": {way: asdict(rate) for way, rate in rates.items()},
+            "wait": asdict(wait),
+            "machine": machine(),
+        }
+        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def _ratio(rates: dict[str, Rate], way: str, other: str, *, cpu: bool = False) -> float:
+    """The median of the rounds' ratios: each round's ways ran one after the other."""
+    mine, theirs = ((rates[each].by_cpu if cpu else rates[each].by_clock) for each in (way, other))
+    return round(statistics.median([a / b for a, b in zip(mine, theirs, strict=True)]), 2)
+
+
+def _bars(rates: dict[str, Rate], share: float) -> list[Bar]:
+    ratio = _ratio(rates, "weir", "records", cpu=True)
+    return [
+        Bar(
+            "inserts over a record per change, by CPU",
+            ratio,
+            f">= {INSERTS_OVER_RECORDS_MIN}",
+            ratio >= INSERTS_OVER_RECORDS_MIN,
+        ),
+        Bar(
+            "longest wait of a scan beside a commit",
+            round(share, 2),
+            f"<= {WAIT_SHARE_MAX} of it",
+            share <= WAIT_SHARE_MAX,
+        ),
+    ]
+
+
+def _table(rates: dict[str, Rate]) -> Table:
+    table = Table(title="rows a second, medians", padding=0)
+    for heading in ("", "by clock", "over puts", "by CPU", "over puts"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for way, rate in rates.items():
+        table.add_row(
+            way,
+            f"{statistics.median(rate.by_clock):,.0f}",
+            f"{_ratio(rates, way, 'puts'):.2f}",
+            f"{statistics.median(rate.by_cpu):,.0f}",
+            f"{_ratio(rates, way, 'puts', cpu=True):.2f}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""The trio client: connections, tables, leases, writes, administration. Knows no server."""

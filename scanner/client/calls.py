@@ -1,0 +1,40 @@
+"""Unary calls of a client: a message there, a message back, and nothing but `ScannerError` if not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from scanner.client.failures import translated
+from scanner.errors import DataCorrupted
+
+if TYPE_CHECKING:
+    from scanner.client.connection import Connection
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+async def call_unary(connection: Connection, path: str, request: Message, reply: type[_Reply]) -> _Reply:
+    """Make a call once.
+
+    Args:
+        connection: Connects first, if need be.
+        path: /package.Service/Method.
+        request: What to send.
+        reply: What to expect.
+
+    Raises:
+        ScannerError: The server said so, or could not be reached.
+        DataCorrupted: The answer cannot be read.
+
+    Cancellation:
+        The call is reset; the server may have done it.
+    """
+    method = path.rpartition("/")[2]
+    with translated(method):
+        answer = await connection.call(path, request.SerializeToString())
+    try:
+        return reply.FromString(bytes(answer))
+    except DecodeError as error:
+        raise DataCorrupted(f"the answer to {method} cannot be read: {error}") from error

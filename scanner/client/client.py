@@ -1,0 +1,360 @@
+"""The trio client: a connection to one server, its tables, their scans and writes.
+
+Every exception that leaves it is a `ScannerError`, or one of trio's about the caller's own use (`Cancelled`,
+`ClosedResourceError`, `BusyResourceError`). Exceptions of the caller's blocks leave them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from scanner.client.admin import (
+    CheckpointInfo,
+    DrainBegun,
+    SnapshotInfo,
+    StreamInfo,
+    checkpoint_from_proto,
+    snapshot_from_proto,
+    stream_from_proto,
+)
+from scanner.client.calls import call_unary
+from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
+from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
+from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
+from scanner.client.table import Table
+from scanner.data.table import TableDescription
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    DataCorrupted,
+    LeaseNotFound,
+    SchemaMismatch,
+    TableExists,
+)
+from scanner.proto.weir.v1 import admin_pb2 as admin_pb
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire.tables import description_from_proto, description_to_proto
+
+if TYPE_CHECKING:
+    import ssl
+    from random import Random
+
+    import pyarrow as pa
+
+    from transport import TransportConfig
+
+BUCKETS_DEFAULT: Final = 4
+_TABLES: Final = "/weir.v1.Tables/"
+_ADMIN: Final = "/weir.v1.Admin/"
+_DRAIN_S_END: Final = 4_000_000
+"""Milliseconds of it fit into 32 bits."""
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+@asynccontextmanager
+async def connect(
+    endpoint: str,
+    *,
+    config: TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    insecure_token: bool = False,
+    retries: int = RETRIES_DEFAULT,
+    dice: Random | None = None,
+    dial: Dial | None = None,
+) -> AsyncIterator[Client]:
+    """Connect to a server for the length of a block.
+
+    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself; a write
+    that is cut fails.
+
+    Args:
+        endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.
+        config: Limits of the connection.
+        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        token: Bearer token that proves who calls; see `scanner.read_token`.
+        insecure_token: Send the token in plaintext, even to another machine.
+        retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
+            come at once. This first connection is tried once.
+        dice: Draws the delays between attempts; None: seeded by the system.
+        dial: Makes a connection instead of TCP to the endpoint, such as one in memory; OSError: nobody answers.
+
+    Yields:
+        The client.
+
+    Raises:
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
+        ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
+        Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
+
+    Cancellation:
+        Closes the connection.
+
+    Example:
+        >>> async with scanner.connect("127.0.0.1:9123") as client:
+        ...     orders = await client.table("orders")
+        ...     async with orders.new_scan().select("o_orderkey").limit(10).execute() as batches:
+        ...         async for batch in batches:
+        ...             print(batch)
+    """
+    host, port = parse_endpoint(endpoint)
+    if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
+        raise ArgumentInvalid(f"retries must be a whole number, 0..{RETRIES_MAX}, not {retries!r}")
+    connect_once = connect_by_tcp(
+        host,
+        port,
+        config=config,
+        ssl_context=ssl_context,
+        token=token,
+        insecure_token=insecure_token,
+        dial=dial,
+    )
+    policy = RetryPolicy(retries=retries)
+    async with open_connection(connect_once, f"{host}:{port}", policy=policy, dice=dice) as connection:
+        yield Client(connection, endpoint)
+
+
+class Client:
+    """A connection to one server. Any number of tasks may use it at once.
+
+    Args:
+        connection: Owned by whoever made it.
+        endpoint: Names the server.
+    """
+
+    def __init__(self, connection: Connection, endpoint: str) -> None:
+        self._connection = connection
+        self.endpoint = endpoint
+
+    async def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        buckets: int = BUCKETS_DEFAULT,
+        *,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Create a table.
+
+        Args:
+            name: Letters, digits, `_`, `.`, `-`.
+            schema: All columns; those of the key become not nullable.
+            primary_key: Names of the key columns, in key order, or the name of the only one.
+            buckets: Shards, 1..1024; fixed for the table's life.
+            exist_ok: Take the table that is there, rows and all, if it has this schema, primary key and bucket count.
+
+        Raises:
+            TableExists: There is one of that name; with `exist_ok`, of another primary key or bucket count.
+            SchemaMismatch: With `exist_ok`, the one that is there has other columns.
+            TableNotFound: With `exist_ok`, somebody dropped it in the meantime.
+            ArgumentInvalid, ColumnNotFound, SchemaMismatch, KeyInvalid: It cannot be; see `TableDescription`.
+        """
+        key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key)
+        description = TableDescription(name=name, schema=schema, primary_key=key, buckets=buckets)
+        request = pb.CreateTableRequest(table=description_to_proto(description))
+        try:
+            reply = await self._call("CreateTable", request, pb.CreateTableResponse)
+        except TableExists:
+            if not exist_ok:
+                raise
+            table = await self.table(name)
+            _require_same(table.description, description)
+            return table
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
+
+    async def table(self, name: str) -> Table:
+        """Look a table up.
+
+        Raises:
+            TableNotFound: There is none of that name; the message lists those that are.
+        """
+        request = pb.DescribeTableRequest(table=name)
+        reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
+        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
+
+    async def tables(self) -> list[TableDescription]:
+        """All tables, by name; as many calls as it takes.
+
+        Raises:
+            DataCorrupted: The server's pages do not go on.
+        """
+        found: list[TableDescription] = []
+        token = ""
+        while True:
+            request = pb.ListTablesRequest(page_token=token)
+            reply = await self._call("ListTables", request, pb.ListTablesResponse)
+            found += map(description_from_proto, reply.tables)
+            if not reply.next_page_token:
+                return sorted(found, key=lambda table: table.name)
+            if reply.next_page_token <= token:
+                raise DataCorrupted("the server's list of tables does not go on: it repeats its page token")
+            token = reply.next_page_token
+
+    async def drop_table(self, name: str) -> None:
+        """Drop a table with everything in it; scans of it that run fail.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        await self._call("DropTable", pb.DropTableRequest(table=name), pb.DropTableResponse)
+
+    async def list_streams(self) -> list[StreamInfo]:
+        """Every call that runs at the server, this one included, by connection and stream.
+
+        Raises:
+            PermissionDenied: The server lets others administer it.
+        """
+        reply = await self._administer(
+            "ListStreams", admin_pb.ListStreamsRequest(), admin_pb.ListStreamsResponse
+        )
+        return list(map(stream_from_proto, reply.streams))
+
+    async def list_snapshots(self, table: str | None = None) -> list[SnapshotInfo]:
+        """Every scan that pins a state of a bucket, by table, bucket and log offset.
+
+        Args:
+            table: Only of this table; None: of all.
+
+        Raises:
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.ListSnapshotsRequest(table=table or "")
+        reply = await self._administer("ListSnapshots", request, admin_pb.ListSnapshotsResponse)
+        return list(map(snapshot_from_proto, reply.snapshots))
+
+    async def checkpoint(self, table: str, bucket: int | None = None) -> list[CheckpointInfo]:
+        """Make a checkpoint of one bucket or of all, and wait until they are on the disk.
+
+        Args:
+            table: Its name.
+            bucket: The only one; None: all of the table.
+
+        Returns:
+            By bucket: the newest one of each now. One that nothing was written after is not made again.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is nothing to make one of.
+            PermissionDenied: The server lets others administer it.
+        """
+        if bucket is not None and not 0 <= bucket < 2**32:
+            raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
+        request = admin_pb.CheckpointRequest(table=table, bucket=bucket)
+        reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
+        return list(map(checkpoint_from_proto, reply.checkpoints))
+
+    async def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
+        """The checkpoints of a table that are kept, by bucket, oldest first.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.ListCheckpointsRequest(table=table)
+        reply = await self._administer("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
+        return list(map(checkpoint_from_proto, reply.checkpoints))
+
+    async def acquire_lease(
+        self,
+        *targets: Leasable,
+        lease_id: str | None = None,
+        ttl_s: float | None = None,
+        partial: bool = False,
+    ) -> Lease:
+        """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
+
+        Args:
+            targets: Names of tables, or `LeaseTarget`s. A table's name alone: the newest checkpoint of each bucket;
+                where there is none, one is made, if the caller may administer the server.
+            lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
+            ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
+            partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
+
+        Returns:
+            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself.
+
+        Raises:
+            TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
+                changed.
+            PermissionDenied: A table may not be read, or a checkpoint would have to be made.
+            LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short.
+            TooManyScans: There are as many leases as the server allows.
+            ArgumentInvalid: The request makes no sense.
+
+        Example:
+            >>> async with await client.acquire_lease("orders") as lease:
+            ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
+        """
+        info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
+        if info is None:
+            if missing:
+                raise refusal(missing)
+            raise LeaseNotFound("the lease ended before its acquisition was answered; acquire it again")
+        return Lease(self.leases, info, missing)
+
+    async def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
+        """The caller's leases, by id; to who administers the server everybody's.
+
+        Args:
+            table: Only those that keep something of this table; None: all.
+        """
+        return await self.leases.list(table)
+
+    @property
+    def leases(self) -> Leases:
+        """The calls on leases by their ids."""
+        return Leases(self._connection)
+
+    async def drain(self, timeout_s: float | None = None) -> DrainBegun:
+        """Begin the server's graceful drain, as SIGTERM does: no new calls, running ones may finish. Does not wait.
+
+        Args:
+            timeout_s: How long running calls may take, seconds; None: the server's own limit.
+
+        Raises:
+            ArgumentInvalid: `timeout_s` is negative, or too long to be told.
+            PermissionDenied: The server lets others administer it.
+        """
+        if timeout_s is not None and not 0 <= timeout_s < _DRAIN_S_END:
+            raise ArgumentInvalid(f"a drain takes 0 to {_DRAIN_S_END} seconds, not {timeout_s:g}")
+        request = admin_pb.DrainRequest(timeout_ms=None if timeout_s is None else round(timeout_s * 1000))
+        reply = await self._administer("Drain", request, admin_pb.DrainResponse)
+        return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
+
+    async def _administer(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        return await call_unary(self._connection, _ADMIN + method, request, reply)
+
+    async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        return await call_unary(self._connection, _TABLES + method, request, reply)
+
+
+def _require_same(there: TableDescription, wanted: TableDescription) -> None:
+    """Check that a table which is there is the one that was to be created.
+
+    Raises:
+        SchemaMismatch: It has other columns.
+        TableExists: It has another primary key or bucket count.
+    """
+    if not there.schema.equals(wanted.schema):
+        raise SchemaMismatch(
+            f"table {there.name!r} exists with other columns: {_columns(there)}; these were wanted: {_columns(wanted)}"
+        )
+    for what, has, want in (
+        ("the primary key", ", ".join(there.primary_key), ", ".join(wanted.primary_key)),
+        ("the bucket count", there.buckets, wanted.buckets),
+    ):
+        if has != want:
+            raise TableExists(
+                f"table {there.name!r} exists with {what} {has}, not {want}; choose another name"
+            )
+
+
+def _columns(table: TableDescription) -> str:
+    return ", ".join(
+        f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in table.schema
+    )

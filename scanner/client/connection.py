@@ -1,0 +1,356 @@
+"""The connection to a server that outlives its TCP connections.
+
+Invariants:
+
+1. One TCP connection is in use at a time, made when it is needed. Calls on one that is being replaced (a server that
+   drains lets them finish) go on; it is closed when the last of them is over.
+2. Whoever needs a connection while one is being made shares that attempt and its outcome.
+3. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
+
+This module knows no tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from random import Random
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+import trio
+
+import transport
+from scanner.client.credentials import credentials_metadata
+from scanner.client.failures import as_scanner_error
+from scanner.client.retries import Attempts, RetryPolicy, retried
+from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable, Unauthenticated
+from scanner.nesting import bare
+
+if TYPE_CHECKING:
+    import ssl
+
+Dial: TypeAlias = "Callable[[], Awaitable[trio.abc.Stream]]"
+"""Makes a byte stream to the server. Raises OSError if nobody answers."""
+Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[transport.Client]]
+"""Makes one TCP connection, or what stands for it."""
+
+PORT_DEFAULT: Final = 9123
+
+
+class _Link:
+    """One TCP connection, and the users that keep it open."""
+
+    def __init__(self, client: transport.Client) -> None:
+        self.client = client
+        self._users = 0
+        self._replaced = False
+        self._over = trio.Event()
+
+    def enter(self) -> None:
+        self._users += 1
+
+    def leave(self) -> None:
+        self._users -= 1
+        self._check()
+
+    def replace(self) -> None:
+        """Say that nobody new will use it."""
+        self._replaced = True
+        self._check()
+
+    def close(self) -> None:
+        """End it, whoever uses it."""
+        self._over.set()
+
+    def _check(self) -> None:
+        if self._replaced and not self._users:
+            self._over.set()
+
+    async def wait_over(self) -> None:
+        await self._over.wait()
+
+
+class Connection:
+    """A server, connected to whenever that is needed. Made by `open_connection`; any number of tasks may use it.
+
+    Args:
+        connect: Makes a TCP connection.
+        where: Names the server in errors.
+        policy: How often and how patiently connecting is tried; a scan has it, too, unless it has its own.
+        dice: Draws delays.
+        nursery: Runs the connections.
+    """
+
+    def __init__(
+        self, connect: Connect, where: str, policy: RetryPolicy, dice: Random, nursery: trio.Nursery
+    ) -> None:
+        self._connect = connect
+        self._where = where
+        self._policy = policy
+        self._dice = dice
+        self._nursery = nursery
+        self._link: _Link | None = None
+        """In use now, or the last that was."""
+        self._links: set[_Link] = set()
+        """All that are open."""
+        self._closed = False
+        self._connecting = trio.Lock()
+        self._failures = 0
+        """Attempts to connect that failed, ever."""
+        self._failure: ScannerError | None = None
+        self._heard = False
+        """Something that speaks HTTP/2 has answered, ever."""
+        self.connects = 0
+        """TCP connections made."""
+
+    def statistics(self) -> transport.ClientStatistics:
+        """Counters of the TCP connection that is in use, or was last."""
+        assert self._link is not None  # `open_connection` makes the first.
+        return self._link.client.statistics()
+
+    def attempts(self, retries: int | None = None) -> Attempts:
+        """Fresh attempts at something.
+
+        Args:
+            retries: Attempts without progress after the first; None: as many as this connection was told.
+        """
+        policy = self._policy
+        if retries is not None:
+            policy = RetryPolicy(
+                retries=retries, delay_s_min=policy.delay_s_min, delay_s_max=policy.delay_s_max
+            )
+        return Attempts(policy, self._dice)
+
+    @asynccontextmanager
+    async def client(self, *, retries: int | None = 0) -> AsyncIterator[transport.Client]:
+        """Use a TCP connection that takes new calls, for the length of a block; it may be lost at any time.
+
+        Args:
+            retries: How often connecting is tried again; 0, for callers that repeat the whole block: not at all. None:
+                as often as this connection was told.
+
+        Raises:
+            ServerUnavailable: Nobody answers, or not as a weir server should.
+            Unauthenticated: The server does not accept the client's certificate.
+            ArgumentInvalid: The server speaks TLS, and no TLS was asked for.
+            trio.ClosedResourceError: The block of `open_connection` was left.
+
+        Waits:
+            For the connection, while the server's limit of concurrent calls is reached, and between attempts.
+        """
+        link = await retried(self.attempts(retries), self._enter_link)
+        try:
+            yield link.client
+        finally:
+            link.leave()
+
+    @asynccontextmanager
+    async def open_stream(
+        self, path: str, *, metadata: Iterable[tuple[str, str | bytes]] = (), timeout_s: float | None = None
+    ) -> AsyncIterator[transport.Stream]:
+        """Open a call; see `transport.Client.open_stream`. Connects first, if need be, with retries.
+
+        Raises:
+            ServerUnavailable, Unauthenticated: See `client`.
+            TransportError: The call failed; it is not made again.
+        """
+        async with self.client(retries=None) as client:
+            async with client.open_stream(path, metadata=metadata, timeout_s=timeout_s) as stream:
+                yield stream
+
+    async def call(
+        self,
+        path: str,
+        request: bytes,
+        *,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Make a unary call; see `transport.Client.call`. Connects first, if need be, with retries.
+
+        Raises:
+            ServerUnavailable, Unauthenticated: See `client`.
+            TransportError: The call failed; it is not made again.
+        """
+        async with self.client(retries=None) as client:
+            return await client.call(path, request, metadata=metadata, timeout_s=timeout_s)
+
+    async def _enter_link(self) -> _Link:
+        """Use a link on which a call can be opened now; one attempt."""
+        link = await self._living_link()
+        link.enter()
+        try:
+            try:
+                await link.client.wait_openable()
+            except transport.TransportError as error:
+                raise self._not_opened(error) from error
+            self._heard = True
+            if not link.client.alive:
+                raise ServerUnavailable(f"the server at {self._where} takes no new calls")
+        except BaseException:
+            link.leave()
+            raise
+        return link
+
+    def _not_opened(self, error: transport.TransportError) -> ScannerError:
+        if transport.tls_expected(error):
+            return ArgumentInvalid(
+                f"the server at {self._where} speaks TLS, and this client does not:"
+                " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
+            )
+        failure = as_scanner_error(error, "the opening of a call")
+        if isinstance(failure, ServerUnavailable) and not self._heard:
+            return ServerUnavailable(
+                f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
+                f" ({failure.message})"
+            )
+        return failure
+
+    async def _living_link(self) -> _Link:
+        """The link in use, if it takes new calls, or a new one; one attempt."""
+        failures = self._failures
+        async with self._connecting:
+            if self._closed:
+                raise trio.ClosedResourceError("the client was left; connect again")
+            if self._link is not None and self._link.client.alive:
+                return self._link
+            if self._failures != failures:
+                assert self._failure is not None
+                # The attempt that was under way has failed for all who waited for it.
+                raise type(self._failure)(self._failure.message) from self._failure
+            try:
+                link: _Link = await self._nursery.start(self._run_link)
+            except transport.TransportError as error:
+                self._failures += 1
+                self._failure = self._translated(error)
+                raise self._failure from error
+            if self._link is not None:
+                self._link.replace()
+            self._link = link
+            self.connects += 1
+            return link
+
+    async def _run_link(self, *, task_status: trio.TaskStatus[_Link]) -> None:
+        async with self._connect() as client:
+            link = _Link(client)
+            self._links.add(link)
+            try:
+                task_status.started(link)
+                if not self._closed:
+                    await link.wait_over()
+            finally:
+                self._links.remove(link)
+
+    def _translated(self, error: transport.TransportError) -> ScannerError:
+        if transport.certificate_refused(error):
+            return Unauthenticated(f"the server at {self._where} wants another certificate: {error}")
+        if isinstance(error, transport.TlsFailed):
+            return ServerUnavailable(str(error))
+        return ServerUnavailable(f"no weir server answers at {self._where}: {error}")
+
+    def _close(self) -> None:
+        self._closed = True
+        for link in self._links:
+            link.close()
+
+
+@asynccontextmanager
+async def open_connection(
+    connect: Connect, where: str, *, policy: RetryPolicy | None = None, dice: Random | None = None
+) -> AsyncIterator[Connection]:
+    """Connect, once to begin with, and stay connected for the length of a block.
+
+    Args:
+        connect: Makes a TCP connection.
+        where: Names the server in errors.
+        policy: How often and how patiently connecting is tried again.
+        dice: Draws delays; None: seeded by the system.
+
+    Raises:
+        ServerUnavailable: Nobody answers, or not as a weir server should.
+        Unauthenticated: The server does not accept the client's certificate.
+
+    Cancellation:
+        Closes the connection.
+    """
+    async with bare(trio.open_nursery()) as nursery:
+        connection = Connection(connect, where, policy or RetryPolicy(), dice or Random(), nursery)
+        await connection._living_link()
+        try:
+            yield connection
+        finally:
+            connection._close()
+
+
+def connect_by_tcp(
+    host: str,
+    port: int,
+    *,
+    config: transport.TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    insecure_token: bool = False,
+    dial: Dial | None = None,
+) -> Connect:
+    """What makes the TCP connections to a server; see `scanner.connect`.
+
+    Raises:
+        ArgumentInvalid: The token may not be sent there.
+    """
+    metadata = credentials_metadata(token, host, ssl_context, insecure_token=insecure_token)
+    config = config or transport.TransportConfig()
+
+    def connect() -> AbstractAsyncContextManager[transport.Client]:
+        # A message is assembled where its batch will live: no copy between the socket buffer and the columns.
+        allocate = pa.allocate_buffer
+        if dial is not None:
+            return _connect_dialled(dial, config, metadata, allocate)
+        return transport.connect(
+            host, port, config=config, ssl_context=ssl_context, metadata=metadata, allocate=allocate
+        )
+
+    return connect
+
+
+@asynccontextmanager
+async def _connect_dialled(
+    dial: Dial,
+    config: transport.TransportConfig,
+    metadata: Iterable[tuple[str, str | bytes]],
+    allocate: Callable[[int], Any],
+) -> AsyncIterator[transport.Client]:
+    try:
+        stream = await dial()
+    except OSError as error:
+        raise transport.ConnectionLost(f"nobody answers: {error}") from error
+    connection = transport.connect_stream(stream, config=config, metadata=metadata, allocate=allocate)
+    async with bare(connection) as client:
+        yield client
+
+
+def parse_endpoint(endpoint: str) -> tuple[str, int]:
+    """Split `HOST:PORT`.
+
+    Raises:
+        ArgumentInvalid: It is neither that nor `HOST`, or no machine can have that name.
+    """
+    scheme, _, rest = endpoint.rpartition("://")
+    if scheme:
+        raise ArgumentInvalid(
+            f"endpoint {endpoint!r} is a URL; write {rest.partition('/')[0] or 'HOST:PORT'}"
+        )
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or endpoint.endswith("]"):
+        host, port = endpoint, str(PORT_DEFAULT)
+    host = host.removeprefix("[").removesuffix("]")
+    a_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
+    if not host or not a_port or set(host) & set("/@ "):
+        raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise ArgumentInvalid(
+            f"the host of endpoint {endpoint!r} is no name of a machine: {error}"
+        ) from error
+    return host, int(port)

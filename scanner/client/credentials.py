@@ -1,0 +1,108 @@
+"""What a client proves itself with, and where it may be sent: TLS from files, and bearer tokens.
+
+A token is a secret: no message, log or repr shows it, and it goes over plaintext to this machine only, unless the
+caller insists.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from scanner.errors import ArgumentInvalid
+from transport import TlsFileInvalid, client_tls
+
+if TYPE_CHECKING:
+    from transport import Metadata
+
+_TOKEN_FILE_BYTES_MAX: Final = 8192
+"""Of a token file; a longer one is something else."""
+
+
+def tls(
+    ca: str | os.PathLike[str] | None = None,
+    certificate: str | os.PathLike[str] | None = None,
+    key: str | os.PathLike[str] | None = None,
+) -> ssl.SSLContext:
+    """Make the `ssl_context` of `connect`. The server's certificate and name are always verified.
+
+    Args:
+        ca: PEM file: the CAs whose servers are trusted. None: those that the system trusts.
+        certificate: PEM file: the client's own certificate, for mutual TLS.
+        key: PEM file: its private key, not encrypted. None: it is in `certificate`, too.
+
+    Raises:
+        ArgumentInvalid: A file cannot be used; the message names it.
+
+    Example:
+        >>> scanner.connect("weir.example.com:9123", ssl_context=scanner.tls("ca.pem"), token=token)
+    """
+    try:
+        return client_tls(ca, certificate, key)
+    except TlsFileInvalid as error:
+        raise ArgumentInvalid(str(error)) from error
+
+
+def read_token(path: str | os.PathLike[str]) -> str:
+    """Read a bearer token from a file, such as `weir token` writes; white space around it is dropped.
+
+    Raises:
+        ArgumentInvalid: The file cannot be read, or has no token. Nothing of it is quoted.
+    """
+    name = os.fspath(path)
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_TOKEN_FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise ArgumentInvalid(f"the token file {name} cannot be read: {error.strerror}") from error
+    token = content.decode("ascii", "replace").strip()
+    if len(content) > _TOKEN_FILE_BYTES_MAX or not token or not all("!" <= each <= "~" for each in token):
+        raise ArgumentInvalid(f"the token file {name} has to hold one token and nothing else")
+    return token
+
+
+def credentials_metadata(
+    token: str | None, host: str, ssl_context: ssl.SSLContext | None, *, insecure_token: bool
+) -> Metadata:
+    """The fields of every call that prove a token.
+
+    Args:
+        token: The token; None: nothing is proven.
+        host: Where it goes.
+        ssl_context: Of the connection; None: plaintext.
+        insecure_token: Send it in plaintext to other machines, too.
+
+    Raises:
+        ArgumentInvalid: It is no token, or would be sent where others can read it.
+    """
+    if token is None:
+        return ()
+    if ssl_context is None and not insecure_token and not is_loopback(host):
+        raise ArgumentInvalid(
+            f"a token is not sent to {host} in plaintext, where everybody on the way can read it; connect with TLS"
+        )
+    return (("authorization", bearer(token)),)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, by what it is called."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bearer(token: str) -> str:
+    """The value of `authorization` that proves a token.
+
+    Raises:
+        ArgumentInvalid: It has characters that a header field cannot have. The token is not quoted.
+    """
+    if not token or not all("!" <= character <= "~" for character in token):
+        raise ArgumentInvalid("a token is of visible ASCII characters, without spaces or line ends")
+    return f"Bearer {token}"

@@ -1,0 +1,52 @@
+"""What a failed transport means to a user of tables and scans. The one place where the client translates it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scanner.errors import InternalError, ScanIncomplete, ScannerError, ServerUnavailable, Unauthenticated
+from scanner.wire.statuses import from_call_failed
+from transport import (
+    CallFailed,
+    ConnectionLost,
+    StreamRefused,
+    StreamReset,
+    TransportError,
+    certificate_refused,
+)
+
+
+def as_scanner_error(error: TransportError, what: str) -> ScannerError:
+    """The error to raise instead of `error`.
+
+    Args:
+        error: What the transport raised; chain it with `from`.
+        what: What was going on, e.g. `the scan of orders bucket 2`.
+    """
+    if isinstance(error, CallFailed):
+        return from_call_failed(error)
+    if certificate_refused(error):
+        return Unauthenticated(f"the server wants another certificate of this client: {error}")
+    if isinstance(error, ConnectionLost):
+        return ServerUnavailable(
+            f"the connection to the server was lost during {what}: {error or 'no reason given'}"
+        )
+    if isinstance(error, StreamRefused):
+        return ServerUnavailable(f"{what} was refused, and nothing of it was done: {error}")
+    if isinstance(error, StreamReset):
+        return ScanIncomplete(f"{what} was cut off: {error}")
+    return InternalError(f"{what} failed in the transport: {error}")
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Let only `ScannerError` out of a block that uses the transport.
+
+    Raises:
+        ScannerError: Instead of any `TransportError`, which it has as its cause.
+    """
+    try:
+        yield
+    except TransportError as error:
+        raise as_scanner_error(error, what) from error

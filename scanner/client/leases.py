@@ -1,0 +1,387 @@
+"""Leases as a client has them: acquired, renewed in the background for the length of a block, dropped at its end.
+
+A lease keeps states of buckets readable: source SNAPSHOT scans them (`Scan.with_lease`), any number of times, each time
+with the same rows, for as long as the lease lives.
+"""
+
+from __future__ import annotations
+
+import enum
+import secrets
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
+
+import trio
+from google.protobuf.message import Message
+
+from scanner.client.calls import call_unary
+from scanner.errors import (
+    ArgumentInvalid,
+    InternalError,
+    LeaseNotFound,
+    ScannerError,
+    error_row_of_reason,
+)
+from scanner.nesting import bare
+from scanner.proto.weir.v1 import leases_pb2 as pb
+
+if TYPE_CHECKING:
+    from scanner.client.connection import Connection
+
+_LEASES: Final = "/weir.v1.Leases/"
+_RENEWALS_PER_TTL: Final = 3
+"""Two may fail, and the lease still lives."""
+_TRIES_PER_RENEWAL: Final = 4
+_DROP_S: Final = 5.0
+"""How long leaving a block waits for the drop. If it fails, the lease ends with its time."""
+_TTL_S_MAX: Final = 2**32
+
+_Reply = TypeVar("_Reply", bound=Message)
+
+
+class LeaseState(enum.Enum):
+    """Which state of a bucket to lease."""
+
+    NEWEST = "newest"
+    """The newest checkpoint; one is made if the bucket has none."""
+    NEWEST_EXISTING = "newest_existing"
+    """The newest checkpoint; without one the bucket cannot be leased."""
+    NEW = "new"
+    """A checkpoint as of now."""
+    LOG = "log"
+    """As of now, without a checkpoint: only the changelog is kept, and a scan rebuilds the state from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTarget:
+    """Buckets of a table, and which state of them."""
+
+    table: str
+    buckets: Sequence[int] = ()
+    """Empty: all of the table."""
+    state: LeaseState | str = LeaseState.NEWEST
+    checkpoint_id: int | None = None
+    """This checkpoint, of the one bucket that is named."""
+    log_offset: int | None = None
+    """As of this offset of the one bucket that is named."""
+
+
+Leasable: TypeAlias = str | LeaseTarget
+"""The name of a table, for all of its buckets; or a target."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeasedBucket:
+    """What a lease keeps of one bucket."""
+
+    table: str
+    bucket: int
+    checkpoint_id: int | None
+    """None: only the changelog is kept."""
+    log_offset: int
+    """The state: the changes with a smaller offset. The changelog is kept from here on."""
+    history: bytes = b""
+    """The history of the bucket that the state is of, for `as_of`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaseInfo:
+    """A lease as the server told of it."""
+
+    lease_id: str
+    principal: str
+    """Whose it is."""
+    ttl_s: float
+    """How long it lives from each acquisition and renewal on."""
+    remaining_s: float
+    """How long it lived from the answer on."""
+    buckets: tuple[LeasedBucket, ...]
+    """By table and bucket."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotLeased:
+    """What was asked for and cannot be leased."""
+
+    table: str
+    bucket: int | None
+    """None: the table as a whole."""
+    error: ScannerError
+    """Why."""
+
+
+class Leases:
+    """The calls of `weir.v1.Leases`.
+
+    Args:
+        connection: To the server.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def acquire(
+        self, lease_id: str, targets: Iterable[Leasable], ttl_s: float | None, *, partial: bool
+    ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...]]:
+        """Add states to a lease, or move its buckets to them; see `scanner.Client.acquire_lease`."""
+        request = pb.AcquireLeaseRequest(
+            lease_id=lease_id,
+            ttl_ms=_ttl_ms(ttl_s),
+            targets=[_target_to_proto(each) for each in targets],
+            partial=partial,
+        )
+        reply = await self._call("AcquireLease", request, pb.AcquireLeaseResponse)
+        missing = tuple(map(_not_leased_from_proto, reply.not_leased))
+        if missing and not partial:
+            raise refusal(missing)
+        return (lease_from_proto(reply.lease) if reply.HasField("lease") else None), missing
+
+    async def renew(self, lease_id: str, ttl_s: float | None, principal: str = "") -> LeaseInfo:
+        """Begin a lease's time anew."""
+        request = pb.RenewLeaseRequest(lease_id=lease_id, ttl_ms=_ttl_ms(ttl_s), principal=principal)
+        return lease_from_proto((await self._call("RenewLease", request, pb.RenewLeaseResponse)).lease)
+
+    async def release(
+        self, lease_id: str, table: str, buckets: Sequence[int], principal: str = ""
+    ) -> LeaseInfo | None:
+        """Let go of buckets; none: of all of the table. Returns what is left of the lease."""
+        request = pb.ReleaseLeaseRequest(
+            lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=buckets)], principal=principal
+        )
+        reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
+        return lease_from_proto(reply.lease) if reply.HasField("lease") else None
+
+    async def drop(self, lease_id: str, principal: str = "") -> bool:
+        """Let go of everything. Returns whether the lease was there."""
+        request = pb.DropLeaseRequest(lease_id=lease_id, principal=principal)
+        return (await self._call("DropLease", request, pb.DropLeaseResponse)).dropped
+
+    async def list(self, table: str | None) -> list[LeaseInfo]:
+        """The leases that the caller may see, by principal and id."""
+        request = pb.ListLeasesRequest(table=table or "")
+        reply = await self._call("ListLeases", request, pb.ListLeasesResponse)
+        return list(map(lease_from_proto, reply.leases))
+
+    async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
+        return await call_unary(self._connection, _LEASES + method, request, reply)
+
+
+class Lease:
+    """A lease that this client acquired; made by `scanner.Client.acquire_lease`.
+
+    In an `async with` block it is renewed in the background, and dropped at the end; when it is lost all the same, the
+    block is cancelled, and LeaseNotFound raised. Without a block it is the caller's to renew.
+
+    Args:
+        leases: The calls.
+        info: What the server said.
+        not_leased: What could not be leased, of a partial acquisition.
+    """
+
+    def __init__(self, leases: Leases, info: LeaseInfo, not_leased: tuple[NotLeased, ...] = ()) -> None:
+        self._leases = leases
+        self._block: AbstractAsyncContextManager[None] | None = None
+        self.info = info
+        """As the server told of it last."""
+        self.not_leased = not_leased
+        """What could not be leased, of a partial acquisition."""
+        self._renewed_at = trio.current_time()
+        self._given_up = False
+        """The caller has let go of everything; that is no loss."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.info.lease_id
+
+    @property
+    def buckets(self) -> tuple[LeasedBucket, ...]:
+        """What it keeps, as the server told of it last."""
+        return self.info.buckets
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.id}: {len(self.buckets)} buckets, {self.info.ttl_s:g} s>"
+
+    async def acquire(self, *targets: Leasable) -> None:
+        """Add states to it, or move its buckets to them; its time begins anew.
+
+        Raises:
+            LeaseNotFound: It ended meanwhile; what was asked for is leased now, and the rest is not.
+            ScannerError: Something cannot be leased; nothing was changed.
+        """
+        before, asked_at = self.info.buckets, trio.current_time()
+        info, _ = await self._leases.acquire(self.id, targets, self.info.ttl_s, partial=False)
+        if info is None:
+            raise LeaseNotFound(
+                f"lease {self.id!r} ended before its acquisition was answered; acquire it again"
+            )
+        self.info, self._renewed_at = info, asked_at
+        given_up, self._given_up = self._given_up, False
+        if not given_up and not {(each.table, each.bucket) for each in before} <= {
+            (each.table, each.bucket) for each in info.buckets
+        }:
+            raise LeaseNotFound(f"lease {self.id!r} ended before this acquisition, and what it kept is lost")
+
+    async def renew(self, ttl_s: float | None = None) -> None:
+        """Begin its time anew.
+
+        Args:
+            ttl_s: How long it lives from now on, seconds, above 0; None: as before.
+
+        Raises:
+            LeaseNotFound: It is gone: what it kept may not be readable any more.
+        """
+        asked_at = trio.current_time()
+        self.info = await self._leases.renew(self.id, ttl_s)
+        self._renewed_at = asked_at
+
+    async def release(self, table: str, *buckets: int) -> None:
+        """Let go of buckets, of all of the table if none are named. Idempotent; without any it is gone."""
+        left = await self._leases.release(self.id, table, buckets)
+        if left is not None:
+            self.info = left
+        self._given_up = left is None
+
+    async def drop(self) -> None:
+        """Let go of everything. Idempotent."""
+        self._given_up = True
+        await self._leases.drop(self.id)
+
+    async def __aenter__(self) -> Self:
+        self._block = self._kept()
+        await self._block.__aenter__()
+        return self
+
+    def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> Coroutine[Any, Any, bool | None]:
+        assert self._block is not None
+        return self._block.__aexit__(kind, error, traceback)
+
+    @asynccontextmanager
+    async def _kept(self) -> AsyncIterator[None]:
+        lost: list[LeaseNotFound] = []
+        try:
+            async with bare(trio.open_nursery()) as nursery:
+
+                async def renew_until_lost() -> None:
+                    lost.append(await self._renew_until_lost())
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(renew_until_lost)
+                try:
+                    yield
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            if not lost:
+                with trio.move_on_after(_DROP_S, shield=True), suppress(ScannerError):
+                    await self.drop()
+        if lost:
+            raise lost[0]
+
+    async def _renew_until_lost(self) -> LeaseNotFound:
+        """Renew from time to time; return why that came to an end."""
+        while True:
+            await trio.sleep_until(self._renewed_at + self.info.ttl_s / _RENEWALS_PER_TTL)
+            if self._given_up:
+                self._renewed_at = (
+                    trio.current_time()
+                )  # Nothing to renew, unless something is acquired again.
+            elif (lost := await self._renew_in_time()) is not None and not self._given_up:
+                return lost
+
+    async def _renew_in_time(self) -> LeaseNotFound | None:
+        """Renew it, if need be again and again until its time is over; returns why it is lost, if it is."""
+        failure = "the server does not answer"
+        with trio.move_on_at(self._renewed_at + self.info.ttl_s):
+            while True:
+                try:
+                    await self.renew()
+                except LeaseNotFound as error:
+                    return error
+                except ScannerError as error:
+                    failure = str(error)
+                    await trio.sleep(self.info.ttl_s / _RENEWALS_PER_TTL / _TRIES_PER_RENEWAL)
+                else:
+                    return None
+        return LeaseNotFound(f"lease {self.id!r} could not be renewed in time: {failure}")
+
+
+def new_lease_id() -> str:
+    """An id that no other lease has."""
+    return f"lease-{secrets.token_hex(8)}"
+
+
+def lease_from_proto(info: pb.LeaseInfo) -> LeaseInfo:
+    """Read a lease."""
+    return LeaseInfo(
+        lease_id=info.lease_id,
+        principal=info.principal,
+        ttl_s=info.ttl_ms / 1000,
+        remaining_s=info.remaining_ms / 1000,
+        buckets=tuple(
+            LeasedBucket(
+                table=each.table,
+                bucket=each.bucket,
+                checkpoint_id=each.checkpoint_id if each.HasField("checkpoint_id") else None,
+                log_offset=each.log_offset,
+                history=each.history,
+            )
+            for each in info.buckets
+        ),
+    )
+
+
+def _target_to_proto(target: Leasable) -> pb.LeaseTarget:
+    if isinstance(target, str):
+        target = LeaseTarget(target)
+    known = {state.value: state for state in LeaseState}
+    state = target.state if isinstance(target.state, LeaseState) else known.get(target.state.lower())
+    if state is None:
+        raise ArgumentInvalid(f"unknown state {target.state!r} to lease; known: {', '.join(known)}")
+    try:
+        return pb.LeaseTarget(
+            table=target.table,
+            buckets=target.buckets,
+            state=f"STATE_{state.name}",
+            checkpoint_id=target.checkpoint_id,
+            log_offset=target.log_offset,
+        )
+    except (TypeError, ValueError) as error:
+        raise ArgumentInvalid(f"{target!r} cannot be leased: {error}") from error
+
+
+def _ttl_ms(ttl_s: float | None) -> int:
+    if ttl_s is None:
+        return 0
+    if not 0.001 <= ttl_s < _TTL_S_MAX:
+        raise ArgumentInvalid(
+            f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s:g}; renew it from time to time"
+        )
+    return round(ttl_s * 1000)
+
+
+def _not_leased_from_proto(missing: pb.NotLeased) -> NotLeased:
+    row = error_row_of_reason(missing.reason)
+    kind = InternalError if row is None else row.exception
+    return NotLeased(
+        missing.table, missing.bucket if missing.HasField("bucket") else None, kind(missing.message)
+    )
+
+
+def refusal(missing: Sequence[NotLeased]) -> ScannerError:
+    """The error of an acquisition that changed nothing: of the kind of the first, naming all."""
+    first, others = missing[0], len(missing) - 1
+    where = first.table if first.bucket is None else f"{first.table}[{first.bucket}]"
+    more = "" if not others else f" (and {others} more)"
+    names = ",".join(
+        each.table if each.bucket is None else f"{each.table}[{each.bucket}]" for each in missing
+    )
+    return type(first.error)(
+        f"{where} cannot be leased{more}: {first.error.message}; nothing was changed",
+        metadata={"not_leased": names},
+    )

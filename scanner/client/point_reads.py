@@ -1,0 +1,191 @@
+"""Point reads of a client: rows by their primary key, any number of keys, in as many calls as that takes.
+
+Invariants:
+
+1. All rows of one bucket are of one state, however many calls read it: those after the first ask for what the first was
+   as of. A bucket that cannot show it any more is an error, and so is a table that was replaced in between.
+2. Every key is answered, in the order asked for, or nothing is returned. What an answer says is checked: its checksum,
+   its numbers, its columns, its states.
+3. A call that fails for a while is made again, as often as a scan would go on: it reads, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.client.calls import call_unary
+from scanner.client.retries import retried
+from scanner.client.scan.builder import offsets_by_bucket
+from scanner.client.writer import REQUEST_ROWS_MAX, split_rows
+from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire.batches import decode_stream, encode_stream, verify_payload
+
+if TYPE_CHECKING:
+    from scanner.client.connection import Connection
+    from scanner.client.writer import Rows
+    from scanner.data.table import TableDescription
+
+GET_PATH = "/weir.v1.Tables/Get"
+_TOO_LARGE = "get_too_large"
+"""Key of the metadata of a refusal: fewer keys at once would do."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GetResult:
+    """What a point read found."""
+
+    rows: pa.Table
+    """The rows that are there, in the order of their keys; a key that was asked for twice has its row twice."""
+    found: tuple[bool, ...]
+    """For each key, whether there is a row."""
+    missing: pa.Table
+    """The keys that have none, in their order: the key columns."""
+    log_offsets: Mapping[int, int]
+    """By bucket, what its rows are as of; of buckets that a key belongs to. `get` and scans take it as `as_of`."""
+    histories: Mapping[int, bytes]
+    """By bucket, the history that its offset is of."""
+
+
+class _Collected:
+    """The answers so far.
+
+    Args:
+        schema: Of the rows.
+        states: What buckets are to be read as of, where that is given.
+    """
+
+    def __init__(self, schema: pa.Schema, states: dict[int, pb.BucketState]) -> None:
+        self._schema = schema
+        self.states = states
+        """And what those are read as of that have been read."""
+        self.read: set[int] = set()
+        """Buckets that have been read."""
+        self.tables = [schema.empty_table()]
+        self.found: list[bool] = []
+        self._table_id: int | None = None
+
+    def add(self, reply: pb.GetResponse, keys: int, *, all_named: bool) -> None:
+        """Check an answer and take it.
+
+        Args:
+            reply: The answer.
+            keys: How many were asked for.
+            all_named: Only buckets that are in `states` may be read.
+
+        Raises:
+            DataCorrupted: It is not one to that request.
+            TableNotFound: It is of another table than those before.
+            ArgumentInvalid: A bucket was read that is not in `states`.
+        """
+        verify_payload(reply.arrow_stream, reply.crc32c)
+        rows = decode_stream(reply.arrow_stream, self._schema)
+        if len(reply.found) != keys or sum(reply.found) != rows.num_rows:
+            raise DataCorrupted(
+                f"the answer to {keys} keys is of {len(reply.found)}, with {rows.num_rows} rows for"
+                f" {sum(reply.found)} of them"
+            )
+        if self._table_id not in (None, reply.table_id):
+            raise TableNotFound("the table was dropped and created anew while it was read; read again")
+        for state in reply.states:
+            if all_named and state.bucket not in self.states:
+                raise ArgumentInvalid(
+                    f"as_of says nothing of bucket {state.bucket}; give every bucket that is read an offset"
+                )
+            asked = self.states.get(state.bucket, state)
+            if asked.log_offset != state.log_offset:
+                raise DataCorrupted(
+                    f"bucket {state.bucket} was read as of {state.log_offset} instead of {asked.log_offset}"
+                )
+            self.states[state.bucket] = state
+            self.read.add(state.bucket)
+        self._table_id = reply.table_id
+        self.tables.append(rows)
+        self.found += reply.found
+
+
+async def get_rows(
+    connection: Connection,
+    table: TableDescription,
+    keys: Rows,
+    columns: Sequence[str],
+    as_of: int | Mapping[int, int] | None,
+    histories: Mapping[int, bytes],
+) -> GetResult:
+    """Read rows by their keys; see `scanner.Table.get`."""
+    schema = table.project(columns)
+    pieces, wanted = _conformed(table, keys)
+    collected = _Collected(schema, _states_asked(table, as_of, histories))
+    attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
+    while pieces:
+        piece = pieces.popleft()
+        if piece.num_rows > rows_max:
+            pieces.appendleft(piece.slice(rows_max))
+            piece = piece.slice(0, rows_max)
+        request = pb.GetRequest(
+            table=table.name,
+            keys=encode_stream(piece),
+            columns=schema.names,
+            as_of=collected.states.values(),
+        )
+        call = functools.partial(call_unary, connection, GET_PATH, request, pb.GetResponse)
+        try:
+            reply = await retried(attempts, call)
+        except ArgumentInvalid as error:
+            if _TOO_LARGE not in error.metadata or piece.num_rows == 1:
+                raise
+            pieces.appendleft(piece)
+            rows_max = piece.num_rows // 2
+            continue
+        attempts.progress()
+        collected.add(reply, piece.num_rows, all_named=isinstance(as_of, Mapping))
+    absent = pa.array(~np.array(collected.found, np.bool_))
+    states = {index: collected.states[index] for index in sorted(collected.read)}
+    return GetResult(
+        rows=pa.concat_tables(collected.tables),
+        found=tuple(collected.found),
+        missing=wanted.filter(absent),
+        log_offsets={index: state.log_offset for index, state in states.items()},
+        histories={index: state.history for index, state in states.items()},
+    )
+
+
+def _conformed(table: TableDescription, keys: Rows) -> tuple[deque[pa.RecordBatch], pa.Table]:
+    """The keys as the table has them, in pieces of the size of a request and as a whole.
+
+    Raises:
+        KeyInvalid, SchemaMismatch: They are none of the table's.
+    """
+    none = [pa.nulls(0, kind) for kind in keys.schema.types]
+    table.conform_keys(pa.RecordBatch.from_arrays(none, names=keys.schema.names))
+    pieces, first_row = deque[pa.RecordBatch](), 0
+    for piece in split_rows(keys):
+        pieces.append(table.conform_keys(piece, first_row=first_row))
+        first_row += piece.num_rows
+    return pieces, pa.Table.from_batches(pieces, table.key_schema)
+
+
+def _states_asked(
+    table: TableDescription, as_of: int | Mapping[int, int] | None, histories: Mapping[int, bytes]
+) -> dict[int, pb.BucketState]:
+    """What the buckets are to be read as of.
+
+    Raises:
+        ArgumentInvalid: It makes no sense.
+    """
+    if as_of is None:
+        if histories:
+            raise ArgumentInvalid("histories goes with as_of; say what offsets they are of")
+        return {}
+    offsets = offsets_by_bucket(as_of, table.buckets)
+    return {
+        bucket: pb.BucketState(bucket=bucket, log_offset=offset, history=histories.get(bucket, b""))
+        for bucket, offset in offsets.items()
+    }

@@ -1,0 +1,418 @@
+"""What to scan and how: an immutable plan, and the builder that both clients share.
+
+Pure: no trio, no transport, no clock. Everything that the table's description can refuse is refused here, at the
+call that asks for it; what only the server can know (whether it has a source) is left to the server.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
+
+from scanner.client.scan.expressions import Condition, column_not_found, parse_where
+from scanner.data.filters import Filter
+from scanner.data.keys import KeyCodec, KeyRange, prefix_end
+from scanner.errors import ArgumentInvalid, BucketNotFound
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.data.filters import Predicate
+    from scanner.data.table import TableDescription
+
+MIB = 1024 * 1024
+CREDIT_BYTES_DEFAULT = 32 * MIB
+PAGE_BYTES_DEFAULT = 4 * MIB
+PAGE_DEPTH_DEFAULT = 1
+_ALL_KEYS = KeyRange()
+UINT32_MAX = 2**32 - 1
+UINT64_MAX = 2**64 - 1
+
+_E = TypeVar("_E", bound=enum.Enum)
+
+KeyPrefix: TypeAlias = Sequence[object] | Mapping[str, object]
+"""Values of the first key columns: in key order, or by name."""
+
+
+class LeaseLike(Protocol):
+    """A lease of either client."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+
+class ScanSource(enum.Enum):
+    """What a scan reads."""
+
+    LIVE_KV = "live_kv"
+    """The table as of the log offset at which each bucket's scan was opened."""
+    SNAPSHOT = "snapshot"
+    """A retained checkpoint."""
+    LOG = "log"
+    """The changes."""
+    HYBRID = "hybrid"
+    """The table as of an offset, then the changes from it."""
+
+
+class ScanMode(enum.Enum):
+    """How the rows travel."""
+
+    PUSH = "push"
+    """One server-streaming call per bucket, paced by the consumer's credit."""
+    SESSION = "session"
+    """Request and response pages from a live iterator that the server keeps."""
+    TOKEN = "token"
+    """Pages by token, of a snapshot that the server keeps between them."""
+    CURSOR = "cursor"
+    """Pages by token, each as of when it is asked for: the server keeps nothing, and the scan is of no one state."""
+    ASOF = "asof"
+    """Pages by token, all as of the first one's log offset, rebuilt from the changelog: the server keeps nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanPlan:
+    """A complete description of a table scan."""
+
+    table: TableDescription
+    source: ScanSource = ScanSource.LIVE_KV
+    columns: tuple[str, ...] = ()
+    """Columns in the order wanted; empty: all."""
+    predicates: tuple[Predicate, ...] = ()
+    """All of them must be true of a row."""
+    row_limit: int | None = None
+    """Rows of the whole table scan; None: no limit."""
+    key_range: KeyRange = _ALL_KEYS
+    bucket: int | None = None
+    """The only bucket to scan; None: all of them."""
+    lease_id: str = ""
+    """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
+    mode: ScanMode = ScanMode.PUSH
+    credit_bytes: int = CREDIT_BYTES_DEFAULT
+    """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
+    page_depth: int = PAGE_DEPTH_DEFAULT
+    """Pages fetched ahead of the consumer, per bucket (all modes but push)."""
+    page_bytes: int = PAGE_BYTES_DEFAULT
+    """Size of the pages asked for (all modes but push)."""
+    as_of: int | Mapping[int, int] | None = None
+    """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
+    histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
+    """By bucket, the history that its offset is of, where that is known."""
+    retries: int | None = None
+    """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
+    resume_every_batches: int | None = None
+    """For tests: the client cuts each stream itself after so many batches, and goes on (push)."""
+
+    @property
+    def buckets(self) -> tuple[int, ...]:
+        """The buckets to scan, ascending."""
+        return tuple(range(self.table.buckets)) if self.bucket is None else (self.bucket,)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches."""
+        return self.table.project(self.columns or self.table.column_names)
+
+    def as_of_bucket(self, bucket: int) -> int | None:
+        """The log offset that a bucket is to be read as of; None: as of when it is opened.
+
+        Raises:
+            ArgumentInvalid: Offsets are given by bucket, and this one has none.
+        """
+        if not isinstance(self.as_of, Mapping):
+            return self.as_of
+        if bucket not in self.as_of:
+            raise ArgumentInvalid(
+                f"as_of says nothing of bucket {bucket}; give every bucket that is scanned an offset"
+            )
+        return self.as_of[bucket]
+
+
+class ScanBuilder:
+    """Immutable builder of a `ScanPlan`: every method returns a new scan and leaves this one as it was."""
+
+    def __init__(self, plan: ScanPlan) -> None:
+        self._plan = plan
+
+    @property
+    def plan(self) -> ScanPlan:
+        """What this scan asks for."""
+        return self._plan
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the batches that this scan yields."""
+        return self._plan.schema
+
+    def _derive(self, plan: ScanPlan) -> Self:
+        raise NotImplementedError
+
+    def _replace(self, **changes: object) -> Self:
+        return self._derive(dataclasses.replace(self._plan, **changes))  # type: ignore[arg-type]
+
+    def with_source(self, source: ScanSource | str) -> Self:
+        """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
+
+        Raises:
+            ArgumentInvalid: No such source.
+        """
+        member = _member(ScanSource, source, "source")
+        lease_id = self._plan.lease_id if member is ScanSource.SNAPSHOT else ""
+        return self._replace(source=member, lease_id=lease_id)
+
+    def with_lease(self, lease: str | LeaseLike) -> Self:
+        """Read what a lease keeps (source SNAPSHOT): the same rows each time, for as long as the lease lives.
+
+        Args:
+            lease: What `acquire_lease` gave, or its id.
+
+        Raises:
+            ArgumentInvalid: The id is empty.
+        """
+        lease_id = lease if isinstance(lease, str) else lease.id
+        if not lease_id:
+            raise ArgumentInvalid("the id of a lease is not empty")
+        return self._replace(source=ScanSource.SNAPSHOT, lease_id=lease_id)
+
+    def with_mode(self, mode: ScanMode | str) -> Self:
+        """Let the rows travel by `"push"` (the default), or in pages that are pulled.
+
+        The pull models are there to compare push with: `"session"` keeps an iterator at the server, `"token"` a
+        snapshot; `"asof"` keeps nothing, and rebuilds the state of the first page from the changelog; `"cursor"` keeps
+        nothing, and reads each page as of when it is asked for, so that a row which moves meanwhile may come twice
+        or not at all.
+
+        Raises:
+            ArgumentInvalid: No such mode.
+        """
+        return self._replace(mode=_member(ScanMode, mode, "mode"))
+
+    def select(self, *columns: str) -> Self:
+        """Deliver only these columns, in this order. The last call wins; without one, all columns come.
+
+        Raises:
+            ColumnNotFound: The table has no such column.
+            ArgumentInvalid: No column, or one twice.
+        """
+        if not columns:
+            raise ArgumentInvalid("select needs at least one column")
+        for name in columns:
+            self._require_column(name)
+        if len(set(columns)) < len(columns):
+            raise ArgumentInvalid(f"a column is selected twice: {', '.join(columns)}")
+        return self._replace(columns=tuple(columns))
+
+    def where(self, *conditions: Condition | str) -> Self:
+        """Deliver only rows for which all conditions are true, those of earlier calls included.
+
+        The server evaluates them. Nulls are as in SQL: a comparison with a null cell is never true, nor
+        is its opposite; only `is_null()` finds it.
+
+        Args:
+            conditions: Made with `col(...)`, or text such as `"price > 5 or item is null"`; see `parse_where`.
+
+        Raises:
+            ColumnNotFound: The table has no such column.
+            ArgumentInvalid: Something that is not a condition, text that cannot be read, or a value that does not fit
+                its column.
+        """
+        predicates = list(self._plan.predicates)
+        for given in conditions:
+            condition = parse_where(given) if isinstance(given, str) else given
+            if not isinstance(condition, Condition):
+                raise ArgumentInvalid(f"where takes conditions like col('a') > 5, or text, not {condition!r}")
+            for predicate in condition.predicates:
+                for leaf in predicate.leaves():
+                    self._require_column(leaf.column)
+                predicates.append(predicate)
+        Filter(predicates, self._plan.table.schema)  # Refuses literals that do not fit their columns.
+        return self._replace(predicates=tuple(predicates))
+
+    def limit(self, rows: int) -> Self:
+        """Stop after exactly `rows` rows, if there are as many; which ones is not defined.
+
+        Args:
+            rows: Rows of the whole table scan, >= 0.
+
+        Raises:
+            ArgumentInvalid: `rows` is negative or no whole number.
+        """
+        return self._replace(row_limit=_whole(rows, "limit", 0, UINT64_MAX))
+
+    def bucket(self, index: int) -> Self:
+        """Scan only this bucket.
+
+        Raises:
+            BucketNotFound: The table has fewer buckets.
+        """
+        buckets = self._plan.table.buckets
+        if not isinstance(index, int) or not 0 <= index < buckets:
+            name = self._plan.table.name
+            raise BucketNotFound(f"table {name} has buckets 0..{buckets - 1}, not {index!r}")
+        return self._replace(bucket=index)
+
+    def key_range(self, start: KeyPrefix | None = None, end: KeyPrefix | None = None) -> Self:
+        """Scan only keys from `start` (inclusive) to `end` (exclusive), in primary key order.
+
+        Both may name fewer columns than the key has: a prefix stands before every key that begins with it.
+
+        Args:
+            start: Values of the first key columns, as a tuple in key order or a dict; None: from the first key.
+            end: Likewise; None: to the last key.
+
+        Raises:
+            ArgumentInvalid: Not a prefix of the primary key.
+            KeyInvalid: A value does not fit its column.
+        """
+        return self._replace(key_range=KeyRange(self._encoded(start), self._encoded(end)))
+
+    def key_prefix(self, prefix: KeyPrefix) -> Self:
+        """Scan only keys that begin with these values.
+
+        Raises:
+            ArgumentInvalid: Not a prefix of the primary key.
+            KeyInvalid: A value does not fit its column.
+        """
+        start = self._encoded(prefix)
+        return self._replace(key_range=KeyRange(start, prefix_end(start) if start else b""))
+
+    def with_credit(self, credit_bytes: int) -> Self:
+        """Let at most this many message bytes wait for the consumer, over all buckets (mode push).
+
+        Args:
+            credit_bytes: >= 1; 32 MiB by default. Each bucket has its share, at least one byte, and a server may
+                go past a share by one row's message.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(credit_bytes=_whole(credit_bytes, "credit", 1, 2**62))
+
+    def with_page_depth(self, pages: int) -> Self:
+        """Fetch up to `pages` pages per bucket ahead of the consumer (all modes but push).
+
+        Args:
+            pages: 0: ask for a page when the one before was consumed. 1, the default: ask as soon as one arrives.
+                More: keep asking until this many wait. One request of a bucket is under way at a time in any case.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(page_depth=_whole(pages, "page depth", 0, 1024))
+
+    def with_page_bytes(self, page_bytes: int) -> Self:
+        """Ask for pages of this size (all modes but push); the server clamps it to its cap.
+
+        Args:
+            page_bytes: >= 1; 4 MiB by default.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+
+    def as_of(self, offset: int | Mapping[int, int], histories: Mapping[int, bytes] | None = None) -> Self:
+        """Read the table as of a log offset in the past, as far as the server's log reaches back (mode push or asof).
+
+        Args:
+            offset: Of every bucket; or, as buckets have logs of their own, a dict from bucket to offset. Every change
+                before it counts, and none from it on. `Table.offsets` and `BucketStatistics.log_offset` tell some.
+            histories: By bucket, the history that its offset is of, as `BucketStatistics.history` and leases tell it. A
+                bucket that has another one, because it was restored from a copy, then fails with SNAPSHOT_LOST
+                instead of showing another state. None: whichever history a bucket has.
+
+        Raises:
+            ArgumentInvalid: Negative or no whole number, or an offset of a bucket that the table does not have.
+        """
+        if not isinstance(offset, Mapping):
+            return self._replace(
+                as_of=_whole(offset, "as_of", 0, UINT64_MAX), histories=dict(histories or {})
+            )
+        offsets = offsets_by_bucket(offset, self._plan.table.buckets)
+        return self._replace(as_of=offsets, histories=dict(histories or {}))
+
+    def with_retries(self, retries: int) -> Self:
+        """Let a cut scan go on by itself, through up to so many failed attempts in a row; without this, the client's.
+
+        Args:
+            retries: Attempts without progress after the first one. 0: errors come at once. Rows are neither lost nor
+                repeated, and those of before and after a cut are of one state.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(retries=_whole(retries, "retries", 0, UINT32_MAX))
+
+    def resume_every_batches(self, batches: int) -> Self:
+        """For tests: cut each bucket's stream after every so many batches, and go on (mode push).
+
+        Args:
+            batches: >= 1.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(resume_every_batches=_whole(batches, "batches", 1, UINT32_MAX))
+
+    def _require_column(self, name: str) -> None:
+        names = self._plan.table.column_names
+        if name not in names:
+            raise column_not_found(self._plan.table.name, name, names)
+
+    def _encoded(self, prefix: KeyPrefix | None) -> bytes:
+        if prefix is None:
+            return b""
+        table = self._plan.table
+        values = _key_values(table, prefix)
+        return KeyCodec(table).encode(values) if values else b""
+
+
+def _key_values(table: TableDescription, prefix: KeyPrefix) -> Sequence[object]:
+    """The values of a key prefix in key order."""
+    key = table.primary_key
+    if isinstance(prefix, Mapping):
+        names = key[: len(prefix)]
+        if set(prefix) != set(names):
+            raise ArgumentInvalid(
+                f"a key range names the first columns of the key ({', '.join(key)}), not {', '.join(map(str, prefix))}"
+            )
+        return [prefix[name] for name in names]
+    if isinstance(prefix, str | bytes) or not isinstance(prefix, Sequence):
+        raise ArgumentInvalid(f"a key range is a tuple or a dict of key values, not {prefix!r}")
+    if len(prefix) > len(key):
+        raise ArgumentInvalid(f"the key has {len(key)} columns ({', '.join(key)}), not {len(prefix)}")
+    return prefix
+
+
+def _member(kind: type[_E], value: _E | str, what: str) -> _E:
+    if isinstance(value, kind):
+        return value
+    known = {str(member.value): member for member in kind}
+    if not isinstance(value, str) or value.lower() not in known:
+        raise ArgumentInvalid(f"unknown {what} {value!r}; known: {', '.join(known)}")
+    return known[value.lower()]
+
+
+def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int) -> dict[int, int]:
+    """The log offsets that `as_of` gives to buckets: one to all of them, or one to each that it names.
+
+    Raises:
+        ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
+    """
+    if not isinstance(as_of, Mapping):
+        return dict.fromkeys(range(buckets), _whole(as_of, "as_of", 0, UINT64_MAX))
+    return {
+        _whole(bucket, "the bucket in as_of", 0, buckets - 1): _whole(
+            each, f"as_of of bucket {bucket}", 0, UINT64_MAX
+        )
+        for bucket, each in as_of.items()
+    }
+
+
+def _whole(value: int, what: str, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
+    return value

@@ -1,0 +1,243 @@
+"""The client of the push model: streams of one bucket's scan, one after another until it is complete.
+
+`scanner.client.scan.push_receiver` knows what the responses mean, and how to go on.
+
+Invariants:
+
+1. A stream that fails is followed by another, as long as the failure may pass and attempts bring progress; what the
+   consumer has or has waiting stays there, and credit for it goes to the newest stream.
+2. All streams of a scan bear one id, so that the server ends one that it takes for living when it sees the next.
+3. A batch comes whole or not at all. So after two streams in a row that began and brought nothing, smaller batches are
+   asked for: a line that is always cut before a batch is through still brings the scan on. A stream that brings many of
+   them is followed by one with larger ones, up to what was asked for in the first place.
+4. A stream on which nothing comes, no heartbeat either, counts as failed after a while: what sits between may keep a
+   connection alive behind which nobody is any more.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.client.failures import translated
+from scanner.client.scan.batch_queue import Delivery, HandOff
+from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
+from scanner.errors import ScannerError, ServerUnavailable
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.tasks import run_with_companion
+from transport import TransportError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.client.connection import Connection
+    from scanner.client.retries import Attempts
+    from scanner.client.scan.statistics import BucketProgress
+    from transport import Stream
+
+SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
+_STREAM_ID_BYTES: Final = 16
+_BATCH_BYTES_USUAL: Final = 1 << 20
+"""What a server that is asked for no size makes of the rows, more or less."""
+_BATCH_BYTES_LEAST: Final = 16 << 10
+_BATCHES_TO_GROW: Final = 16
+"""Smaller batches that one stream has brought when larger ones are tried again: by then it has carried one of them."""
+_HEARTBEATS_MISSED_MAX: Final = 3
+_SILENCE_S_MIN: Final = 60.0
+"""Also where the server beats faster: it may be busy, and reopening a scan may take it a while."""
+_SILENCE_GRACE_S: Final = 5.0
+"""Once more, for what has come but was not looked at, because our own process was busy or stopped."""
+_TRAILERS_TIMEOUT_S: Final = 1.0
+"""How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
+
+
+class _Grants:
+    """Credit to announce on one stream: the consumer raises it, a task of the stream sends the latest."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._announced = 0
+        self._raised = trio.Event()
+
+    def raise_limit(self, limit: int) -> None:
+        self._limit = limit
+        self._raised.set()
+
+    async def send_all(self, stream: Stream, progress: BucketProgress) -> None:
+        """Announce every rise; a rise that comes while one is being sent goes out with the next.
+
+        Waits:
+            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
+        """
+        try:
+            while True:
+                if self._limit > self._announced:
+                    limit = self._limit
+                    await stream.send(demand_message(limit))
+                    self._announced = limit
+                    progress.credit_messages += 1
+                    continue
+                self._raised = trio.Event()
+                await self._raised.wait()
+        except (TransportError, trio.ClosedResourceError):
+            return
+
+
+def demand_message(bytes_limit: int) -> bytes:
+    """The request that grants credit up to `bytes_limit`, cumulative message bytes."""
+    return pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString()
+
+
+class BucketReceiver:
+    """Scans one bucket by push, into the hand-off. For one task.
+
+    Args:
+        connection: To the server.
+        scan_open: What to ask for.
+        receiver: Fresh; its credit is the window, and it tells `attempts` of progress.
+        progress: Counters to keep.
+        hand_off: Takes the batches.
+        attempts: Fresh; a sibling of those of the other buckets.
+        what: Names the scan in errors.
+        batches_per_stream: For tests: cut each stream after so many batches, and go on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        scan_open: pb.ScanOpen,
+        receiver: PushReceiver,
+        progress: BucketProgress,
+        hand_off: HandOff,
+        attempts: Attempts,
+        what: str,
+        *,
+        batches_per_stream: int | None = None,
+    ) -> None:
+        self._connection = connection
+        self._scan_open = pb.ScanOpen()
+        self._scan_open.CopyFrom(scan_open)
+        self._scan_open.stream_id = secrets.token_bytes(_STREAM_ID_BYTES)
+        self._batch_bytes_wanted = scan_open.batch_bytes_max
+        self._cuts = 0
+        """Streams in a row that began, were cut and brought nothing."""
+        self._batches = 0
+        """What the newest stream has brought."""
+        self._receiver = receiver
+        self._progress = progress
+        self._hand_off = hand_off
+        self._attempts = attempts
+        self._what = what
+        self._batches_per_stream = batches_per_stream
+        self._grants: _Grants | None = None
+        """Of the stream that runs."""
+
+    async def run(self) -> None:
+        """Receive the whole scan.
+
+        Raises:
+            ScannerError: The scan failed in a way that does not pass, or did not in as many attempts as there are.
+            trio.ClosedResourceError: The client was left.
+
+        Waits:
+            For the scan's end, through reconnections and the delays before them. Never for the consumer: what it has
+            to hold is bounded by the credit.
+
+        Cancellation:
+            Resets the stream.
+        """
+        while self._receiver.state is not ReceiverState.ENDED:
+            try:
+                await self._receive_stream()
+            except ScannerError as error:
+                failure = error
+            else:
+                continue
+            began = self._receiver.take_failure(failure)
+            if not self._receiver.resumable:
+                raise failure
+            await self._attempts.wait_retry(failure)
+            # A server that is away, or refuses, says nothing of what its lines carry.
+            if began:
+                self._cuts = 0 if self._batches else self._cuts + 1
+                if min(self._cuts, self._attempts.failed) > 1:
+                    self._ask_for_smaller_batches()
+
+    def _ask_for_smaller_batches(self) -> None:
+        asked = min(self._scan_open.batch_bytes_max or _BATCH_BYTES_USUAL, _BATCH_BYTES_USUAL)
+        self._scan_open.batch_bytes_max = min(asked, max(asked // 2, _BATCH_BYTES_LEAST))
+
+    def _ask_for_larger_batches(self) -> None:
+        larger, wanted = 2 * self._scan_open.batch_bytes_max, self._batch_bytes_wanted
+        self._scan_open.batch_bytes_max = wanted if larger >= (wanted or _BATCH_BYTES_USUAL) else larger
+
+    async def _receive_stream(self) -> None:
+        """Receive one stream, to the scan's end or to where we cut it ourselves."""
+        with translated(f"the scan of {self._what}"):
+            # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
+            window_bytes = self._receiver.credit.window_bytes
+            async with (
+                self._connection.client() as client,
+                client.open_stream(SCAN_PATH, window_bytes=window_bytes) as stream,
+            ):
+                self._progress.requests += 1
+                request = self._receiver.begin_stream(self._scan_open)
+                grants = self._grants = _Grants(self._receiver.credit.stream_limit)
+                try:
+                    await stream.send(pb.ScanRequest(open=request).SerializeToString())
+                    await run_with_companion(
+                        functools.partial(self._receive_all, stream),
+                        functools.partial(grants.send_all, stream, self._progress),
+                    )
+                finally:
+                    self._grants = None
+                    if stream.peer_stalls is not None:
+                        self._progress.add_server_stalls(stream.peer_stalls)
+
+    async def _receive_all(self, stream: Stream) -> None:
+        receiver, self._batches = self._receiver, 0
+        while (message := await self._next_message(stream)) is not None:
+            taken = receiver.receive(message)
+            if taken is not None:
+                batch, size = taken
+                consumed = functools.partial(self._consume, size)
+                self._hand_off.put(Delivery(self._progress.bucket, batch, size, consumed))
+                self._batches += 1
+            if receiver.state is ReceiverState.ENDED:
+                return await self._receive_status(stream)
+            if self._is_to_be_cut(self._batches):
+                return
+            reduced = self._scan_open.batch_bytes_max != self._batch_bytes_wanted
+            if reduced and self._batches >= _BATCHES_TO_GROW and receiver.resumable:
+                self._ask_for_larger_batches()
+                return
+        receiver.end_of_stream()
+
+    async def _next_message(self, stream: Stream) -> Buffer | None:
+        silence_s = max(_SILENCE_S_MIN, _HEARTBEATS_MISSED_MAX * self._receiver.heartbeat_s)
+        for patience_s in (silence_s, _SILENCE_GRACE_S):
+            with trio.move_on_after(patience_s):
+                message: Buffer | None = await stream.receive()
+                return message
+        raise ServerUnavailable(
+            f"nothing came during the scan of {self._what} for {silence_s:g} s, no heartbeat either"
+        )
+
+    def _is_to_be_cut(self, batches: int) -> bool:
+        limit = self._batches_per_stream
+        return limit is not None and batches >= limit and self._receiver.resumable
+
+    def _consume(self, size: int) -> None:
+        if self._receiver.credit.consume(size) is not None and self._grants is not None:
+            self._grants.raise_limit(self._receiver.credit.stream_limit)
+
+    async def _receive_status(self, stream: Stream) -> None:
+        """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""
+        with trio.move_on_after(_TRAILERS_TIMEOUT_S), suppress(TransportError):
+            await stream.send_end()
+            while (message := await stream.receive()) is not None:
+                self._receiver.receive(message)

@@ -1,0 +1,283 @@
+"""What arrives of one bucket's push scan, over as many streams as it takes: checked, counted, and how to go on. Pure.
+
+`scanner.client.scan.push` runs it.
+
+Invariants:
+
+1. A batch reaches the consumer only if its ordinal continues the one before, on whatever stream that came, and its
+   checksum is right.
+2. Data ends with `ScanEnd`, a reason that means the end, and a matching total of rows, and with nothing else: whatever
+   else ends a stream is a failure.
+3. All streams show the bucket as of one log offset, and each goes on exactly behind the last row that arrived; a
+   server that does otherwise is found out by what it says at the start.
+4. What arrived and was not consumed is at most the window and what the server may overrun it by, over all streams:
+   credit is granted on consumption, in message bytes, and a server that ignores it is cut off.
+5. Only what moves the scan counts as progress: rows, another position, or a wait for credit that we do owe. So a server
+   that only looks busy does not have its streams opened again for ever.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
+from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
+from transport import FlowControlViolation, ReceiveCredit
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Buffer
+
+    from scanner.client.scan.statistics import BucketProgress
+
+
+_COMPLETE: Final = {pb.ScanEnd.REASON_EXHAUSTED: "EXHAUSTED", pb.ScanEnd.REASON_LIMIT: "LIMIT"}
+"""The reasons that mean the end of a scan without changes."""
+
+
+class ReceiverState(enum.Enum):
+    """Where the newest stream of a push scan is."""
+
+    OPENING = "opening"
+    """`ScanStarted` has not come."""
+    SCANNING = "scanning"
+    ENDED = "ended"
+    """`ScanEnd` came, it is the scan's, and its total is right."""
+
+
+class ScanCredit(ReceiveCredit):
+    """The consumer's ledger of one bucket's scan: one window, however many streams. Starts with the first one.
+
+    Limit, received and consumed count over all streams; a stream is told of what is its own.
+    """
+
+    __slots__ = ("_received_before",)
+
+    def __init__(self, window_bytes: int) -> None:
+        super().__init__(window_bytes)
+        self._received_before = 0
+
+    @property
+    def stream_limit(self) -> int:
+        """What the newest stream may send in all; 0 while what the consumer holds of earlier ones fills the window."""
+        return max(0, self.limit - self._received_before)
+
+    def begin_stream(self) -> None:
+        """Take up a new stream: it gets what the consumer does not hold."""
+        self._received_before = self.received
+        self.limit = self.consumed + self.window_bytes
+
+    @property
+    def spent(self) -> bool:
+        """Whether the consumer holds all that was granted, so that the server cannot send."""
+        return self.received >= self.limit
+
+
+class PushReceiver:
+    """What the responses of one bucket's push scan mean.
+
+    Args:
+        what: Names the scan in errors, e.g. `orders bucket 2`.
+        schema: What the batches must be.
+        window_bytes: Message bytes that may wait for the consumer, >= 1.
+        progress: Counters to keep.
+        on_advance: Called whenever something brought the scan on, or showed that it waits for nobody but us.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        schema: pa.Schema,
+        window_bytes: int,
+        progress: BucketProgress,
+        on_advance: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._what = what
+        self._schema = schema
+        self._progress = progress
+        self._on_advance = on_advance
+        self._sequence = RowSequence(what)
+        self._token = b""
+        self._row_limit: int | None = None
+        self._log_offset: int | None = None
+        """What every further stream must be as of."""
+        self._history = b""
+        """The history that the offset is of; empty: the server has not said."""
+        self.credit = ScanCredit(window_bytes)
+        self.heartbeat_s = 0.0
+        """How often the server says something at least, as it promised; 0: it has not said."""
+        self.state = ReceiverState.OPENING
+
+    @property
+    def resumable(self) -> bool:
+        """Whether the scan can go on after what arrived; not so if the server makes no tokens."""
+        return bool(self._token) or not self._sequence.rows
+
+    def begin_stream(self, scan_open: pb.ScanOpen) -> pb.ScanOpen:
+        """Begin another stream, the first one included.
+
+        Args:
+            scan_open: What to ask for in the first place; not changed.
+
+        Returns:
+            What to ask for now: to go on behind what arrived, in the same state.
+        """
+        self.state = ReceiverState.OPENING
+        self.credit.begin_stream()
+        self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
+        request = pb.ScanOpen()
+        request.CopyFrom(scan_open)
+        if self._token:
+            request.resume_token = self._token
+            request.ClearField("as_of")
+            request.ClearField("as_of_history")
+        elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LIVE_KV:
+            request.as_of, request.as_of_history = self._log_offset, self._history
+        else:
+            self._log_offset = request.as_of if request.HasField("as_of") else None
+        return request
+
+    def receive(self, message: Buffer) -> tuple[pa.RecordBatch, int] | None:
+        """Take one response.
+
+        Args:
+            message: As received; a batch is a view of it and keeps it alive.
+
+        Returns:
+            A batch and the bytes that it costs until it is consumed; None if the response carries no rows.
+
+        Raises:
+            DataCorrupted: The response cannot be read, is out of turn, or fails a check.
+            SchemaMismatch: The table was replaced by another meanwhile.
+            InternalError: The server sent past the credit.
+            Draining: The server ended the scan before its end.
+        """
+        response = decode_scan_response(message)
+        if self.state is ReceiverState.ENDED:
+            raise DataCorrupted(f"{self._what}: the server sent more after the end of the scan")
+        if isinstance(response, RowBatch):
+            return self._batch(response)
+        kind = response.WhichOneof("response")
+        if kind == "started":
+            self._started(response.started)
+        elif kind == "heartbeat":
+            self._heartbeat(response.heartbeat)
+        elif kind == "end":
+            self._end(response.end)
+        elif kind == "snapshot_end":
+            raise DataCorrupted(f"{self._what}: a snapshot's end in a scan that has no changes")
+        # Kinds that this version does not know are for others.
+        return None
+
+    def take_failure(self, error: ScannerError) -> bool:
+        """Take what ended a stream, or kept the next one from beginning.
+
+        Its token counts only if it stands where we do: a server that fails may drop what it has queued, and its token
+        would then be ahead of what arrived.
+
+        Returns:
+            Whether it ended a stream that had begun. A second failure in a row did not.
+        """
+        began = self.state is ReceiverState.SCANNING
+        if began:
+            self.state = ReceiverState.OPENING
+        token = error.resume_token
+        if token and token != self._token and error.metadata.get("rows") == str(self._sequence.rows):
+            self._token = token
+            self._on_advance()
+        return began
+
+    def end_of_stream(self) -> None:
+        """Take the end of the stream.
+
+        Raises:
+            ScanIncomplete: It came without the scan's explicit end.
+        """
+        if self.state is not ReceiverState.ENDED:
+            raise ScanIncomplete(
+                f"{self._what}: the stream ended without the end of the scan, after {self._sequence.rows} rows",
+                resume_token=self._token or None,
+            )
+
+    def _started(self, started: pb.ScanStarted) -> None:
+        if self.state is not ReceiverState.OPENING:
+            raise DataCorrupted(f"{self._what}: the server started the scan twice")
+        self._schema = require_schema(self._what, started.arrow_schema, self._schema)
+        if self._log_offset is not None and started.log_offset != self._log_offset:
+            raise DataCorrupted(
+                f"{self._what}: the server reads the state as of log offset {started.log_offset},"
+                f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
+            )
+        if self._history and started.history != self._history:
+            raise DataCorrupted(
+                f"{self._what}: the server reads another history of the bucket than the one that the scan began with;"
+                " rows of two states would be mixed"
+            )
+        if started.row_ordinal != self._sequence.rows:
+            raise DataCorrupted(
+                f"{self._what}: the server goes on at row {started.row_ordinal}, but {self._sequence.rows} rows arrived"
+            )
+        if self._progress.log_offset is not None:
+            self._progress.resumes += 1
+        self._log_offset = self._progress.log_offset = started.log_offset
+        self._history = self._progress.history = started.history
+        self.heartbeat_s = started.heartbeat_interval_ms / 1000
+        self.state = ReceiverState.SCANNING
+
+    def _batch(self, batch: RowBatch) -> tuple[pa.RecordBatch, int]:
+        if self.state is not ReceiverState.SCANNING:
+            raise DataCorrupted(f"{self._what}: rows came before the start of the scan")
+        size = batch.message_bytes
+        try:
+            self.credit.receive(size)
+        except FlowControlViolation as error:
+            raise InternalError(f"{self._what}: the server sent past the credit: {error}") from error
+        finally:
+            self._progress.bytes_received += size
+            self._progress.overrun_bytes = self.credit.overrun_bytes
+        self._sequence.accept(
+            ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
+        )
+        rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        further = batch.row_count > 0 or batch.resume_token != self._token
+        # A batch without a token makes the one before useless: it would bring these rows again.
+        self._token = batch.resume_token
+        if further:
+            self._on_advance()
+        return rows, size
+
+    def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+        if self.state is not ReceiverState.SCANNING:
+            return  # It says that the server lives, and no more.
+        further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
+        if further:
+            self._token = heartbeat.resume_token
+        # A grant may still be on its way to a server that says it waits; then rows will tell.
+        if further or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
+            self._on_advance()
+
+    def _end(self, end: pb.ScanEnd) -> None:
+        if self.state is not ReceiverState.SCANNING:
+            raise DataCorrupted(f"{self._what}: the end came before the start of the scan")
+        self._sequence.finish(end.rows)
+        if end.reason == pb.ScanEnd.REASON_DRAINED:
+            # We have not asked for it, so it is none of ours.
+            self._token = end.resume_token or self._token
+            raise Draining(
+                f"{self._what}: the server ended the scan early, after {end.rows} rows",
+                resume_token=self._token or None,
+            )
+        if end.reason not in _COMPLETE or (
+            end.reason == pb.ScanEnd.REASON_LIMIT and end.rows != self._row_limit
+        ):
+            raise DataCorrupted(
+                f"{self._what}: the server ended the scan after {end.rows} rows for reason {end.reason}, which"
+                " is no end of this scan"
+            )
+        self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
+        self._progress.reason = _COMPLETE[end.reason]
+        self.state = ReceiverState.ENDED

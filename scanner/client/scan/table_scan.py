@@ -1,0 +1,279 @@
+"""A table scan: the scans of its buckets, multiplexed over one connection at a time into one sequence of batches.
+
+Invariants:
+
+1. Every bucket of the plan is scanned once, or the scan fails; one failing bucket ends the others. A bucket
+   that is cut goes on by itself first, as often as the plan or the client allows.
+2. What the consumer has to hold is bounded: by push, the buckets' shares of the credit add up to no more than the
+   credit (a byte each at least); by pull, by the page depth. A bucket gives its share back, to one that has not
+   begun, when its last batch is consumed.
+3. With a row limit, exactly so many rows come out if there are as many; then every stream is reset at once.
+4. Leaving the block, however, ends every stream before it is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.client.scan.batch_queue import HandOff
+from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.page_receiver import PAGE_PATH, PageReceiver
+from scanner.client.scan.pull import BucketFetcher, PageSource
+from scanner.client.scan.push import BucketReceiver
+from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.session_receiver import SESSION_PATH, SessionReceiver
+from scanner.client.scan.statistics import BucketProgress, ScanStatistics
+from scanner.data.digest import combine_digests
+from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
+from scanner.nesting import bare
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.queries import ScanQuery, query_to_proto
+from transport import StallTimes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.client.connection import Connection
+    from scanner.client.retries import Attempts
+
+BUCKETS_IN_PARALLEL_MAX: Final = 64
+"""Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
+
+_SOURCES: Final = {
+    ScanSource.LIVE_KV: pb.SCAN_SOURCE_LIVE_KV,
+    ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
+    ScanSource.LOG: pb.SCAN_SOURCE_LOG,
+    ScanSource.HYBRID: pb.SCAN_SOURCE_HYBRID,
+}
+_PAGE_MODELS: Final = {
+    ScanMode.TOKEN: pb.PAGE_MODEL_TOKEN,
+    ScanMode.CURSOR: pb.PAGE_MODEL_CURSOR,
+    ScanMode.ASOF: pb.PAGE_MODEL_ASOF,
+}
+
+
+class Batches:
+    """The batches of a running scan: an asynchronous iterator for one consumer.
+
+    A batch counts as consumed when the next one is asked for; only then is its credit given back. Its memory is the
+    message that brought it and lives as long as the batch or a view of it does.
+    """
+
+    def __init__(self, plan: ScanPlan) -> None:
+        self._plan = plan
+        self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
+        self._hand_off = HandOff(producers=len(self._progress))
+        self._rows_left = plan.row_limit
+        # `statistics` may be asked for by another thread, which has no trio.
+        self._clock = trio.lowlevel.current_clock()
+        self._started_at = self._clock.current_time()
+        self._tasks = trio.CancelScope()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._plan.schema
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """The next batch; it has at least one row.
+
+        Raises:
+            StopAsyncIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
+            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
+            trio.ClosedResourceError: The scan was left before its end.
+            trio.BusyResourceError: Another task is waiting for a batch.
+
+        Waits:
+            For the next batch of any bucket.
+
+        Cancellation:
+            Loses and repeats nothing: a poll with a timeout can be repeated.
+        """
+        while True:
+            delivery = await self._hand_off.take()
+            if delivery is None:
+                raise StopAsyncIteration
+            batch = self._within_limit(delivery.batch)
+            if batch.num_rows:
+                self._progress[delivery.bucket].rows += batch.num_rows
+                return batch
+
+    def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._rows_left is None:
+            return batch
+        batch = batch.slice(0, self._rows_left)
+        self._rows_left -= batch.num_rows
+        if self._rows_left == 0 and len(self._progress) > 1:
+            # Each bucket was asked for the limit, so the others have more to give. A single one ends by itself.
+            self._tasks.cancel()
+            self._hand_off.end()
+        return batch
+
+    def statistics(self) -> ScanStatistics:
+        """What the scan did until now; may be asked for during and after the scan."""
+        progress = [self._progress[bucket] for bucket in sorted(self._progress)]
+        first_put_at = self._hand_off.first_put_at
+        digests = [each.digest for each in progress if each.digest is not None]
+        return ScanStatistics(
+            rows=sum(each.rows for each in progress),
+            digest=combine_digests(digests) if len(digests) == len(progress) else None,
+            buckets=tuple(each.freeze() for each in progress),
+            bytes_received=sum(each.bytes_received for each in progress),
+            requests=sum(each.requests for each in progress),
+            credit_messages=sum(each.credit_messages for each in progress),
+            resumes=sum(each.resumes for each in progress),
+            first_batch_s=None if first_put_at is None else first_put_at - self._started_at,
+            overrun_bytes=max((each.overrun_bytes for each in progress), default=0),
+            held_bytes_max=self._hand_off.held_bytes_max,
+            stalls=self._hand_off.stalls.times(self._clock.current_time()),
+            server_stalls=sum(
+                (each.server_stalls for each in progress if each.server_stalls is not None), StallTimes()
+            ),
+        )
+
+    async def _receive(self, connection: Connection) -> None:
+        """Scan all buckets. Failures go to the hand-off, where the consumer meets them."""
+        parallel = min(len(self._progress), BUCKETS_IN_PARALLEL_MAX)
+        slots = trio.Semaphore(parallel)
+        window_bytes = max(1, self._plan.credit_bytes // parallel)
+        attempts = connection.attempts(self._plan.retries)
+        with self._tasks:
+            async with trio.open_nursery() as nursery:
+                for progress in self._progress.values():
+                    await slots.acquire()
+                    nursery.start_soon(
+                        self._receive_bucket, connection, progress, window_bytes, slots, attempts
+                    )
+
+    async def _receive_bucket(
+        self,
+        connection: Connection,
+        progress: BucketProgress,
+        window_bytes: int,
+        slots: trio.Semaphore,
+        attempts: Attempts,
+    ) -> None:
+        try:
+            if self._plan.mode is ScanMode.PUSH:
+                await self._push(connection, progress, window_bytes, attempts.sibling())
+            else:
+                await self._pull(connection, progress, attempts.sibling())
+        except (ScannerError, trio.ClosedResourceError) as error:
+            self._hand_off.fail(error)
+            self._tasks.cancel()
+            return
+        self._hand_off.finish()
+        if len(self._progress) > BUCKETS_IN_PARALLEL_MAX:
+            await self._hand_off.wait_consumed(progress.bucket)
+        slots.release()
+
+    async def _push(
+        self, connection: Connection, progress: BucketProgress, window_bytes: int, attempts: Attempts
+    ) -> None:
+        plan, what = self._plan, self._name(progress)
+        scan_open = pb.ScanOpen(
+            source=_SOURCES[plan.source],
+            query=self._query(progress.bucket),
+            as_of=plan.as_of_bucket(progress.bucket),
+            as_of_history=plan.histories.get(progress.bucket, b""),
+            lease_id=plan.lease_id,
+        )
+        bucket = BucketReceiver(
+            connection,
+            scan_open,
+            PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress),
+            progress,
+            self._hand_off,
+            attempts,
+            what,
+            batches_per_stream=plan.resume_every_batches,
+        )
+        await bucket.run()
+
+    async def _pull(self, connection: Connection, progress: BucketProgress, attempts: Attempts) -> None:
+        plan, what = self._plan, self._name(progress)
+        path, source = self._page_source(progress, what)
+        bucket = BucketFetcher(
+            connection, path, source, progress, self._hand_off, plan.page_depth, what, attempts
+        )
+        await bucket.run()
+
+    def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
+        """The path of the plan's pull model, and what is asked for there."""
+        plan, query = self._plan, self._query(progress.bucket)
+        if plan.mode is ScanMode.SESSION:
+            return SESSION_PATH, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
+        model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
+        history = plan.histories.get(progress.bucket, b"")
+        return PAGE_PATH, PageReceiver(
+            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
+        )
+
+    def _name(self, progress: BucketProgress) -> str:
+        return f"{self._plan.table.name} bucket {progress.bucket}"
+
+    def _query(self, bucket: int) -> pb.ScanQuery:
+        plan = self._plan
+        return query_to_proto(
+            ScanQuery(
+                table=plan.table.name,
+                bucket=bucket,
+                columns=plan.columns,
+                predicates=plan.predicates,
+                row_limit=plan.row_limit,
+                range=plan.key_range,
+            )
+        )
+
+
+@asynccontextmanager
+async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Batches]:
+    """Run a table scan for the length of a block.
+
+    Args:
+        connection: To the server; it is shared with whatever else runs on it.
+        plan: What to scan.
+
+    Yields:
+        The batches. Nothing has been waited for: a refusal by the server comes with the first batch asked for.
+
+    Raises:
+        SourceUnsupported: The pull models have no source but LIVE_KV.
+        ArgumentInvalid: `as_of` does not go with the mode or the source, or leaves out a bucket.
+
+    Cancellation:
+        Ends every stream.
+    """
+    if plan.mode is not ScanMode.PUSH and plan.source is not ScanSource.LIVE_KV:
+        raise SourceUnsupported(
+            f"mode {plan.mode.value} reads LIVE_KV only, not {plan.source.name}; use mode push"
+        )
+    _check_as_of(plan)
+    batches = Batches(plan)
+    async with bare(trio.open_nursery()) as nursery:
+        nursery.start_soon(batches._receive, connection)
+        try:
+            yield batches
+        finally:
+            batches._hand_off.close()
+            batches._tasks.cancel()
+
+
+def _check_as_of(plan: ScanPlan) -> None:
+    if plan.as_of is None:
+        return
+    if plan.source is not ScanSource.LIVE_KV:
+        raise ArgumentInvalid(f"as_of is for source LIVE_KV; {plan.source.name} has a state of its own")
+    if plan.mode not in (ScanMode.PUSH, ScanMode.ASOF):
+        raise ArgumentInvalid(
+            f"mode {plan.mode.value} reads what is there now, not as of an offset; use mode push or asof"
+        )
+    for bucket in plan.buckets:
+        plan.as_of_bucket(bucket)

@@ -1,0 +1,254 @@
+"""A table as a trio client sees it: its description, its scans and its writes.
+
+Every exception that leaves it is a `ScannerError`, or one of trio's about the caller's own use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+
+from scanner.client.calls import call_unary
+from scanner.client.point_reads import GetResult, get_rows
+from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.table_scan import Batches, open_scan
+from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, Writer, WriteResult, open_writer
+from scanner.data.keys import key_cells
+from scanner.errors import KeyInvalid
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire.batches import encode_schema
+from scanner.wire.tables import description_from_proto
+
+if TYPE_CHECKING:
+    from scanner.client.connection import Connection
+    from scanner.data.table import TableDescription
+
+Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
+"""Primary keys: an Arrow table of the key columns, or tuples in key order, or dicts."""
+
+
+class Table:
+    """A table of a server.
+
+    Args:
+        connection: Owned by whoever made it.
+        description: What the server said.
+        table_id: Likewise.
+    """
+
+    def __init__(self, connection: Connection, description: TableDescription, table_id: int) -> None:
+        self._connection = connection
+        self.description = description
+        self.table_id = table_id
+        """The server gives it to no other table: one that is dropped and created anew has another id."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.description.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self.description.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Its key columns, in key order."""
+        return self.description.primary_key
+
+    @property
+    def buckets(self) -> int:
+        """Its number of buckets."""
+        return self.description.buckets
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name}: {len(self.schema)} columns, {self.buckets} buckets>"
+
+    def new_scan(self) -> Scan:
+        """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
+        return Scan(self._connection, ScanPlan(table=self.description))
+
+    async def add_column(self, column: pa.Field) -> None:
+        """Add a column behind the last one. Rows that are there read as null in it; this object has it from then on.
+
+        Scans that run keep the columns with which they began. Other clients look the table up again to see the column,
+        and must, to write: rows that lack it are refused, since nobody could tell null from forgotten.
+
+        Args:
+            column: Its name and type, nullable: `pa.field("colour", pa.string())`.
+
+        Raises:
+            SchemaMismatch: It is not nullable, of a type that cannot be stored, or one too many.
+            ArgumentInvalid: There is a column of that name.
+            TableNotFound: The table was dropped.
+            PermissionDenied: The caller may not manage the table.
+
+        Cancellation:
+            The column may have been added.
+        """
+        self.description.with_column(column)  # Refuses here what cannot be.
+        request = pb.AddColumnRequest(table=self.name, arrow_schema=encode_schema(pa.schema([column])))
+        reply = await call_unary(self._connection, "/weir.v1.Tables/AddColumn", request, pb.AddColumnResponse)
+        self.description = description_from_proto(reply.table)
+
+    async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Insert or update rows by their primary key, and wait until they are durable.
+
+        Args:
+            rows: All columns by name. Rows of one key are applied in their order.
+            on_acknowledged: Told the rows that are durable so far; must not block.
+
+        Raises:
+            SchemaMismatch: Columns do not fit; nothing was written.
+            KeyInvalid: A key is null; nothing was written.
+            ScannerError: It failed under way; the message says how many rows are durable.
+
+        Cancellation:
+            Part of the rows may have been written.
+        """
+        async with self.open_writer(on_acknowledged) as writer:
+            await writer.write(rows)
+        return writer.result
+
+    def open_writer(
+        self, on_acknowledged: OnAcknowledged | None = None
+    ) -> AbstractAsyncContextManager[Writer]:
+        """Open a writer for many batches; see `scanner.client.writer.open_writer`."""
+        operation = pb.WriteRequest.OPERATION_UPSERT
+        return open_writer(self._connection, self.description, operation, on_acknowledged)
+
+    async def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Delete rows by their primary key, and wait until that is durable. A key that is not there is no error.
+
+        Args:
+            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts.
+            on_acknowledged: Told the keys dealt with so far; must not block.
+
+        Raises:
+            KeyInvalid: A key is incomplete, null or of the wrong type; nothing was deleted.
+            SchemaMismatch: Columns do not fit; nothing was deleted.
+            ScannerError: It failed under way; the message says how far it came.
+
+        Cancellation:
+            Part of the keys may have been deleted.
+        """
+        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
+        operation = pb.WriteRequest.OPERATION_DELETE
+        async with open_writer(self._connection, self.description, operation, on_acknowledged) as writer:
+            await writer.write(rows)
+        return writer.result
+
+    async def get(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] = (),
+        as_of: int | Mapping[int, int] | None = None,
+        histories: Mapping[int, bytes] | None = None,
+    ) -> GetResult:
+        """Read rows by their primary key, in as many calls as that takes; calls that are cut are made again.
+
+        All rows of one bucket are as of one log offset, that of the first call unless `as_of` gives one; those of
+        different buckets may be as of different moments.
+
+        Args:
+            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts. None: nothing is
+                asked.
+            columns: Those wanted, in this order; none of them means all that this object knows of.
+            as_of: The log offset that every bucket is read as of; or a dict from bucket to offset, of every bucket that
+                a key belongs to. None: as of now. How long that takes grows with the changes since then.
+            histories: By bucket, the history that its offset is of, as in `ScanBuilder.as_of`.
+
+        Example:
+            >>> result = await table.get([(1,), (2,)])
+            >>> result.rows, result.missing
+
+        Raises:
+            KeyInvalid: A key is incomplete, null or of the wrong type; nothing was read.
+            SchemaMismatch: Columns do not fit, or a key is no value of its column's type.
+            ColumnNotFound: There is no such column.
+            ArgumentInvalid: `as_of` makes no sense, or leaves out a bucket.
+            SnapshotLost: The changelog does not reach back to the offset any more, or the bucket has another history.
+            OffsetOutOfRange: The changelog has not come to the offset yet.
+            PermissionDenied: The caller may not read the table.
+            ScannerError: It failed otherwise; nothing is returned of what was read.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            No effect.
+        """
+        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
+        return await get_rows(self._connection, self.description, rows, columns, as_of, histories or {})
+
+    async def offsets(self) -> list[OffsetRange]:
+        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
+        request = pb.ListOffsetsRequest(table=self.name)
+        reply = await call_unary(
+            self._connection, "/weir.v1.Tables/ListOffsets", request, pb.ListOffsetsResponse
+        )
+        return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
+
+
+class Scan(ScanBuilder):
+    """A scan of a table: described by its builder methods, run by `execute`, any number of times."""
+
+    def __init__(self, connection: Connection, plan: ScanPlan) -> None:
+        super().__init__(plan)
+        self._connection = connection
+
+    def with_plan(self, plan: ScanPlan) -> Scan:
+        """The scan that `plan` describes, on the same connection."""
+        return Scan(self._connection, plan)
+
+    _derive = with_plan
+
+    def execute(self) -> AbstractAsyncContextManager[Batches]:
+        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
+
+        Example:
+            >>> async with scan.execute() as batches:
+            ...     async for batch in batches: ...
+            >>> batches.statistics().rows
+        """
+        return open_scan(self._connection, self._plan)
+
+    async def to_arrow(self) -> pa.Table:
+        """Run the scan and collect every row.
+
+        Raises:
+            ScannerError: The scan failed.
+        """
+        async with self.execute() as batches:
+            return pa.Table.from_batches([batch async for batch in batches], schema=batches.schema)
+
+
+def keys_to_arrow(
+    table: TableDescription, keys: Sequence[Sequence[object] | Mapping[str, object]]
+) -> pa.RecordBatch:
+    """Primary keys given as Python values, as a batch of the key columns.
+
+    Raises:
+        KeyInvalid: A key is incomplete, or a value does not fit its column.
+    """
+    names = table.primary_key
+    rows: list[Sequence[Any]] = []
+    for key in keys:
+        if isinstance(key, Mapping) and set(key) == set(names):
+            rows.append([key[name] for name in names])
+        elif isinstance(key, Sequence) and not isinstance(key, str | bytes) and len(key) == len(names):
+            rows.append(key)
+        else:
+            raise KeyInvalid(
+                f"a key of {table.name} has the columns {', '.join(names)}, in this order; got {key!r}"
+            )
+    columns = []
+    for index, field in enumerate(table.key_schema):
+        columns.append(key_cells([row[index] for row in rows], field))
+    schema = pa.schema([field.with_nullable(True) for field in table.key_schema])
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,278 @@
+"""Writing to a table: rows and deletes as a pipeline of requests on one stream.
+
+Invariants:
+
+1. At most `REQUESTS_IN_FLIGHT_MAX` requests of `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` bytes are
+   sent and not acknowledged. One row may be larger.
+2. Acknowledgements come in the order of the requests; `rows_acknowledged` counts rows that are durable.
+3. A failure says how many rows were acknowledged before it. Of what was in flight, any part may have been applied.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import trio
+from google.protobuf.message import DecodeError
+
+from scanner.client.failures import as_scanner_error
+from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire.batches import encode_stream
+from transport import TransportError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.client.connection import Connection
+    from scanner.data.table import TableDescription
+    from transport import Stream
+
+WRITE_PATH: Final = "/weir.v1.Tables/Write"
+REQUEST_ROWS_MAX: Final = 8192
+REQUEST_BYTES_MAX: Final = 1024 * 1024
+REQUESTS_IN_FLIGHT_MAX: Final = 8
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch
+OnAcknowledged: TypeAlias = Callable[[int], None]
+"""Told the rows acknowledged so far."""
+
+
+class OffsetRange(NamedTuple):
+    """Changes of one bucket: [start_offset, end_offset)."""
+
+    bucket: int
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What a write did."""
+
+    rows: int
+    """Rows or keys acknowledged."""
+    ranges: tuple[OffsetRange, ...]
+    """The changes made, in order; of each bucket ascending. A write that changes nothing makes none."""
+
+
+class Writer:
+    """Sends rows to one table. Made by `open_writer`; for one task.
+
+    Args:
+        stream: A fresh Write stream.
+        table: The table.
+        operation: What to do with the rows.
+        on_acknowledged: Called whenever more rows are durable; must not block.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        table: TableDescription,
+        operation: pb.WriteRequest.Operation,
+        on_acknowledged: OnAcknowledged | None = None,
+    ) -> None:
+        self._stream = stream
+        self._table = table
+        self._operation = operation
+        self._on_acknowledged = on_acknowledged
+        self._in_flight: deque[int] = deque()
+        self._ranges: list[OffsetRange] = []
+        self.rows_acknowledged = 0
+        """Rows that are durable."""
+
+    @property
+    def result(self) -> WriteResult:
+        """What is acknowledged until now; all of it once the block of `open_writer` is left."""
+        return WriteResult(self.rows_acknowledged, tuple(self._ranges))
+
+    async def write(self, rows: Rows) -> None:
+        """Send rows; those of one key are applied in their order.
+
+        Args:
+            rows: All columns of the table by name, or the key columns for deletes.
+
+        Raises:
+            SchemaMismatch: Columns do not fit; nothing of `rows` was sent.
+            KeyInvalid: A key is null; nothing of `rows` was sent.
+            ScannerError: The server failed; the writer cannot be used any more.
+
+        Waits:
+            While too much is not acknowledged.
+
+        Cancellation:
+            May have sent part of the rows.
+        """
+        self._check(rows)
+        for piece in split_rows(rows):
+            while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
+                await self._receive()
+            await self._send(self._conform(piece))
+            self._receive_ready()
+
+    async def flush(self) -> None:
+        """Wait until everything sent is durable.
+
+        Raises:
+            ScannerError: It is not; the message says how many rows are.
+        """
+        while self._in_flight:
+            await self._receive()
+
+    async def close(self) -> None:
+        """Flush, and end the stream in good order.
+
+        Raises:
+            ScannerError: Not everything is durable; the message says how many rows are.
+        """
+        try:
+            await self._stream.send_end()
+        except TransportError as error:
+            raise await self._failure(error) from error
+        await self.flush()
+        try:
+            await self._stream.receive()
+        except TransportError:
+            return  # Everything is acknowledged: how the stream ends makes no difference.
+
+    def _check(self, rows: Rows) -> None:
+        none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
+        self._conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
+        for name in self._table.primary_key:
+            column = rows.column(name)
+            if column.null_count:
+                row = column.is_null().index(True).as_py()
+                raise KeyInvalid(f"primary key column {name!r} is null in row {row}; give every row a key")
+        if self._may_be_refused(rows):
+            first_row = 0
+            for piece in split_rows(rows):
+                self._conform(piece, first_row)
+                first_row += piece.num_rows
+
+    def _may_be_refused(self, rows: Rows) -> bool:
+        """Whether it takes a look at the values to know that all pieces can be sent."""
+        fields = (self._table.schema.field(name) for name in rows.schema.names)
+        return any(
+            rows.schema.field(field.name).type != field.type
+            or (not field.nullable and rows.column(field.name).null_count)
+            for field in fields
+        )
+
+    def _conform(self, batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
+        if self._operation == pb.WriteRequest.OPERATION_DELETE:
+            return self._table.conform_keys(batch, first_row=first_row)
+        return self._table.conform(batch, first_row=first_row)
+
+    async def _send(self, batch: pa.RecordBatch) -> None:
+        request = pb.WriteRequest(
+            table=self._table.name, operation=self._operation, arrow_stream=encode_stream(batch)
+        )
+        try:
+            await self._stream.send(request.SerializeToString())
+        except TransportError as error:
+            raise await self._failure(error) from error
+        self._in_flight.append(batch.num_rows)
+
+    async def _receive(self) -> None:
+        try:
+            message = await self._stream.receive()
+        except TransportError as error:
+            raise self._with_progress(as_scanner_error(error, self._what)) from error
+        self._acknowledge(message)
+
+    def _receive_ready(self) -> None:
+        try:
+            while self._in_flight:
+                self._acknowledge(self._stream.receive_nowait())
+        except trio.WouldBlock:
+            return
+        except TransportError as error:
+            raise self._with_progress(as_scanner_error(error, self._what)) from error
+
+    def _acknowledge(self, message: Buffer | None) -> None:
+        if message is None:
+            raise self._with_progress(
+                ServerUnavailable(f"the server ended {self._what} before it acknowledged everything")
+            )
+        try:
+            response = pb.WriteResponse.FromString(bytes(message))
+        except DecodeError as error:
+            raise DataCorrupted(f"an acknowledgement of {self._what} cannot be read: {error}") from error
+        self._ranges += (OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in response.ranges)
+        self.rows_acknowledged += self._in_flight.popleft()
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(self.rows_acknowledged)
+
+    async def _failure(self, error: TransportError) -> ScannerError:
+        """Why nothing more can be sent: the status, if the server gave one."""
+        try:
+            while (message := await self._stream.receive()) is not None and self._in_flight:
+                self._acknowledge(message)
+        except TransportError as reason:
+            error = reason
+        return self._with_progress(as_scanner_error(error, self._what))
+
+    @property
+    def _what(self) -> str:
+        return f"the write to {self._table.name}"
+
+    def _with_progress(self, error: ScannerError) -> ScannerError:
+        if isinstance(error, ScanIncomplete):
+            error = ServerUnavailable(error.message)
+        return type(error)(
+            f"{error.message} ({self.rows_acknowledged} rows of this write were acknowledged before)",
+            metadata={**error.metadata, "rows_acknowledged": str(self.rows_acknowledged)},
+        )
+
+
+@asynccontextmanager
+async def open_writer(
+    connection: Connection,
+    table: TableDescription,
+    operation: pb.WriteRequest.Operation = pb.WriteRequest.OPERATION_UPSERT,
+    on_acknowledged: OnAcknowledged | None = None,
+) -> AsyncIterator[Writer]:
+    """Open a write stream for the length of a block; leaving the block waits until everything is durable.
+
+    Raises:
+        ScannerError: The server cannot be reached, or not everything is durable.
+
+    Cancellation:
+        Resets the stream, as does an exception of the block; what was in flight may have been applied.
+    """
+    try:
+        async with connection.open_stream(WRITE_PATH) as stream:
+            writer = Writer(stream, table, operation, on_acknowledged)
+            yield writer
+            await writer.close()
+    except TransportError as error:
+        raise as_scanner_error(error, f"the write to {table.name}") from error
+
+
+def split_rows(rows: Rows) -> Iterator[pa.RecordBatch]:
+    """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are tiny."""
+    if isinstance(rows, pa.Table):
+        if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):
+            rows = rows.combine_chunks()
+        batches = rows.to_batches(max_chunksize=REQUEST_ROWS_MAX)
+    else:
+        starts = range(0, rows.num_rows, REQUEST_ROWS_MAX)
+        batches = [rows.slice(start, REQUEST_ROWS_MAX) for start in starts]
+    for batch in batches:
+        yield from _halve(batch)
+
+
+def _halve(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or batch.nbytes <= REQUEST_BYTES_MAX:
+        if batch.num_rows:
+            yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halve(batch.slice(0, middle))
+    yield from _halve(batch.slice(middle))

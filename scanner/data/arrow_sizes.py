@@ -1,0 +1,159 @@
+"""How much memory a peer's Arrow data is going to take, worked out before it takes it.
+
+A message of bounded size can ask for far more: by compressed bodies, whose buffers say in front how long they become,
+and by encodings that name one value many times, dictionaries and views, which are spelled out when they are cast.
+
+Sources: Arrow's `Message.fbs` (RecordBatch.buffers, BodyCompression) and the FlatBuffers encoding, of which the few
+lines here read what pyarrow has read and verified, but does not tell.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from scanner.errors import ArgumentInvalid
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_MESSAGE_HEADER, _DICTIONARY_DATA = 2, 1
+_BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
+_I64, _U32, _I32, _U16 = struct.Struct("<q"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
+_BUFFER = struct.Struct("<qq")
+_AS_IT_IS = -1
+"""In front of a buffer of a compressed body that was not worth compressing."""
+_VIEW_BYTES = 16
+
+
+def require_size(size: int, bytes_max: int) -> None:
+    """Refuse what would take too much.
+
+    Raises:
+        ArgumentInvalid: It would.
+    """
+    if size > bytes_max:
+        raise ArgumentInvalid(
+            f"the rows take {size} bytes once they are decoded, and {bytes_max} are allowed; send them in parts"
+        )
+
+
+def decoded_bytes(stream: Buffer) -> tuple[int, int]:
+    """Measure an IPC stream without decoding it.
+
+    Returns:
+        The record batches, and the bytes of all bodies once they are decompressed.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError: It is no such stream.
+    """
+    batches = total = 0
+    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(stream)):
+        batches += message.type == "record batch"
+        if message.body is not None:
+            total += _decoded_body_bytes(message)
+    return batches, total
+
+
+def _decoded_body_bytes(message: pa.ipc.Message) -> int:
+    body, metadata = memoryview(message.body), bytes(message.metadata)
+    try:
+        batch = _Table(metadata, _U32.unpack_from(metadata)[0]).table(_MESSAGE_HEADER)
+        if message.type == "dictionary":
+            batch = batch.table(_DICTIONARY_DATA)
+        if batch.position(_BATCH_COMPRESSION) is None:
+            return len(body)
+        return sum(
+            _decoded_buffer_bytes(body, at, size) for at, size in batch.structs(_BATCH_BUFFERS, _BUFFER)
+        )
+    except (struct.error, LookupError) as error:
+        raise ValueError(f"the metadata of a {message.type} cannot be read: {error}") from error
+
+
+def _decoded_buffer_bytes(body: memoryview, at: int, size: int) -> int:
+    if not size:
+        return 0
+    decoded: int = _I64.unpack_from(body, at)[0]
+    return size if decoded == _AS_IT_IS else max(0, decoded)
+
+
+class _Table:
+    """A FlatBuffers table, by the numbers of its fields.
+
+    Args:
+        buffer: What it is in.
+        at: Where it begins.
+    """
+
+    def __init__(self, buffer: bytes, at: int) -> None:
+        self._buffer = buffer
+        self._at = at
+        self._fields_at: int = at - _I32.unpack_from(buffer, at)[0]
+
+    def position(self, field: int) -> int | None:
+        """Where a field is; None: it has its default."""
+        entry = 2 * _U16.size + field * _U16.size
+        if entry >= _U16.unpack_from(self._buffer, self._fields_at)[0]:
+            return None
+        offset: int = _U16.unpack_from(self._buffer, self._fields_at + entry)[0]
+        return self._at + offset if offset else None
+
+    def table(self, field: int) -> _Table:
+        """The table that a field refers to."""
+        return _Table(self._buffer, self._referred(field))
+
+    def structs(self, field: int, layout: struct.Struct) -> list[tuple[Any, ...]]:
+        """The vector of structs that a field refers to."""
+        at = self._referred(field)
+        start, count = at + _U32.size, _U32.unpack_from(self._buffer, at)[0]
+        return list(layout.iter_unpack(self._buffer[start : start + count * layout.size]))
+
+    def _referred(self, field: int) -> int:
+        position = self.position(field)
+        if position is None:
+            raise LookupError(f"field {field} is missing")
+        return position + int(_U32.unpack_from(self._buffer, position)[0])
+
+
+def spelled_out_bytes(column: pa.Array) -> int:
+    """What the cells of a column take when each is written out, validity and offsets aside.
+
+    Args:
+        column: Fully validated.
+    """
+    if pa.types.is_dictionary(column.type):
+        lengths = pa.array(_cell_lengths(column.dictionary), pa.int64())
+        return pc.sum(lengths.take(column.indices)).as_py() or 0
+    if _is_view(column.type):
+        return int(_cell_lengths(column).sum())
+    return int(column.nbytes)
+
+
+def _cell_lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Bytes of each cell; 0 of a null."""
+    types, kind = pa.types, column.type
+    if _is_view(kind):
+        heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)
+        lengths = heads[column.offset : column.offset + len(column), 0].astype(np.int64)
+        return np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    if (
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    ):
+        counted = pc.binary_length(column).fill_null(0)
+        return np.asarray(counted.to_numpy(zero_copy_only=False), np.int64)
+    try:
+        width = -(-kind.bit_width // 8)
+    except ValueError:  # Of no fixed width, and not stored: `scanner.data.exact_casts` refuses it.
+        width = 0
+    return np.full(len(column), width, np.int64)
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))

@@ -1,0 +1,138 @@
+"""Stored rows of one scan step, joined: what is decoded at once and digested slice by slice.
+
+A source reads some thousand rows, joins and decodes them once, and then hands out slices of the batch, as
+many rows at a time as the credit allows. The block keeps the stored bytes of these rows at hand, for the
+digest of the scan and for the key to continue from.
+
+This module knows no row format and no storage.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.data.digest import DIGEST_EMPTY, checksum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+BLOCK_BYTES_MAX = 2**31 - 1
+"""Rows that are decoded together: Arrow's 32-bit offsets reach no further."""
+
+
+class RowBlock:
+    """Some stored rows in one buffer.
+
+    Slices share the memory. A slice `[a, b)` of a block corresponds to the slice `[a, b)` of the record batch
+    that the block decodes to.
+
+    Args:
+        buffer: The rows, one after the other.
+        starts: int64 array, where each row starts in `buffer`, and where the last one ends.
+    """
+
+    __slots__ = ("_buffer", "_starts")
+
+    def __init__(self, buffer: bytes, starts: NDArray[np.int64]) -> None:
+        self._buffer = buffer
+        self._starts = starts
+
+    @classmethod
+    def join(cls, rows: Sequence[bytes]) -> RowBlock:
+        """Copy rows together.
+
+        Raises:
+            ValueError: they take more than BLOCK_BYTES_MAX.
+        """
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=starts[1:])
+        _require_size(int(starts[-1]))
+        return cls(b"".join(rows), starts)
+
+    @classmethod
+    def concat(cls, blocks: Sequence[RowBlock]) -> RowBlock:
+        """Copy blocks together; a single one is that one.
+
+        Raises:
+            ValueError: they take more than BLOCK_BYTES_MAX.
+        """
+        if len(blocks) == 1:
+            return blocks[0]
+        starts = np.zeros(sum(map(len, blocks)) + 1, np.int64)
+        if blocks:
+            np.cumsum(np.concatenate([np.diff(block.starts) for block in blocks]), out=starts[1:])
+        _require_size(int(starts[-1]))
+        return cls(b"".join([block.bytes(0, len(block)) for block in blocks]), starts)
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Stored bytes of the rows."""
+        return int(self._starts[-1] - self._starts[0])
+
+    @property
+    def buffer(self) -> bytes:
+        """What the rows are in, shared by all slices; `starts` says where."""
+        return self._buffer
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """Where each row starts in `buffer`, and where the last one ends. Not to be modified."""
+        return self._starts
+
+    def slice(self, start: int, stop: int) -> RowBlock:
+        """The rows [start, stop), 0 <= start <= stop <= len(self), without a copy."""
+        return RowBlock(self._buffer, self._starts[start : stop + 1])
+
+    def take(self, indices: NDArray[np.int64]) -> RowBlock:
+        """Copy some of the rows, in the order of their indices."""
+        taken = binary_view(self._buffer, self._starts.astype(np.int32)).take(pa.array(indices))
+        _, offsets, data = taken.buffers()
+        starts = np.frombuffer(offsets, np.int32)[: len(indices) + 1].astype(np.int64)
+        return RowBlock(data.to_pybytes(), starts)
+
+    def fitting(self, bytes_max: int) -> int:
+        """How many of the first rows take no more than `bytes_max` together."""
+        return int(np.searchsorted(self._starts, self._starts[0] + bytes_max, side="right")) - 1
+
+    def to_list(self) -> list[bytes]:
+        """Copies of the rows."""
+        starts = self._starts.tolist()
+        return [self._buffer[start:end] for start, end in itertools.pairwise(starts)]
+
+    def row(self, index: int) -> bytes:
+        """A copy of one row, 0 <= index < len(self)."""
+        return self._buffer[self._starts[index] : self._starts[index + 1]]
+
+    def bytes(self, start: int, stop: int) -> memoryview:
+        """The stored bytes of the rows [start, stop), without a copy."""
+        return memoryview(self._buffer)[self._starts[start] : self._starts[stop]]
+
+    def digest(self, crc: int = DIGEST_EMPTY) -> int:
+        """Continue the digest of a scan with the rows of this block."""
+        return checksum(self.bytes(0, len(self)), crc)
+
+
+def _require_size(nbytes: int) -> None:
+    if nbytes > BLOCK_BYTES_MAX:
+        raise ValueError(f"{nbytes} bytes of rows in one block; at most {BLOCK_BYTES_MAX} are allowed")
+
+
+def binary_view(buffer: Any, offsets: NDArray[np.int32]) -> pa.Array:
+    """A binary array over a buffer, without a copy.
+
+    Args:
+        buffer: Anything with a buffer; the array keeps it alive.
+        offsets: Where each element starts, and where the last one ends; inside the buffer, never decreasing.
+    """
+    return pa.Array.from_buffers(
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(buffer)]
+    )

@@ -1,0 +1,73 @@
+"""What a server does about its disk and its descriptors from time to time.
+
+It looks whether there is room, has buckets that failed try to take writes again, and closes those that nobody uses.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from scanner.errors import ScannerError
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.catalog import Catalog
+    from scanner.storage.interface import Store
+    from scanner.storage.records import DiskStatus
+    from scanner.tasks import RunBlocking
+
+_logger = logging.getLogger(__name__)
+
+
+class DiskWatch:
+    """Watches the disk of one server.
+
+    Args:
+        store: Whose disk it is.
+        catalog: Of the server.
+        config: How long a bucket may be idle.
+        run_blocking: Runs what storage does.
+    """
+
+    def __init__(
+        self, store: Store, catalog: Catalog, config: ScannerConfig, run_blocking: RunBlocking
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._config = config
+        self._run_blocking = run_blocking
+        self.status: DiskStatus | None = None
+        """At the last look; None: there is no disk, or it does not say."""
+
+    @property
+    def buckets_failed(self) -> int:
+        """Buckets that take no writes since one has failed."""
+        return sum(bucket.storage.failure is not None for _, _, bucket in self._catalog.open_buckets())
+
+    async def look(self) -> None:
+        """Look at the disk. If there is room, have every bucket that failed try to take writes again, when it is due.
+
+        Waits:
+            For the disk.
+
+        Cancellation:
+            Some may not have tried.
+        """
+        before = self.status
+        self.status = await self._run_blocking(self._store.check_disk)
+        if self.status is not None and self.status.read_only:
+            return
+        has_room_again = before is not None and before.read_only
+        for name, index, bucket in list(self._catalog.open_buckets()):
+            try:
+                await bucket.recover(at_once=has_room_again)
+            except ScannerError as error:
+                _logger.warning("%s[%d] cannot be opened, and is tried again: %s", name, index, error)
+
+    async def close_idle(self) -> None:
+        """Close the files of buckets that nobody has used for a while."""
+        for _, _, bucket in list(self._catalog.open_buckets()):
+            await bucket.close_idle(self._config.bucket_idle_close_s)

@@ -1,0 +1,346 @@
+"""Looks at a whole data directory that no server has open, and says what is wrong, what is lost and what to do.
+
+Nothing in the directory is changed: no lock file is written, no mode corrected, no database recovered. What an earlier
+finding makes unreadable ends no more than what depends on it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError
+from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseRegistry
+from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
+from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket, Reader
+from scanner.storage.rocksdb.catalog import CATALOG_NAME, Catalog, TableEntry, load_catalog, load_table_entry
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.data_directory import (
+    CHECKPOINTS_NAME,
+    FORMAT_NAME,
+    LOCK_NAME,
+    TABLES_NAME,
+    bucket_name,
+    checkpoints_directory,
+    entries_of,
+    hold_still,
+    require_format,
+)
+from scanner.storage.rocksdb.database import RocksResources
+from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document
+from scanner.storage.rocksdb.files import disk_errors
+from scanner.storage.rocksdb.findings import Counts, Finding, Severity
+from scanner.storage.rocksdb.folding import KEYS_MAX
+from scanner.storage.rocksdb.space import BALLAST_NAME
+from scanner.storage.rocksdb.table_directories import TABLE_IDS_DOCUMENT, found_in, place_of, strays
+
+_BUCKET_DESCRIPTORS: Final = 9
+"""That an open bucket needs beside its table files."""
+_SERVER_DESCRIPTORS: Final = 64
+"""For the server itself and some connections."""
+_FREE_BYTES_MIN: Final = 256 * 1024 * 1024
+_OURS: Final = frozenset(
+    {BALLAST_NAME, FORMAT_NAME, LOCK_NAME, CATALOG_NAME, TABLES_NAME, CHECKPOINTS_NAME, DOCUMENTS_NAME}
+)
+
+OnProgress = Callable[[str, int, int, int], None]
+"""Is told what is looked at, which bucket of how many that is, and how many rows and changes were read so far."""
+
+
+def _silent(*_: object) -> None:
+    pass
+
+
+class Inspection:
+    """Inspects one data directory.
+
+    Args:
+        path: The data directory.
+        now_ms: Milliseconds since 1970 UTC: leases that are over by then do not count.
+        on_progress: Is told how far it is.
+        keys_max: Keys of a bucket that are compared at once; see `scanner.storage.rocksdb.folding`.
+    """
+
+    def __init__(
+        self, path: Path, *, now_ms: int, on_progress: OnProgress = _silent, keys_max: int = KEYS_MAX
+    ) -> None:
+        self._path = Path(path).absolute()
+        self._now_ms = now_ms
+        self._on_progress = on_progress
+        self._keys_max = keys_max
+        self._buckets: dict[tuple[int, int], InspectedBucket] = {}
+        self.counts = Counts()
+        """Of what was looked at so far."""
+
+    def findings(self) -> Iterator[Finding]:
+        """Inspect, and yield what is found, in the order in which it is found.
+
+        Raises:
+            ArgumentInvalid: This is no data directory.
+            StoreLocked: A server has it open.
+            StoreFailed: The disk refused.
+        """
+        path = self._path
+        present = {entry.name for entry in entries_of(path)}
+        if not present & {FORMAT_NAME, CATALOG_NAME, TABLES_NAME}:
+            raise ArgumentInvalid(f"{path} is no data directory of weir")
+        with hold_still(path):
+            yield from self._format()
+            catalog, found = self._catalog()
+            yield from found
+            yield from self._documents()
+            yield from self._strays(catalog, present)
+            yield from self._access()
+            yield from self._resources(catalog)
+            total = sum(entry.description.buckets for entry in catalog.tables.values())
+            for name in sorted(catalog.tables):
+                yield from self._table(catalog.tables[name], total)
+            yield from self._leases(catalog)
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self._path)) if path != self._path else "."
+
+    def _format(self) -> Iterator[Finding]:
+        try:
+            require_format(self._path)
+        except ScannerError as error:
+            lost = "no server opens the directory; the tables are not touched by it"
+            yield Finding(Severity.ERROR, FORMAT_NAME, error.message, lost, "")
+
+    def _catalog(self) -> tuple[Catalog, list[Finding]]:
+        """The catalog, or what the tables' own directories make of it."""
+        problem = f"{self._path / CATALOG_NAME} is gone"
+        try:
+            catalog = load_catalog(self._path)
+            if catalog is not None:
+                return catalog, []
+        except ScannerError as error:
+            problem = error.message
+        found = [
+            Finding(
+                Severity.ERROR,
+                CATALOG_NAME,
+                problem,
+                "no server opens the directory; the tables say themselves what they hold, and are looked at below",
+                f"make it anew with: weir adopt --data {self._path} --rebuild",
+            )
+        ]
+        catalog = Catalog()
+        for directory in entries_of(self._path / TABLES_NAME):
+            if not (directory.name.isdigit() and directory.is_dir()):
+                continue
+            try:
+                entry = load_table_entry(directory)
+            except ScannerError:
+                continue  # It is a stray then, and said to be one with the reason.
+            if entry is not None and entry.description.name not in catalog.tables:
+                catalog = catalog.with_table(entry)
+        return catalog, found
+
+    def _documents(self) -> Iterator[Finding]:
+        for path in entries_of(self._path / DOCUMENTS_NAME):
+            self.counts.documents += 1
+            try:
+                if not path.name.endswith("~"):
+                    self._read_document(path.name)
+            except ArgumentInvalid:
+                yield Finding(Severity.NOTE, self._name(path), "it is no document of weir", "", "")
+            except ScannerError as error:
+                lost, advice = _DOCUMENTS.get(path.name, ("what is in it", "restore it from a copy"))
+                yield Finding(Severity.ERROR, self._name(path), error.message, lost, advice)
+
+    def _read_document(self, name: str) -> None:
+        content = read_document(self._path, name)
+        if content is None:
+            return
+        if name == LEASES_DOCUMENT:
+            LeaseRegistry.from_document(content, self._now_ms)
+        elif name == TOKEN_KEYS_DOCUMENT:
+            TokenKeys.from_document(content)
+        elif name == TABLE_IDS_DOCUMENT:
+            try:
+                int(json.loads(content)["next"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataCorrupted(f"there is something else in it ({error!r})") from error
+
+    def _strays(self, catalog: Catalog, present: set[str]) -> Iterator[Finding]:
+        for path, what in strays(self._path, catalog):
+            yield Finding(Severity.WARNING, self._name(path), what, "", "")
+        for name in sorted(present - _OURS):
+            if not name.endswith("~") and not name.startswith((f"{CATALOG_NAME}.", f"{FORMAT_NAME}.")):
+                yield Finding(Severity.NOTE, name, "it is nothing that this version of weir knows", "", "")
+
+    def _access(self) -> Iterator[Finding]:
+        """Who else than the server's user may look at rows, and what that user may not."""
+        with disk_errors(self._path):
+            root = self._path.stat()
+            paths = [self._path, *self._path.rglob("*")]
+            modes = [path.lstat() for path in paths]
+        exposed = [
+            path
+            for path, mode in zip(paths, modes, strict=True)
+            if mode.st_mode & 0o077 and not stat.S_ISLNK(mode.st_mode)
+        ]
+        if exposed:
+            is_open = bool(root.st_mode & 0o077)
+            yield Finding(
+                Severity.WARNING if is_open else Severity.NOTE,
+                self._name(exposed[0]),
+                f"{len(exposed)} files and directories are open to others than their user"
+                + ("" if is_open else "; the data directory above them is not"),
+                "rows and secrets may have been read by others" if is_open else "",
+                f"chmod -R go= {self._path}; the next start does it for what is weir's" if is_open else "",
+            )
+        others = [path for path, mode in zip(paths, modes, strict=True) if mode.st_uid != root.st_uid]
+        if others:
+            yield Finding(
+                Severity.WARNING,
+                self._name(others[0]),
+                f"{len(others)} files and directories belong to another user than the data directory",
+                "",
+                f"let all of it belong to the server's user: chown -R USER {self._path}",
+            )
+
+    def _resources(self, catalog: Catalog) -> Iterator[Finding]:
+        """What the machine has left for this directory."""
+        config = StorageConfig()
+        needed, largest = _SERVER_DESCRIPTORS, 0
+        for entry in catalog.tables.values():
+            directory = place_of(self._path, entry.table_id)
+            for index in range(entry.description.buckets):
+                files = [path for path in entries_of(directory / bucket_name(index)) if path.is_file()]
+                tables = sum(path.suffix == ".sst" for path in files)
+                needed += _BUCKET_DESCRIPTORS + min(tables, config.bucket_files_open_max)
+                largest = max(largest, sum(path.stat().st_size for path in files))
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if needed > soft != resource.RLIM_INFINITY:
+            yield Finding(
+                Severity.WARNING,
+                ".",
+                f"a server that uses all buckets needs some {needed} file descriptors, and may have {soft} here"
+                f" (at most {hard})",
+                "",
+                f"start the server after: ulimit -n {needed}",
+            )
+        with disk_errors(self._path):
+            free = shutil.disk_usage(self._path).free
+        wanted = max(_FREE_BYTES_MIN, largest)
+        if free < wanted:
+            yield Finding(
+                Severity.WARNING,
+                ".",
+                f"{free // 2**20} MiB are free on the disk, and a compaction may take {wanted // 2**20}",
+                "",
+                "make room: drop checkpoints and leases that nobody needs, or shorten --log-retention",
+            )
+
+    def _table(self, entry: TableEntry, total: int) -> Iterator[Finding]:
+        self.counts.tables += 1
+        directory = place_of(self._path, entry.table_id)
+        name = entry.description.name
+        try:
+            entry = found_in(directory, entry)
+        except ScannerError as error:
+            lost = f"table {name!r} is not served; its rows are looked at all the same, if they are there"
+            yield Finding(Severity.ERROR, self._name(directory), error.message, lost, "")
+        if not directory.is_dir():
+            return
+        resources = RocksResources(StorageConfig())
+        checkpoints = checkpoints_directory(self._path, entry.table_id)
+        for index in range(entry.description.buckets):
+            bucket = directory / bucket_name(index)
+            reader = Reader(entry, self._progress_of(self._name(bucket), total))
+            inspection = BucketInspection(
+                reader,
+                index,
+                bucket,
+                checkpoints / bucket_name(index),
+                self._path,
+                resources,
+                self._keys_max,
+            )
+            yield from inspection.findings(self.counts)
+            self._buckets[entry.table_id, index] = inspection.result
+        known = {bucket_name(index) for index in range(entry.description.buckets)} | {
+            "table.json",
+            "table.json~",
+        }
+        for parent in (directory, checkpoints):
+            for each in entries_of(parent):
+                if each.name not in known:
+                    problem = f"table {name!r} has nothing of this name; it is left as it is"
+                    yield Finding(Severity.NOTE, self._name(each), problem, "", "")
+
+    def _progress_of(self, what: str, total: int) -> Callable[[int], None]:
+        number, records = self.counts.buckets + 1, 0
+
+        def on_records(count: int) -> None:
+            nonlocal records
+            records += count
+            self._on_progress(what, number, total, records)
+
+        return on_records
+
+    def _leases(self, catalog: Catalog) -> Iterator[Finding]:
+        try:
+            content = read_document(self._path, LEASES_DOCUMENT)
+            leases = LeaseRegistry.from_document(content, self._now_ms).leases(self._now_ms)
+        except ScannerError:
+            return  # Reported with the documents.
+        names: Mapping[int, str] = {
+            entry.table_id: entry.description.name for entry in catalog.tables.values()
+        }
+        where = f"{DOCUMENTS_NAME}/{LEASES_DOCUMENT}"
+        for lease in leases:
+            for state in lease.sorted_states():
+                problem = self._missing_state(state, names)
+                if problem is not None:
+                    who = f"lease {lease.key.lease_id!r} of {lease.key.principal!r}"
+                    at = f"{state.table}[{state.bucket}] as of offset {state.log_offset}"
+                    yield Finding(
+                        Severity.ERROR,
+                        where,
+                        f"{who} keeps {at}, and {problem}",
+                        "scans with this lease fail",
+                        "drop the lease (weir leases drop), and acquire it again",
+                    )
+
+    def _missing_state(self, state: LeasedState, names: Mapping[int, str]) -> str | None:
+        """Why a state that a lease keeps cannot be read; None: it can."""
+        if state.table_id not in names:
+            return "there is no such table"
+        bucket = self._buckets.get((state.table_id, state.bucket))
+        if bucket is None or bucket.log_range is None:
+            return "the bucket cannot be read"
+        log_range = bucket.log_range
+        if not bucket.lineage.holds(state.history, state.log_offset) or state.log_offset > log_range.end:
+            return "that is of another history of the bucket"
+        if state.log_offset < log_range.start:
+            return f"the changelog begins at {log_range.start}"
+        if state.checkpoint_id is not None and state.checkpoint_id not in {
+            each.checkpoint_id for each in bucket.checkpoints
+        }:
+            return f"there is no sound checkpoint {state.checkpoint_id}"
+        return None
+
+
+_DOCUMENTS: Final = {
+    LEASES_DOCUMENT: (
+        "the leases; no server opens the directory",
+        "restore it from a copy, or remove it: then there are no leases",
+    ),
+    TOKEN_KEYS_DOCUMENT: (
+        "the keys of resume tokens; no server opens the directory",
+        "restore it from a copy, or remove it: then resume tokens that were made are refused",
+    ),
+    TABLE_IDS_DOCUMENT: (
+        "no table can be created",
+        "remove it: table ids then go on above those of the catalog and of every directory",
+    ),
+}
+"""What is lost with a damaged document, and what to do."""

@@ -1,0 +1,124 @@
+"""What a server keeps of the past and for whom: checkpoints, leases, and the retention of changelogs, put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+import trio
+
+from scanner.errors import ScannerError
+from scanner.server.clock import WallClock
+from scanner.server.disk import DiskWatch
+from scanner.server.retention.checkpoints import Checkpoints
+from scanner.server.retention.lease_manager import LeaseKeeper
+from scanner.server.retention.lease_targets import StateFinder
+from scanner.server.retention.log_retention import Retention
+from scanner.server.scan.checkpoint_scans import SnapshotScans
+from scanner.server.services.checkpoints import CheckpointService
+from scanner.server.services.leases import LeaseService
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.server.config import ScannerConfig
+    from scanner.server.retention.lease_registry import CheckpointKey
+    from scanner.server.scan.opener import ScanOpener
+    from scanner.server.tables.catalog import Catalog
+    from scanner.storage.interface import Store
+    from scanner.tasks import RunBlocking
+    from transport import ServerStream
+
+LEASES_PREFIX: Final = "/weir.v1.Leases/"
+_ADMIN_PREFIX: Final = "/weir.v1.Admin/"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """The parts of one server. Made by `Keeping.load`."""
+
+    catalog: Catalog
+    config: ScannerConfig
+    checkpoints: Checkpoints
+    leases: LeaseKeeper
+    retention: Retention
+    disk: DiskWatch
+
+    @classmethod
+    async def load(
+        cls,
+        store: Store,
+        catalog: Catalog,
+        config: ScannerConfig,
+        run_blocking: RunBlocking,
+        clock: WallClock | None = None,
+    ) -> Self:
+        """Make the parts, and hold what leases of an earlier server keep.
+
+        Args:
+            store: Of the server.
+            catalog: Of the server.
+            config: Of the server.
+            run_blocking: Runs what storage does.
+            clock: Tells the time; None: the system's.
+
+        Raises:
+            DataCorrupted: The leases cannot be read.
+            StoreFailed: The disk refused.
+        """
+        clock = clock or WallClock()
+
+        def references(checkpoint: CheckpointKey) -> int:
+            return leases.references(checkpoint)
+
+        checkpoints = Checkpoints(catalog, store, config, run_blocking, references)
+        finder = StateFinder(catalog, checkpoints)
+        leases = LeaseKeeper(store, catalog, finder, config, run_blocking, clock)
+        await leases.load()
+        retention = Retention(catalog, config, run_blocking, clock)
+        disk = DiskWatch(store, catalog, config, run_blocking)
+        return cls(catalog, config, checkpoints, leases, retention, disk)
+
+    def start(self, nursery: trio.Nursery) -> None:
+        """Begin what is done from time to time; it ends with the nursery."""
+        config = self.config
+        nursery.start_soon(_repeat, self.disk.look, config.disk_check_interval_s)
+        nursery.start_soon(_repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
+        nursery.start_soon(_repeat, self.leases.sweep, config.lease_sweep_interval_s)
+        nursery.start_soon(_repeat, self.retention.sweep, config.retention_interval_s)
+        nursery.start_soon(_repeat, self.checkpoints.prune_all, config.retention_interval_s)
+        if config.checkpoint_interval_s:
+            nursery.start_soon(_repeat, self.checkpoints.make_all, config.checkpoint_interval_s)
+
+    def snapshot_scans(self, opener: ScanOpener) -> SnapshotScans:
+        """Scans of the checkpoints."""
+        return SnapshotScans(opener, self.catalog, self.checkpoints, self.leases)
+
+    def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
+        """The call of each path."""
+        leases = LeaseService(self.leases, self.config, self.catalog.activity).calls()
+        admin = CheckpointService(self.catalog, self.checkpoints).calls()
+        return {
+            **{LEASES_PREFIX + name: call for name, call in leases.items()},
+            **{_ADMIN_PREFIX + name: call for name, call in admin.items()},
+        }
+
+
+async def _repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
+    """Do something every interval. Its failure is told to the log, and is no reason for the server to end.
+
+    Cancellation:
+        No effect; this is how it ends.
+    """
+    while True:
+        await trio.sleep(interval_s)
+        try:
+            await act()
+        except ScannerError as error:
+            _logger.warning("%s failed, and is tried again: %s", act.__qualname__, error)
+        except Exception:
+            _logger.exception("%s failed in an unforeseen way, and is tried again", act.__qualname__)

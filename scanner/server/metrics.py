@@ -1,0 +1,196 @@
+"""A server's statistics as Prometheus metrics. The one module that maps the ones to the others.
+
+Nothing is counted here: at each scrape the collector reads `Server.statistics()` and says it in Prometheus's words.
+Names and labels are listed in docs/operating.md, which a test compares with what is collected.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from scanner.server.auth.audit import AuditEvent
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from scanner.server.counters import HistogramSnapshot
+    from scanner.server.server import ServerStatistics
+    from transport import ServerStatistics as TransportStatistics
+
+
+class ServerCollector(Collector):
+    """Collects one server.
+
+    Args:
+        read: Asks for the server's statistics; called at each scrape.
+    """
+
+    def __init__(self, read: Callable[[], ServerStatistics]) -> None:
+        self._read = read
+
+    def describe(self) -> list[Metric]:
+        """Nothing beforehand: registering must not ask the server."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric, now."""
+        now = self._read()
+        yield from _transport(now.transport)
+        yield from _scans(now)
+        yield from _kept(now)
+        yield from _commits(now)
+        yield from _disk(now)
+        yield from _security(now)
+
+
+def _transport(now: TransportStatistics) -> Iterator[Metric]:
+    totals = now.totals
+    yield _gauge("weir_connections", "Connections, now.", now.connections)
+    yield _counter("weir_connections_accepted", "Connections since the start.", totals.connections)
+    yield _gauge("weir_streams", "Calls that run, now.", now.streams)
+    yield _counter("weir_streams_accepted", "Calls since the start.", totals.streams)
+    yield _counter("weir_messages_sent", "Messages queued for clients.", totals.messages_sent)
+    yield _counter("weir_messages_received", "Messages taken from clients.", totals.messages_received)
+    yield _counter("weir_sent_bytes", "Octets written to sockets, TLS excluded.", totals.bytes_sent)
+    yield _counter("weir_received_bytes", "Octets read from sockets, TLS excluded.", totals.bytes_received)
+    yield _gauge("weir_unsent_bytes", "Octets that wait for windows and sockets, now.", now.unsent_bytes)
+    yield _gauge("weir_buffered_bytes", "Octets received that no handler has taken, now.", now.buffered_bytes)
+    yield _gauge("weir_credit_bytes", "Credit that scans have left, now, added up.", now.credit_bytes)
+    yield _labelled_gauge("weir_streams_stalled", "Calls by what holds them up, now.", "reason", now.stalled)
+    stalls = {reason.label: seconds for reason, seconds in totals.stalls}
+    yield _labelled_counter(
+        "weir_stream_seconds", "Time of all calls by what held them up; running included.", "reason", stalls
+    )
+    yield _labelled_counter(
+        "weir_goaways",
+        "GOAWAY frames by direction.",
+        "direction",
+        {"sent": totals.goaways_sent, "received": totals.goaways_received},
+    )
+    yield _labelled_counter(
+        "weir_pings",
+        "PING frames by direction; acknowledgements count as received only.",
+        "direction",
+        {"sent": totals.pings_sent, "received": totals.pings_received},
+    )
+    yield _labelled_counter(
+        "weir_refused_connections",
+        "Connections ended because the peer broke a rule or a budget, by kind.",
+        "kind",
+        totals.refusals,
+    )
+
+
+def _scans(now: ServerStatistics) -> Iterator[Metric]:
+    activity = now.activity
+    yield _gauge("weir_scans", "Push scans, now.", now.push_scans_open)
+    yield _counter("weir_scans_opened", "Push scans opened.", activity.scans_opened)
+    yield _labelled_counter(
+        "weir_scans_ended", "Push scans ended, by reason.", "reason", activity.scans_ended
+    )
+    yield _counter("weir_scan_rows", "Rows of ended push scans.", activity.scan_rows)
+    yield _gauge(
+        "weir_overrun_bytes_max", "Furthest that a push scan went past its credit.", now.overrun_bytes
+    )
+    yield _gauge("weir_parked_scans", "Push scans that are parked, now.", now.scans_parked)
+    yield _counter("weir_scans_parked", "Times that a push scan was parked.", activity.scans_parked)
+    yield _counter(
+        "weir_seeks", "Times that a scan or a page was placed on a key to read on.", activity.seeks
+    )
+    yield _labelled_counter(
+        "weir_scans_resumed",
+        "Scans and pages continued, or opened as of an offset, by what they were read from.",
+        "rung",
+        activity.scans_resumed,
+    )
+    yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)
+    yield _counter("weir_sessions_opened", "Sessions opened.", activity.sessions_opened)
+    yield _gauge("weir_page_snapshots", "Scans by token between two pages, now.", now.page_snapshots_kept)
+    yield _gauge(
+        "weir_snapshots",
+        "RocksDB snapshots that are open, now: held by scans, sessions and pages, or lingering.",
+        now.snapshots_open,
+    )
+
+
+def _kept(now: ServerStatistics) -> Iterator[Metric]:
+    activity = now.activity
+    yield _gauge("weir_leases", "Leases, now.", now.leases)
+    yield _counter("weir_checkpoints_made", "Checkpoints of buckets.", activity.checkpoints_made)
+    yield _counter(
+        "weir_log_changes_dropped", "Changes that retention cut off the logs.", activity.log_changes_dropped
+    )
+    yield _gauge(
+        "weir_log_changes_lost", "Acknowledged changes that were gone at an open, ever.", now.log_changes_lost
+    )
+
+
+def _commits(now: ServerStatistics) -> Iterator[Metric]:
+    activity = now.activity
+    yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
+    yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
+    yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
+    yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
+    yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
+
+
+def _disk(now: ServerStatistics) -> Iterator[Metric]:
+    yield _gauge(
+        "weir_disk_read_only",
+        "1 while writes are refused for want of room, or of a bucket's.",
+        now.disk_read_only,
+    )
+    yield _gauge("weir_disk_free_bytes", "Free bytes of the data directory's disk.", now.disk_free_bytes or 0)
+    yield _gauge("weir_buckets_failed", "Buckets that take no writes since one failed.", now.buckets_failed)
+
+
+def _security(now: ServerStatistics) -> Iterator[Metric]:
+    events = dict(now.activity.audited)
+    failed = events.pop(AuditEvent.AUTHENTICATION_FAILED.value, 0)
+    denied = events.pop(AuditEvent.CALL_DENIED.value, 0)
+    yield _counter("weir_auth_failures", "Calls of nobody that the server knows.", failed)
+    yield _counter("weir_denied_calls", "Calls that their principal may not make.", denied)
+    yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events)
+    expiry = GaugeMetricFamily(
+        "weir_certificate_expiry_timestamp_seconds",
+        "When the server's certificate expires, seconds since 1970.",
+        labels=[],
+    )
+    if now.certificate_expires_at is not None:
+        expiry.add_metric([], now.certificate_expires_at)
+    yield expiry
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)
+
+
+def _labelled_gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
+
+
+def _labelled_counter(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for each, value in values.items():
+        family.add_metric([each], value)
+    return family
+
+
+def _histogram(name: str, text: str, snapshot: HistogramSnapshot) -> Metric:
+    bounds = [*(str(bound) for bound in snapshot.bounds), "+Inf"]
+    cumulative = itertools.accumulate(snapshot.counts)
+    family = HistogramMetricFamily(name, text)
+    family.add_metric([], buckets=list(zip(bounds, cumulative, strict=True)), sum_value=snapshot.total)
+    return family

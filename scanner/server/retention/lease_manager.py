@@ -1,0 +1,370 @@
+"""Keeps what leases promise, and writes them down before anything is answered.
+
+The rules of leases are the registry's (`scanner.server.retention.lease_registry`), finding states is
+`scanner.server.retention.lease_targets`'.
+
+Invariants:
+
+1. What the written document promises is held. A state is let go of only when neither the registry nor the document
+   has it any more.
+2. A call returns after a document that says the same was written. If that fails, so does the call; the lease is then
+   there or not, as after an answer that was lost, and ends with its time.
+3. What a lease keeps was there when it was acquired, in the same moment, and has been since.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.errors import (
+    BucketNotFound,
+    DataCorrupted,
+    LeaseNotFound,
+    OffsetOutOfRange,
+    ScannerError,
+    SnapshotLost,
+    TableNotFound,
+    TooManyScans,
+)
+from scanner.server.retention.lease_registry import (
+    LEASES_DOCUMENT,
+    BucketKey,
+    CheckpointKey,
+    Lease,
+    LeasedState,
+    LeaseKey,
+    LeaseRegistry,
+)
+from scanner.server.retention.lease_targets import HeldState, NotLeased, StateFinder, Target
+
+if TYPE_CHECKING:
+    from scanner.server.clock import WallClock
+    from scanner.server.config import ScannerConfig
+    from scanner.server.retention.checkpoints import BucketCheckpoints
+    from scanner.server.tables.catalog import Catalog
+    from scanner.storage.interface import Store
+    from scanner.tasks import RunBlocking
+
+
+_logger = logging.getLogger(__name__)
+_GONE: Final = (TableNotFound, BucketNotFound, SnapshotLost)
+"""Trying again will not bring it back."""
+
+
+class LeaseKeeper:
+    """The leases of a server.
+
+    Args:
+        store: Where they are written down.
+        catalog: Of the server.
+        finder: Finds states.
+        config: Caps.
+        run_blocking: Runs what storage does.
+        clock: Tells the time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        finder: StateFinder,
+        config: ScannerConfig,
+        run_blocking: RunBlocking,
+        clock: WallClock,
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._finder = finder
+        self._config = config
+        self._run_blocking = run_blocking
+        self._clock = clock
+        self._registry = LeaseRegistry()
+        self._held: dict[tuple[LeaseKey, LeasedState], HeldState] = {}
+        self._promised: set[tuple[LeaseKey, LeasedState]] = set()
+        """By the document."""
+        self._changes = 0
+        self._written_changes = 0
+        self._writing = trio.Lock()
+
+    def references(self, checkpoint: CheckpointKey) -> int:
+        """How many leases keep a checkpoint."""
+        return self._registry.references(checkpoint)
+
+    async def load(self) -> None:
+        """Read the leases that an earlier server wrote down, and hold what they keep. Before anything is served.
+
+        Raises:
+            DataCorrupted: They cannot be read; the message says what to do.
+            StoreFailed: The disk refused.
+        """
+        try:
+            content = await self._run_blocking(functools.partial(self._store.read_document, LEASES_DOCUMENT))
+            self._registry = LeaseRegistry.from_document(content, self._clock.now_ms())
+        except DataCorrupted as error:
+            raise DataCorrupted(
+                f"the leases cannot be read: {error.message}; restore {LEASES_DOCUMENT} from a copy, or remove it to"
+                " start without leases"
+            ) from error
+        self._promised = set(self._registry.states())
+        await self._restore()
+
+    async def acquire(
+        self, key: LeaseKey, targets: Sequence[Target], *, ttl_ms: int, partial: bool
+    ) -> tuple[Lease | None, list[NotLeased]]:
+        """Add states to a lease, or move its buckets to them; the lease is made if there is none.
+
+        Args:
+            key: The lease.
+            targets: What it is to keep beside what it keeps of other buckets.
+            ttl_ms: Above 0.
+            partial: Lease what is there, even if something is not; else nothing changes then.
+
+        Returns:
+            The lease as it is now, None if there is none; and what could not be leased.
+
+        Raises:
+            TooManyScans: There are as many leases, or leased buckets, as the server allows.
+            StoreFailed: It could not be written down.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            The lease may have been changed, as if the answer had been lost.
+        """
+        held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key))
+        taken: dict[HeldState, None] = {}
+        try:
+            # No waiting up to the registry's own change: what is looked at here is leased in the same moment.
+            for each in held:
+                if (problem := self._finder.problem_of(each)) is not None:
+                    missing.append(NotLeased(each.state.table, each.state.bucket, problem))
+                else:
+                    taken[each] = None
+            now_ms = self._clock.now_ms()
+            if missing and not partial:
+                taken.clear()
+                return self._registry.get(key, now_ms), missing
+            self._check_room(key, [each.state for each in taken], now_ms)
+            self._registry.acquire(key, [each.state for each in taken], ttl_ms=ttl_ms, now_ms=now_ms)
+            self._changes += 1
+            held = [each for each in held if each not in taken or not self._take(key, each)]
+        finally:
+            for each in held:
+                each.release()
+        await self._write()
+        return self._registry.get(key, self._clock.now_ms()), missing
+
+    async def renew(self, key: LeaseKey, ttl_ms: int | None = None) -> Lease:
+        """Begin a lease's time anew.
+
+        Args:
+            key: The lease.
+            ttl_ms: Above 0; None: as before.
+
+        Raises:
+            LeaseNotFound: There is none, or not any more.
+            StoreFailed: It could not be written down.
+        """
+        # Not only at the next sweep: who renews it would take a table of the same name for the one that it leased.
+        self._forget_dropped(() if (lease := self.get(key)) is None else lease.states.values())
+        lease = self._registry.renew(key, now_ms=self._clock.now_ms(), ttl_ms=ttl_ms)
+        self._changes += 1
+        await self._write()
+        return lease
+
+    async def release(self, key: LeaseKey, buckets: Iterable[tuple[str, Sequence[int]]]) -> Lease | None:
+        """Let go of buckets. What is not kept is no error.
+
+        Args:
+            key: The lease.
+            buckets: By name of the table; no buckets: all of it.
+
+        Returns:
+            The lease; None if it is gone.
+
+        Raises:
+            StoreFailed: It could not be written down.
+        """
+        lease = self.get(key)
+        if lease is None:
+            return None
+        wanted = [(table, set(indices)) for table, indices in buckets]
+        gone = [
+            state.bucket_key
+            for state in lease.states.values()
+            if any(state.table == table and (not at or state.bucket in at) for table, at in wanted)
+        ]
+        left = self._registry.release(key, gone, now_ms=self._clock.now_ms())
+        self._changes += 1
+        await self._write()
+        return left
+
+    async def drop(self, key: LeaseKey) -> bool:
+        """Let go of everything that a lease keeps.
+
+        Returns:
+            Whether it was there; if not, that is no error.
+
+        Raises:
+            StoreFailed: It could not be written down.
+        """
+        dropped = self._registry.drop(key, now_ms=self._clock.now_ms())
+        if dropped:
+            self._changes += 1
+            await self._write()
+        return dropped
+
+    def get(self, key: LeaseKey) -> Lease | None:
+        """A lease, if it is there."""
+        return self._registry.get(key, self._clock.now_ms())
+
+    def leases(self) -> list[Lease]:
+        """All that are there, by principal and id."""
+        return self._registry.leases(self._clock.now_ms())
+
+    def remaining_ms(self, lease: Lease) -> int:
+        """How long a lease lives from now on."""
+        return lease.remaining_ms(self._clock.now_ms())
+
+    def state_of(self, key: LeaseKey, table: str, bucket: BucketKey) -> LeasedState:
+        """What a lease keeps of a bucket.
+
+        Raises:
+            LeaseNotFound: There is no such lease, or it keeps nothing of the bucket.
+        """
+        lease = self.get(key)
+        if lease is None:
+            raise LeaseNotFound(f"there is no lease {key.lease_id!r}; acquire it first")
+        if bucket not in lease.states:
+            raise LeaseNotFound(
+                f"lease {key.lease_id!r} keeps nothing of bucket {bucket.bucket} of table {table!r}; acquire that, too"
+            )
+        return lease.states[bucket]
+
+    async def sweep(self) -> None:
+        """Let go of what expired leases and leases of dropped tables kept, and hold what could not be held before.
+
+        Raises:
+            StoreFailed: They could not be written down.
+        """
+        self._registry.expire(self._clock.now_ms())
+        self._forget_dropped(state for _, state in self._registry.states())
+        await self._restore()
+        if self._changes != self._written_changes or self._promised != set(self._registry.states()):
+            self._changes += 1
+            await self._write()
+
+    def _forget_dropped(self, states: Iterable[LeasedState]) -> None:
+        """Let go of the tables among these that were dropped; it is written down with the next change or sweep."""
+        gone = {state.table_id for state in states if not self._catalog.has(state.table, state.table_id)}
+        if gone:
+            self._registry.forget_tables(gone)
+            self._changes += 1
+
+    def _check_room(self, key: LeaseKey, states: Sequence[LeasedState], now_ms: int) -> None:
+        """Refuse what would be too much, of the server or of its principal.
+
+        Raises:
+            TooManyScans: It would be.
+        """
+        self._registry.expire(now_ms)
+        registry, config = self._registry, self._config
+        lease = registry.get(key, now_ms)
+        if lease is None:
+            _require_room("leases", 1 + len(registry), config.leases_max)
+            own = 1 + registry.count_of(key.principal)
+            _require_room(f"leases of {key.principal}", own, config.leases_per_principal_max)
+        kept = {} if lease is None else lease.states
+        if added := len({state.bucket_key for state in states} - set(kept)):
+            buckets = added + sum(1 for _ in registry.states())
+            _require_room("leased buckets", buckets, config.lease_buckets_max)
+            own = added + registry.bucket_count_of(key.principal)
+            _require_room(f"leased buckets of {key.principal}", own, config.lease_buckets_per_principal_max)
+
+    def _take(self, key: LeaseKey, held: HeldState) -> bool:
+        """Hold a state for a lease; False if the lease does already."""
+        at = (key, held.state)
+        before = self._held.get(at)
+        if before is not None and before.pin.held:
+            return False
+        if before is not None:
+            before.release()
+        self._held[at] = held
+        return True
+
+    def _end(self, key: LeaseKey, error: ScannerError) -> None:
+        """Retention takes the log away from a lease: its promise is broken, so it ends as a whole."""
+        self._registry.drop(key, now_ms=self._clock.now_ms(), why=error.message)
+        _logger.warning("lease %s of %s was ended: %s", key.lease_id, key.principal, error.message)
+        self._changes += 1
+        for (owner, _), held in self._held.items():
+            if owner == key:
+                held.pin.release()
+
+    async def _restore(self) -> None:
+        """Hold what the registry has and nobody holds yet, as after a start."""
+        for key, state in list(self._registry.states()):
+            if (key, state) in self._held or not self._wants(key, state):
+                continue
+            try:
+                held = await self._finder.hold_again(key, state, functools.partial(self._end, key))
+            except OffsetOutOfRange as error:
+                self._end(key, error)  # It was ended before the crash, which nobody wrote down.
+            except _GONE as error:
+                _logger.warning("lease %s lost %s[%d]: %s", key.lease_id, state.table, state.bucket, error)
+                self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
+                self._changes += 1
+            except ScannerError as error:
+                _logger.warning(
+                    "%s[%d] cannot be held for lease %s now: %s",
+                    state.table,
+                    state.bucket,
+                    key.lease_id,
+                    error,
+                )
+            else:
+                # Meanwhile it may have been let go of, or acquired again, which holds it already.
+                if not self._wants(key, state) or not self._take(key, held):
+                    held.release()
+
+    def _wants(self, key: LeaseKey, state: LeasedState) -> bool:
+        lease = self.get(key)
+        return lease is not None and lease.states.get(state.bucket_key) == state
+
+    async def _write(self) -> None:
+        """Return when a document that has everything up to now is on the disk; callers at once share one."""
+        wanted = self._changes
+        async with self._writing:
+            if self._written_changes < wanted:
+                changes, leases = self._changes, self._registry.frozen()
+                promised = set(self._registry.states())
+                await self._run_blocking(
+                    lambda: self._store.write_document(LEASES_DOCUMENT, LeaseRegistry.to_document(leases))
+                )
+                self._written_changes, self._promised = changes, promised
+                await self._let_go()
+
+    async def _let_go(self) -> None:
+        needed = self._promised | set(self._registry.states())
+        released: dict[BucketCheckpoints, None] = {}
+        for at in [each for each in self._held if each not in needed]:
+            held = self._held.pop(at)
+            held.release()
+            released[held.checkpoints] = None
+        for checkpoints in released:
+            await checkpoints.prune()
+
+
+def _require_room(what: str, wanted: int, allowed: int) -> None:
+    if wanted > allowed:
+        raise TooManyScans(
+            f"{wanted} {what} would be on this server, and {allowed} are allowed; drop some, or try again later"
+        )

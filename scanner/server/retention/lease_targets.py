@@ -1,0 +1,264 @@
+"""Finds the states that are to be leased, and holds them in the same moment.
+
+A held state cannot go away: retention stops in front of its offset, and its checkpoint is not dropped. Whether it is
+there is looked at while no commit and no truncation of its bucket runs, so nothing comes between look and hold.
+
+This module knows no wire and nothing of leases but their names.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scanner.errors import (
+    BucketNotFound,
+    OffsetOutOfRange,
+    PermissionDenied,
+    ScannerError,
+    SlowConsumer,
+    SnapshotLost,
+    TableNotFound,
+)
+from scanner.server.retention.lease_registry import LeasedState, LeaseKey
+
+if TYPE_CHECKING:
+    from scanner.server.retention.checkpoints import BucketCheckpoints, Checkpoints
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.server.tables.log_pins import LogPin
+    from scanner.storage.interface import Checkpoint
+
+PIN: Final = "lease"
+"""What pins the log, for people."""
+
+OnEnd = Callable[[ScannerError], None]
+
+
+class Choice(enum.Enum):
+    """Which state of a bucket."""
+
+    NEWEST = enum.auto()
+    """The newest checkpoint; one is made if there is none."""
+    NEWEST_EXISTING = enum.auto()
+    """The newest checkpoint."""
+    NEW = enum.auto()
+    """A checkpoint as of now."""
+    LOG = enum.auto()
+    """As of now, without a checkpoint."""
+    CHECKPOINT = enum.auto()
+    """The checkpoint of a given id."""
+    OFFSET = enum.auto()
+    """As of a given offset: the checkpoint of that state, or else without one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """A state that is asked for."""
+
+    table: str
+    buckets: tuple[int, ...]
+    """Empty: all of the table."""
+    choice: Choice
+    number: int = 0
+    """The id or the offset, where the choice gives one."""
+    may_checkpoint: bool = False
+    """Whether who asks may have a checkpoint made, where the choice needs one."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotLeased:
+    """What was asked for and cannot be had."""
+
+    table: str
+    bucket: int | None
+    """None: the table as a whole."""
+    error: ScannerError
+
+
+class HeldState:
+    """A state that stays readable until it is released."""
+
+    def __init__(self, state: LeasedState, pin: LogPin, checkpoints: BucketCheckpoints) -> None:
+        self.state = state
+        self.pin = pin
+        self.checkpoints = checkpoints
+        self._released = False
+        if state.checkpoint_id is not None:
+            checkpoints.hold(state.checkpoint_id)
+
+    def release(self) -> None:
+        """Let go of it. Idempotent."""
+        if not self._released:
+            self._released = True
+            self.pin.release()
+            if self.state.checkpoint_id is not None:
+                self.checkpoints.let_go(self.state.checkpoint_id)
+
+
+class StateFinder:
+    """Finds and holds states.
+
+    Args:
+        catalog: Of the server.
+        checkpoints: Of the server.
+    """
+
+    def __init__(self, catalog: Catalog, checkpoints: Checkpoints) -> None:
+        self._catalog = catalog
+        self._checkpoints = checkpoints
+
+    async def hold_all(
+        self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd
+    ) -> tuple[list[HeldState], list[NotLeased]]:
+        """Hold what is asked for, as far as it is there.
+
+        Args:
+            key: For whom.
+            targets: What is asked for.
+            on_end: Called when the log is taken away from a held state.
+
+        Returns:
+            What is held now, to be released by the caller; and what cannot be had.
+
+        Waits:
+            For the commits that run now; for the disk where a checkpoint is made.
+
+        Cancellation:
+            Nothing stays held; checkpoints may have been made.
+        """
+        held: list[HeldState] = []
+        missing: list[NotLeased] = []
+        try:
+            for target in targets:
+                try:
+                    table = await self._catalog.table(target.table)
+                except TableNotFound:
+                    # The error's own message lists the tables there are, which not everybody may know.
+                    error = TableNotFound(f"there is no table {target.table!r}")
+                    missing.append(NotLeased(target.table, None, error))
+                    continue
+                for index in target.buckets or range(table.description.buckets):
+                    try:
+                        held.append(await self._hold(key, table, index, target, on_end))
+                    except ScannerError as error:
+                        missing.append(NotLeased(target.table, index, error))
+        except BaseException:
+            for each in held:
+                each.release()
+            raise
+        return held, missing
+
+    async def hold_again(self, key: LeaseKey, state: LeasedState, on_end: OnEnd) -> HeldState:
+        """Hold a state that was held before a restart.
+
+        Raises:
+            TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange: It is not there any more.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+        """
+        table = await self._catalog.table(state.table)
+        if table.table_id != state.table_id:
+            raise TableNotFound(f"table {state.table!r} was dropped, and created again")
+        checkpoints = await self._checkpoints.of(table, state.bucket)
+        async with checkpoints.bucket.between_commits():
+            storage = checkpoints.bucket.storage
+            storage.lineage.require(state.history, state.log_offset, storage.log_end, "what the lease keeps")
+            return _held(key, state, checkpoints, on_end)
+
+    def problem_of(self, held: HeldState) -> ScannerError | None:
+        """Why a state is not held after all: its table was dropped, or its log was taken away; else None."""
+        state = held.state
+        if not self._catalog.has(state.table, state.table_id):
+            return TableNotFound(f"table {state.table!r} was dropped")
+        if not held.pin.held:
+            return SlowConsumer("the log that it would keep is more than one principal may keep")
+        return None
+
+    async def _hold(
+        self, key: LeaseKey, table: ServedTable, index: int, target: Target, on_end: OnEnd
+    ) -> HeldState:
+        if index >= table.description.buckets:
+            raise BucketNotFound(
+                f"table {target.table!r} has no bucket {index}; it has 0 to {table.description.buckets - 1}"
+            )
+        checkpoints = await self._checkpoints.of(table, index)
+        wants_new = target.choice is Choice.NEW or (
+            target.choice is Choice.NEWEST and _newest(checkpoints) is None
+        )
+        if wants_new and not target.may_checkpoint:
+            raise PermissionDenied(
+                "a new checkpoint would have to be made, which is for administrators; lease the newest existing one, or"
+                " the changelog (state log)"
+            )
+        # A new one is taken as it is, also when others are made and it would be dropped before our turn comes.
+        with checkpoints.keeping(await checkpoints.create() if wants_new else None) as new:
+            async with checkpoints.bucket.between_commits():
+                checkpoint, offset = new, 0
+                if new is None:
+                    checkpoint, offset = _choose(checkpoints, target)
+                log_offset = offset if checkpoint is None else checkpoint.log_offset
+                state = LeasedState(
+                    table=target.table,
+                    table_id=table.table_id,
+                    bucket=index,
+                    checkpoint_id=None if checkpoint is None else checkpoint.checkpoint_id,
+                    log_offset=log_offset,
+                    history=checkpoints.bucket.storage.lineage.history_of(log_offset),
+                )
+                return _held(key, state, checkpoints, on_end)
+
+
+def _choose(checkpoints: BucketCheckpoints, target: Target) -> tuple[Checkpoint | None, int]:
+    """The state that is asked for: a checkpoint, or an offset without one."""
+    match target.choice:
+        case Choice.LOG:
+            return None, checkpoints.bucket.storage.log_end
+        case Choice.CHECKPOINT:
+            return _existing(checkpoints, target.number), 0
+        case Choice.OFFSET:
+            return checkpoints.as_of(target.number), target.number
+        case _:
+            newest = _newest(checkpoints)
+            if newest is None:
+                raise SnapshotLost(
+                    "there is no checkpoint whose log is still there; let one be made, or make one with weir checkpoint"
+                )
+            return newest, 0
+
+
+def _newest(checkpoints: BucketCheckpoints) -> Checkpoint | None:
+    """The newest checkpoint, if the log still reaches back to it: a lease keeps both."""
+    newest = checkpoints.newest
+    return None if newest is None or newest.log_offset < checkpoints.bucket.storage.log_start else newest
+
+
+def _existing(checkpoints: BucketCheckpoints, checkpoint_id: int) -> Checkpoint:
+    checkpoint = checkpoints.get(checkpoint_id)
+    if checkpoint is None:
+        known = ", ".join(str(each.checkpoint_id) for each in checkpoints) or "none"
+        raise SnapshotLost(f"there is no checkpoint {checkpoint_id} of this bucket; it has: {known}")
+    return checkpoint
+
+
+def _held(key: LeaseKey, state: LeasedState, checkpoints: BucketCheckpoints, on_end: OnEnd) -> HeldState:
+    """Hold a state, if its checkpoint and its log are there. Between two commits."""
+    bucket: ServedBucket = checkpoints.bucket
+    if state.checkpoint_id is not None:
+        offset = _existing(checkpoints, state.checkpoint_id).log_offset
+        if offset != state.log_offset:
+            raise SnapshotLost(
+                f"checkpoint {state.checkpoint_id} is as of offset {offset}, and the lease of {state.log_offset}:"
+                " they are not from one copy of the data directory"
+            )
+    start, end = bucket.storage.log_start, bucket.storage.log_end
+    if not start <= state.log_offset <= end:
+        raise OffsetOutOfRange(
+            f"the changelog is [{start}, {end}), so what comes after offset {state.log_offset} cannot be kept",
+            oldest_offset=start,
+        )
+    return HeldState(state, bucket.pins.pin(state.log_offset, key.principal, PIN, on_end), checkpoints)

@@ -1,0 +1,156 @@
+"""Retention: changelogs are cut off by age and by size, never past what is still needed, up to a limit for that, too.
+
+Invariants:
+
+1. A changelog is cut between two commits, at the end of an entry, and never past the oldest pin of that moment: scans,
+   parked scans and leases pin, and a pin is made between two commits as well.
+2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
+   or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
+
+3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
+   (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
+
+Only buckets in use are looked at: one that nobody has asked for since the start, or that was closed for being idle,
+has not grown. One that takes no writes cannot be cut.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Final
+
+from scanner.errors import ScannerError, SlowConsumer
+
+if TYPE_CHECKING:
+    from scanner.server.clock import WallClock
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import Catalog
+    from scanner.storage.interface import Bucket
+    from scanner.tasks import RunBlocking
+
+_ENTRIES_WALKED_MAX: Final = 10_000
+"""In one sweep, where commit times are of no use; the next sweep goes on from there."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Retention:
+    """Cuts the changelogs of a server.
+
+    Args:
+        catalog: Of the server.
+        config: How much is kept.
+        run_blocking: Runs what storage does.
+        clock: Tells the time, for the age of changes.
+    """
+
+    def __init__(
+        self, catalog: Catalog, config: ScannerConfig, run_blocking: RunBlocking, clock: WallClock
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._run_blocking = run_blocking
+        self._clock = clock
+
+    async def sweep(self) -> None:
+        """Look at every bucket in use. One that fails is told to the log, and tried again at the next sweep."""
+        for name, index, bucket in list(self._catalog.open_buckets()):
+            if not bucket.is_open or bucket.storage.failure is not None:
+                continue
+            try:
+                dropped = await self._sweep_bucket(name, index, bucket)
+            except ScannerError as error:
+                _logger.warning("the changelog of %s[%d] is not cut: %s", name, index, error)
+                continue
+            self._catalog.activity.log_changes_dropped += dropped
+            if dropped:
+                _logger.info("the changelog of %s[%d] lost its %d oldest changes", name, index, dropped)
+
+    async def _sweep_bucket(self, name: str, index: int, bucket: ServedBucket) -> int:
+        """Cut one changelog; returns how many changes went."""
+        storage = bucket.storage
+        now_us = self._clock.now_us()
+        wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, now_us))
+        if wanted <= storage.log_start:
+            return 0
+        self._end_longest(f"{name}[{index}]", bucket, wanted)
+        async with bucket.between_commits():
+            before = storage.log_start
+            oldest = bucket.pins.oldest()
+            start = wanted if oldest is None else min(wanted, oldest)
+            if start > before:
+                await self._run_blocking(functools.partial(storage.truncate_log, start))
+            return storage.log_start - before
+
+    def _wanted_start(self, storage: Bucket, now_us: int) -> int:
+        """Where the log would begin if nobody needed anything."""
+        # However long, for ever included: nothing is older than the clock.
+        oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
+        by_age = expired_end(storage, oldest_us, now_us)
+        excess = storage.log_bytes - self._config.log_retention_bytes
+        if excess <= 0:
+            return by_age
+        by_size = storage.log_start + int(excess / max(1.0, _bytes_per_change(storage)))
+        return min(storage.log_end, max(by_age, by_size))
+
+    def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
+        """End the pins that keep more than their principal may keep from retention."""
+        storage, limit = bucket.storage, self._config.log_pinned_bytes_max
+        per_change = _bytes_per_change(storage)
+        for principal in bucket.pins.oldest_by_principal():
+            while (pin := bucket.pins.longest_of(principal)) is not None:
+                kept = round((wanted - max(pin.offset, storage.log_start)) * per_change)
+                if kept <= limit:
+                    break
+                error = SlowConsumer(
+                    f"the {pin.what} kept {kept} bytes of the changelog of {where} from retention, "
+                    f"and one principal may keep {limit}",
+                    oldest_offset=storage.log_start,
+                )
+                _logger.warning("of %s: %s", principal, error.message)
+                if not pin.end(error):
+                    break
+
+
+def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
+    """Where the entries end that are all older than a time.
+
+    Commit times only grow, so a clock that was ahead once makes those of all later commits too young until it has
+    caught
+    up. There what the clock said decides, entry by entry. One whose clock cannot have been right, because it is ahead
+    of the
+    time or behind an entry before it, is as old as the next one whose clock can.
+
+    Args:
+        storage: Of the bucket.
+        oldest_us: What is older goes, in microseconds since 1970 UTC.
+        now_us: The time.
+
+    Returns:
+        An offset of [log_start, log_end]; an entry's end.
+
+    Raises:
+        DataCorrupted: An entry cannot be read.
+    """
+    at = end = storage.offset_at(oldest_us)
+    newest_us = storage.entry_at(at - 1).clock_us if at > storage.log_start else 0
+    for _ in range(_ENTRIES_WALKED_MAX):
+        if at >= storage.log_end:
+            break
+        entry = storage.entry_at(at)
+        at = entry.end
+        if not newest_us <= entry.clock_us <= now_us:
+            continue
+        if entry.clock_us >= oldest_us:
+            break
+        newest_us, end = entry.clock_us, at
+    return end
+
+
+def _bytes_per_change(storage: Bucket) -> float:
+    """How much of the log's size one change has, on average."""
+    return storage.log_bytes / max(1, storage.log_end - storage.log_start)

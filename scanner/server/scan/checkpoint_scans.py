@@ -1,0 +1,136 @@
+"""Scans of source SNAPSHOT: a retained checkpoint, the newest one or the one that a lease names.
+
+A checkpoint is a state as of a log offset like any other. So such a scan is one as of that offset, read from the
+checkpoint while that is there; when it is continued after the checkpoint has gone, the ladder of
+`scanner.server.scan.opener` finds the same rows elsewhere, or says SNAPSHOT_LOST.
+
+This module knows no wire and no stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+from scanner.errors import SnapshotLost
+from scanner.server.retention.lease_registry import BucketKey, LeaseKey
+
+if TYPE_CHECKING:
+    from scanner.server.retention.checkpoints import BucketCheckpoints, Checkpoints
+    from scanner.server.retention.lease_manager import LeaseKeeper
+    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.server.scan.tokens import TokenState
+    from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.storage.interface import Checkpoint
+    from scanner.wire.queries import ScanQuery
+
+
+class SnapshotScans:
+    """Opens and continues scans of checkpoints.
+
+    Args:
+        opener: Of the server.
+        catalog: Of the server.
+        checkpoints: Of the server.
+        leases: Of the server.
+    """
+
+    def __init__(
+        self, opener: ScanOpener, catalog: Catalog, checkpoints: Checkpoints, leases: LeaseKeeper
+    ) -> None:
+        self._opener = opener
+        self._catalog = catalog
+        self._checkpoints = checkpoints
+        self._leases = leases
+
+    async def open(self, query: ScanQuery, principal: str, lease_id: str = "") -> Opened:
+        """Open a scan from its beginning.
+
+        Args:
+            query: What to deliver.
+            principal: Name of who asks, and whose lease it is.
+            lease_id: The lease that names the state; empty: the newest checkpoint.
+
+        Raises:
+            LeaseNotFound: There is no such lease, or it keeps nothing of the bucket.
+            SnapshotLost: There is no checkpoint; the message says how to make one.
+            ScannerError: Those of `ScanOpener.open`.
+
+        Waits:
+            As `ScanOpener.open`, and for the disk while the checkpoint is opened.
+        """
+        table = await self._catalog.table(query.table)
+        checkpoints = await self._checkpoints.of(table, query.bucket)
+        if lease_id:
+            key = BucketKey(table.table_id, query.bucket)
+            state = self._leases.state_of(LeaseKey(principal, lease_id), query.table, key)
+            log_offset, history = state.log_offset, state.history
+        elif checkpoints.newest is not None:
+            log_offset, history = checkpoints.newest.log_offset, checkpoints.newest.history
+        else:
+            raise SnapshotLost(
+                f"bucket {query.bucket} of table {query.table!r} has no checkpoint yet; make one with"
+                f" weir checkpoint {query.table}, acquire a lease, which makes one, or scan LIVE_KV",
+                oldest_offset=checkpoints.bucket.storage.log_start,
+            )
+        async with self._readable(checkpoints, log_offset):
+            return await self._opener.open(
+                query, principal, log_offset=log_offset, table_id=table.table_id, history=history
+            )
+
+    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> Opened:
+        """Continue a scan with its token: from the same checkpoint, or as of its offset from what else there is.
+
+        The lease that the scan began with plays no part any more.
+
+        Raises:
+            SnapshotLost: Neither the checkpoint nor the log is there any more.
+            ScannerError: Those of `ScanOpener.open`.
+
+        Waits:
+            As `open`.
+        """
+        table = await self._catalog.table(query.table)
+        checkpoints = await self._checkpoints.of(table, query.bucket)
+        async with self._readable(checkpoints, state.log_offset):
+            return await self._opener.open(
+                query,
+                principal,
+                log_offset=state.log_offset,
+                position=state.position,
+                table_id=state.table_id,
+                history=state.history,
+            )
+
+    async def reopen(self, opened: Opened) -> None:
+        """Go on with a parked scan, as `resume`.
+
+        Raises:
+            SnapshotLost: Neither the checkpoint nor the log is there any more.
+            ScannerError: Those of `ScanOpener.reopen`.
+
+        Cancellation:
+            The scan stays parked.
+        """
+        checkpoints = await self._checkpoints.of(opened.table, opened.query.bucket)
+        async with self._readable(checkpoints, opened.log_offset):
+            await self._opener.reopen(opened)
+
+    @asynccontextmanager
+    async def _readable(self, checkpoints: BucketCheckpoints, log_offset: int) -> AsyncIterator[None]:
+        """Have the checkpoint of this state open for the length of the block, if there is one.
+
+        The ladder finds it in the bucket's snapshots.
+        """
+        checkpoint: Checkpoint | None = checkpoints.as_of(log_offset)
+        hold: SnapshotHold | None = None
+        if checkpoint is not None:
+            with suppress(SnapshotLost):  # It goes just now; the ladder has the last word.
+                hold = await checkpoints.open(checkpoint)
+        try:
+            yield
+        finally:
+            if hold is not None:
+                hold.release(linger=False)

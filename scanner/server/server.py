@@ -1,0 +1,377 @@
+"""A weir server: a store, the services on it, and the address where they are served.
+
+    open_server
+      store          opened and closed here, unless it is given
+      catalog        tables and buckets, group commits
+      services       scans, sessions, tables
+      transport      one task per call; closed first, so nothing uses what is closed after it
+
+Errors of one call end that call; see `scanner.wire.statuses.translated`.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+import transport
+from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
+from scanner.nesting import bare
+from scanner.server.auth.access import Access, CredentialsFile
+from scanner.server.clock import WallClock
+from scanner.server.config import ScannerConfig
+from scanner.server.counters import Activity, ActivityStatistics
+from scanner.server.keeping import Keeping
+from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.token_keys import load_token_keys
+from scanner.server.scan.tokens import Tokens
+from scanner.server.services.admin import AdminService
+from scanner.server.services.health_and_reflection import add_generic_services
+from scanner.server.services.pages import PageService
+from scanner.server.services.point_reads import GetService
+from scanner.server.services.scans import ScanService
+from scanner.server.services.sessions import SessionService
+from scanner.server.services.tables import TablesService
+from scanner.server.tables.catalog import Catalog
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.tasks import RunBlocking, in_thread, inline
+from scanner.wire.statuses import streaming, to_call_failed, translated
+from transport import ServerStream, TransportConfig
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.server.auth.principals import Credentials
+    from scanner.storage.interface import Store
+    from scanner.storage.rocksdb.config import StorageConfig
+
+SCAN_PATH = "/weir.v1.Scanner/Scan"
+SESSION_PATH = "/weir.v1.Scanner/ScanSession"
+PAGE_PATH = "/weir.v1.Scanner/ScanPage"
+TABLES_PREFIX = "/weir.v1.Tables/"
+ADMIN_PREFIX = "/weir.v1.Admin/"
+_RESTART_MS = 1000
+"""What a server that ends asks its clients to wait: nobody answers before another one has started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatistics:
+    """What a server holds now."""
+
+    push_scans_open: int
+    """Running `Scan` calls with an open scan, or about to open one."""
+    sessions_open: int
+    """Sessions of the pull model."""
+    page_snapshots_kept: int
+    """Scans by `token` that are between two pages."""
+    overrun_bytes: int
+    """The furthest that a push scan that has ended was past its credit, in message bytes: a row's message at most."""
+    iterators_open: int
+    """Scans of all kinds that are neither closed nor parked: each holds an iterator, or may."""
+    scans_parked: int
+    """Push scans that are parked: they hold nothing in storage."""
+    snapshots_open: int
+    """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
+    log_changes_lost: int
+    """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
+    leases: int
+    """Leases that have not ended."""
+    disk_free_bytes: int | None
+    """Free bytes of the data directory's disk at the last look; None: there is no disk, or none was taken yet."""
+    disk_read_only: bool
+    """Whether writes are refused for want of room, or any bucket takes none since one has failed."""
+    buckets_failed: int
+    """Buckets that take no writes since one has failed."""
+    certificate_expires_at: float | None
+    """When the server's certificate expires, seconds since 1970; None: there is none, or it cannot be told."""
+    write_queue_bytes: int
+    """Octets of writes that are being decoded, or wait for their commits."""
+    transport: transport.ServerStatistics
+    """The connections, and what waits in them."""
+    activity: ActivityStatistics
+    """What it has done since its start."""
+
+
+class Server:
+    """A server that is listening. Made by `open_server`."""
+
+    def __init__(
+        self,
+        server: transport.Server,
+        services: _Services,
+        health: transport.Health,
+        tls: transport.ServerTls | None,
+    ) -> None:
+        self._tls = tls
+        self._server = server
+        self._services = services
+        self._health = health
+        self._draining = False
+        self._drained = trio.Event()
+        services.admin.serve(self)
+        server.on_answer_lost = services.answer_lost
+
+    @property
+    def host(self) -> str:
+        """The address that it listens on."""
+        return self._server.host
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on; a real one, also where 0 was asked for."""
+        return self._server.port
+
+    @property
+    def draining(self) -> bool:
+        """Whether a drain has begun."""
+        return self._draining
+
+    def running(self) -> list[ServerStream]:
+        """Every call that runs, in no order."""
+        return self._server.running()
+
+    async def wait_draining(self) -> None:
+        """Wait until a drain has begun, whoever asked for it.
+
+        Cancellation:
+            No effect.
+        """
+        await self._services.admin.drain_begun.wait()
+
+    async def wait_drained(self) -> None:
+        """Wait until a drain has ended: every call has, or the drain's time is over.
+
+        Cancellation:
+            No effect.
+        """
+        await self._drained.wait()
+
+    def statistics(self) -> ServerStatistics:
+        """What is open now."""
+        scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
+        parked = sum(scan.parked for scan in scans)
+        disk = self._services.keeping.disk
+        failed = disk.buckets_failed
+        return ServerStatistics(
+            push_scans_open=self._services.scans.scans_open,
+            sessions_open=self._services.sessions.sessions_open,
+            page_snapshots_kept=self._services.pages.snapshots_kept,
+            overrun_bytes=self._services.scans.overrun_bytes,
+            iterators_open=len(scans) - parked,
+            scans_parked=parked,
+            snapshots_open=self._services.catalog.snapshots.snapshots_open,
+            log_changes_lost=self._services.catalog.log_changes_lost,
+            leases=len(self._services.keeping.leases.leases()),
+            disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
+            disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),
+            buckets_failed=failed,
+            certificate_expires_at=None if self._tls is None else self._tls.expires_at,
+            write_queue_bytes=self._services.tables.write_queue_bytes,
+            transport=self._server.statistics(),
+            activity=self._services.catalog.activity.freeze(),
+        )
+
+    async def drain(self, timeout_s: float | None = None) -> bool:
+        """Take no new calls, say so to those who watch the server's health, and wait for those that run.
+
+        Args:
+            timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
+
+        Returns:
+            Whether all ended by themselves; what still runs then ends with DRAINING, and for a scan with the token
+            that continues it elsewhere.
+        """
+        self._draining = True
+        self._services.admin.drain_begun.set()
+        self._health.drain()
+        try:
+            return await self._server.drain(timeout_s, self._last_word)
+        finally:
+            self._drained.set()
+
+    def _last_word(self, stream: ServerStream) -> transport.CallFailed:
+        error = Draining(
+            "the server is going down and did not wait any longer; go on elsewhere or later",
+            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
+        )
+        return to_call_failed(self._services.scans.last_word(stream, error))
+
+
+@asynccontextmanager
+async def open_server(
+    store: Path | str | Store,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    config: ScannerConfig | None = None,
+    *,
+    storage_config: StorageConfig | None = None,
+    transport_config: TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | transport.ServerTls | None = None,
+    credentials: Credentials | CredentialsFile | None = None,
+    listener: trio.abc.Listener[trio.abc.Stream] | None = None,
+    clock: WallClock | None = None,
+    run_blocking: RunBlocking = inline,
+) -> AsyncIterator[Server]:
+    """Serve a data directory for as long as the block runs.
+
+    Args:
+        store: A directory, made if it is missing; or an open store that does not block, such as the one in
+            memory, which stays open.
+        host: Name or address to listen on.
+        port: Port to listen on; 0: any free one.
+        config: Limits of the services.
+        storage_config: Limits of the store, if it is opened here.
+        transport_config: Limits of the connections.
+        ssl_context: For TLS, with ALPN "h2"; `transport.ServerTls` makes it of files. None: plaintext.
+        credentials: Who may call, and do what; None: everybody who gets a connection may do everything.
+        listener: Where connections come from instead of an address, such as one in memory; owned, and without TLS.
+        clock: Tells the time, for the ages of changes and leases; None: the system's.
+        run_blocking: Runs what a store that is given does; one that is opened here has a thread for it.
+
+    Yields:
+        The server, listening.
+
+    Raises:
+        StoreLocked: Another server has the directory open.
+        StoreFailed, DataCorrupted: The directory cannot be used.
+        ArgumentInvalid: The address cannot be listened on.
+
+    Cancellation:
+        Calls that run are cut off, commits that run are finished, everything is closed.
+    """
+    config = config or ScannerConfig()
+    async with AsyncExitStack() as stack:
+        if isinstance(store, Path | str):
+            run_blocking = in_thread
+            store = await stack.enter_async_context(_open_store(Path(store), storage_config))
+        activity = Activity()
+        access = Access(credentials, activity)
+        opening = _open_services(store, config, run_blocking, clock, access, activity)
+        services = await stack.enter_async_context(bare(opening))
+        handlers, health = add_generic_services(services.handlers())
+        listening = transport.serve(
+            access.guard_all(handlers),
+            host=host,
+            port=port,
+            config=transport_config or TransportConfig(),
+            ssl_context=ssl_context,
+            listener=listener,
+        )
+        try:
+            server = await stack.enter_async_context(listening)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+        tls = ssl_context if isinstance(ssl_context, transport.ServerTls) else None
+        yield Server(server, services, health, tls)
+
+
+@dataclass(frozen=True, slots=True)
+class _Services:
+    catalog: Catalog
+    scans: ScanService
+    sessions: SessionService
+    pages: PageService
+    tables: TablesService
+    gets: GetService
+    admin: AdminService
+    keeping: Keeping
+
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """See `transport.Server.on_answer_lost`."""
+        self.sessions.answer_lost(connection_id, stream_id)
+        self.pages.answer_lost(connection_id, stream_id)
+
+    def handlers(self) -> Mapping[str, transport.Handler]:
+        """The handler of every call, by path."""
+        unary = {
+            "CreateTable": self.tables.create_table,
+            "DropTable": self.tables.drop_table,
+            "AddColumn": self.tables.add_column,
+            "ListTables": self.tables.list_tables,
+            "DescribeTable": self.tables.describe_table,
+            "ListOffsets": self.tables.list_offsets,
+            "Get": self.gets.get,
+        }
+        return {
+            SCAN_PATH: streaming(self.scans.scan),
+            SESSION_PATH: streaming(self.sessions.call),
+            PAGE_PATH: streaming(self.pages.call),
+            TABLES_PREFIX + "Write": streaming(self.tables.write),
+            **{TABLES_PREFIX + name: _unary(answer) for name, answer in unary.items()},
+            **{ADMIN_PREFIX + name: _unary(answer) for name, answer in self.admin.calls().items()},
+            **{path: _unary(answer) for path, answer in self.keeping.calls().items()},
+        }
+
+
+def _unary(answer: Callable[[Buffer, ServerStream], Awaitable[bytes]]) -> transport.Handler:
+    async def handle(request: Buffer, stream: ServerStream) -> bytes:
+        return await translated(functools.partial(answer, request, stream), stream.path)
+
+    return transport.unary(handle)
+
+
+@asynccontextmanager
+async def _open_store(path: Path, config: StorageConfig | None) -> AsyncIterator[Store]:
+    store = await in_thread(functools.partial(RocksStore.open, path, config))
+    try:
+        yield store
+    finally:
+        # Shielded: the directory stays locked until it is closed. It takes as long as the disk takes.
+        with trio.CancelScope(shield=True):
+            await in_thread(store.close)
+
+
+@asynccontextmanager
+async def _open_services(
+    store: Store,
+    config: ScannerConfig,
+    run_blocking: RunBlocking,
+    clock: WallClock | None,
+    access: Access,
+    activity: Activity,
+) -> AsyncIterator[_Services]:
+    tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
+    async with bare(trio.open_nursery()) as nursery:
+        clock = clock or WallClock()
+        catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
+        keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
+        opener = ScanOpener(catalog, config, tokens)
+        sessions = SessionService(opener, config, activity)
+        nursery.start_soon(sessions.sweep_forever)
+        pages = PageService(opener, config)
+        nursery.start_soon(pages.sweep_forever)
+        scans = ScanService(opener, keeping.snapshot_scans(opener), config, activity)
+        keeping.start(nursery)
+        if access.follows_file:
+            nursery.start_soon(access.watch_forever)
+        try:
+            yield _Services(
+                catalog,
+                scans,
+                sessions,
+                pages,
+                TablesService(catalog, config),
+                GetService(catalog, config),
+                AdminService(catalog, nursery),
+                keeping,
+            )
+        finally:
+            sessions.close_all()
+            pages.close_all()
+            catalog.close_snapshots()
+            # Ends the sweep, and lets the commits that run finish.
+            nursery.cancel_scope.cancel()
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ArgumentInvalid:
+    if error.errno == errno.EADDRINUSE:
+        return ArgumentInvalid(f"port {port} on {host} is in use; choose another one, or 0 for any free one")
+    return ArgumentInvalid(f"cannot listen on {host}:{port}: {error.strerror or error}")

@@ -1,0 +1,1 @@
+"""The methods of `weir.v1`: one module each, thin."""

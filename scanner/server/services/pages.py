@@ -1,0 +1,293 @@
+"""`ScanPage` of `weir.v1.Scanner`: one call, one page, from where the token of the page before says.
+
+What the pages of a scan show is the model's:
+
+    TOKEN   the snapshot of the first page, which the server keeps (`scanner.server.pull.page_snapshots`), and nothing
+    else CURSOR  the state of now, each time
+    ASOF    the state of the first page, by the ladder of `scanner.server.scan.opener`; the server keeps nothing
+
+Invariants:
+
+1. A page leaves nothing behind but what TOKEN keeps. A call may be made any number of times, also at once, and changes
+   nothing for any other; the same token gives the same rows (CURSOR: of the state of now).
+2. TOKEN never stands in a rebuilt state for its snapshot: when that is gone, the scan is (SNAPSHOT_LOST).
+3. What a first page of TOKEN leaves is let go of if the client is gone before it can have the page.
+
+Pages are made in `scanner.server.pull.pages`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import trio
+
+from scanner.data.position import START
+from scanner.errors import ArgumentInvalid, ResumeTokenInvalid, SnapshotLost, TooManyScans
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.auth.access import Right, authorize, principal_of
+from scanner.server.counters import HolderKind
+from scanner.server.pull.page_snapshots import PageSnapshots, lost
+from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
+from scanner.server.scan.opener import offset_to_resume, require_history
+from scanner.server.services.scans import holder_of
+from scanner.wire.batches import encode_schema
+from scanner.wire.queries import ScanQuery, parse_request
+from transport import StallReason
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.server.scan.tokens import TokenState
+    from scanner.server.tables.bucket import OpenScan
+    from scanner.sources.kv import KvSource
+    from transport import ServerStream
+
+_SOURCE: Final = pb.SCAN_SOURCE_LIVE_KV
+_ID_END: Final = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call, as far as it has been read."""
+
+    stream: ServerStream
+    request: pb.ScanPageRequest
+    query: ScanQuery
+    state: TokenState | None
+    """Where to go on; None: the first page."""
+
+    @property
+    def principal(self) -> str:
+        return principal_of(self.stream).name
+
+
+class PageService:
+    """Serves `ScanPage`.
+
+    Args:
+        opener: Makes the sources.
+        config: Caps, TTL, page bounds.
+    """
+
+    def __init__(self, opener: ScanOpener, config: ScannerConfig) -> None:
+        self._opener = opener
+        self._config = config
+        self._maker = PageMaker(config)
+        self._making = 0
+        self._snapshots: PageSnapshots[OpenScan[KvSource]] = PageSnapshots(
+            config, lambda: 1 + secrets.randbelow(_ID_END - 1)
+        )
+
+    @property
+    def snapshots_kept(self) -> int:
+        """Scans by token that are between two pages."""
+        return len(self._snapshots)
+
+    async def sweep_forever(self) -> NoReturn:
+        """Reclaim what no page was made of for too long, every sweep interval.
+
+        Cancellation:
+            No effect; this is how it ends.
+        """
+        while True:
+            await trio.sleep(self._config.session_sweep_interval_s)
+            self._snapshots.sweep(trio.current_time())
+
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """Give up what is kept for scans by token whose first page this call has made, or any of this connection.
+
+        As `SessionService.answer_lost`.
+        """
+        now = trio.current_time()
+        for kept in self._snapshots.kept():
+            holder = kept.resource.holder
+            if holder is not None and holder.is_call(connection_id, stream_id):
+                self._snapshots.give_up(kept.id, now, self._config.snapshot_linger_s)
+
+    def close_all(self) -> None:
+        """Let go of everything; when no call runs any more."""
+        self._snapshots.close_all()
+
+    async def call(self, stream: ServerStream) -> None:
+        """Handle one call: a page or a close.
+
+        Raises:
+            ScannerError: The call was refused, or the page failed.
+            TransportError: The stream or the connection is gone.
+        """
+        message = await stream.receive()
+        if message is None:
+            raise ArgumentInvalid("the call ended without a request")
+        request = parse_request(pb.ScanPageRequest, message)
+        _check(request)
+        query = self._opener.read_query(request.query)
+        if request.close:
+            await self._close(stream, request, query)
+            return
+        authorize(stream, Right.READ, query.table)
+        if self._making >= self._config.scans_max:
+            raise TooManyScans(
+                f"{self._making} pages are being made on this server, and no more are allowed; try again later"
+            )
+        self._making += 1
+        try:
+            await self._make_and_send(stream, request, query)
+        finally:
+            self._making -= 1
+
+    async def _close(self, stream: ServerStream, request: pb.ScanPageRequest, query: ScanQuery) -> None:
+        # By the token alone: whatever has become of table and rights, there is nothing to complain about.
+        principal = principal_of(stream).name
+        try:
+            state = self._opener.tokens.read(request.resume_token, query, principal)
+        except ResumeTokenInvalid:
+            # Perhaps of all columns of then: that only the table knows.
+            state, _ = await self._opener.read_token(
+                request.resume_token, query, principal, source=_SOURCE, model=request.model
+            )
+        state.require(table_id=state.table_id, source=_SOURCE, model=request.model)
+        self._snapshots.close(state.snapshot_id)
+        await stream.send(pb.ScanPageResponse(log_offset=state.log_offset).SerializeToString())
+
+    async def _make_and_send(
+        self, stream: ServerStream, request: pb.ScanPageRequest, query: ScanQuery
+    ) -> None:
+        state = None
+        if request.resume_token:
+            state, query = await self._opener.read_token(
+                request.resume_token,
+                query,
+                principal_of(stream).name,
+                source=_SOURCE,
+                model=request.model,
+            )
+        call = _Call(stream, request, query, state)
+        if request.model != pb.PAGE_MODEL_TOKEN:
+            page = await self._make_stateless(call)
+        elif state is None:
+            await self._begin_token(call)
+            return
+        else:
+            try:
+                page = await self._continue_token(call, state)
+            except SnapshotLost as error:
+                oldest = await self._opener.log_start(query)
+                raise SnapshotLost(error.message, oldest_offset=oldest) from error
+        await stream.send(*page.parts)
+
+    async def _make_stateless(self, call: _Call) -> Page:
+        request, state = call.request, call.state
+        as_of = request.as_of if request.HasField("as_of") else None
+        if request.model == pb.PAGE_MODEL_CURSOR:
+            log_offset = None
+        else:
+            log_offset = as_of if state is None else offset_to_resume(state, as_of)
+        opened = await self._open(call, log_offset)
+        try:
+            return await self._make(call, opened)
+        finally:
+            opened.scan.close()
+
+    async def _begin_token(self, call: _Call) -> None:
+        """Make the first page of a scan by token, and send it."""
+        reservation = self._snapshots.reserve((call.query.table, call.query.bucket))
+        kept_id = self._snapshots.new_id()
+        kept = False
+        try:
+            opened = await self._open(call, None)
+            try:
+                page = await self._make(call, opened, kept_id)
+                if not page.last:
+                    # Its snapshot stays open; what was decoded beyond the page does not.
+                    opened.scan.source.close()
+                    self._snapshots.keep(reservation, kept_id, opened.scan, trio.current_time())
+                    kept = True
+                    opened.scan.when_ended(lambda error: self._snapshots.end(kept_id, error))
+            finally:
+                if not kept:
+                    opened.scan.close()
+        finally:
+            self._snapshots.release(reservation)
+        confirmed = await send_confirmed(
+            call.stream,
+            page,
+            lambda grace_s: self._snapshots.give_up(kept_id, trio.current_time(), grace_s),
+            self._config.snapshot_linger_s,
+        )
+        if confirmed:
+            self._snapshots.confirm(kept_id)
+
+    async def _continue_token(self, call: _Call, state: TokenState) -> Page:
+        kept = self._snapshots.enter(state.snapshot_id, trio.current_time())
+        page: Page | None = None
+        try:
+            with call.stream.blocked_on(StallReason.STORAGE):
+                opened = await self._opener.open_held(
+                    call.query, call.principal, log_offset=state.log_offset, position=state.position
+                )
+            if opened is None:
+                raise lost("it was closed, or is over")
+            opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
+            try:
+                page = await self._make(call, opened, state.snapshot_id)
+            finally:
+                opened.scan.close(linger=kept is None)
+        finally:
+            if kept is not None:
+                self._snapshots.leave(kept, trio.current_time(), made=page is not None)
+        if kept is not None and page.last:
+            self._snapshots.finish(kept)
+        return page
+
+    async def _open(self, call: _Call, log_offset: int | None) -> Opened:
+        with call.stream.blocked_on(StallReason.STORAGE):
+            opened = await self._opener.open(
+                call.query,
+                call.principal,
+                log_offset=log_offset,
+                history=_history_of(call),
+                position=START if call.state is None else call.state.position,
+                # Only a state that is being rebuilt needs the log, and only until the page is made.
+                pin_log=call.request.model == pb.PAGE_MODEL_ASOF,
+            )
+        opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
+        return opened
+
+    async def _make(self, call: _Call, opened: Opened, snapshot_id: int = 0) -> Page:
+        source = opened.scan.source
+        fields = pb.ScanPageResponse(log_offset=source.log_offset, history=opened.history)
+        if call.state is None:
+            fields.arrow_schema = encode_schema(source.schema)
+        with call.stream.blocked_on(StallReason.STORAGE):
+            payload = await self._maker.make(
+                opened.scan, fields, call.request.batch_size_bytes, keeps_rest=False
+            )
+        if fields.has_more_results:
+            fields.resume_token = opened.token(_SOURCE, call.request.model, snapshot_id)
+        return sealed(fields, payload)
+
+
+def _history_of(call: _Call) -> bytes | None:
+    """The history that the page's log offset is of, where there is one."""
+    return call.request.as_of_history or None if call.state is None else call.state.history
+
+
+def _check(request: pb.ScanPageRequest) -> None:
+    """Refuse what makes no sense.
+
+    Raises:
+        ArgumentInvalid: It does not.
+    """
+    if request.model not in (pb.PAGE_MODEL_TOKEN, pb.PAGE_MODEL_CURSOR, pb.PAGE_MODEL_ASOF):
+        raise ArgumentInvalid("a page needs a model: PAGE_MODEL_TOKEN, PAGE_MODEL_CURSOR or PAGE_MODEL_ASOF")
+    if request.close:
+        if not request.resume_token:
+            raise ArgumentInvalid("a close needs the resume_token of the scan")
+    elif not request.batch_size_bytes:
+        raise ArgumentInvalid("batch_size_bytes must be above 0")
+    require_history(request.as_of_history, as_of=request.HasField("as_of"))
+    if request.HasField("as_of") and request.model != pb.PAGE_MODEL_ASOF:
+        raise ArgumentInvalid("only pages of PAGE_MODEL_ASOF show the bucket as of an earlier offset")

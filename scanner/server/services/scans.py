@@ -1,0 +1,217 @@
+"""The push side of `weir.v1.Scanner`: opens scans, or continues them, and gives each its stream."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.auth.access import Right, authorize, principal_of
+from scanner.server.counters import Activity, Holder, HolderKind
+from scanner.server.scan.opener import offset_to_resume, require_history
+from scanner.server.scan.push import PushLimits, PushScan
+from scanner.server.scan.scan_log import recorded
+from scanner.server.scan.tokens import MODEL_PUSH
+from scanner.wire.queries import parse_request
+from transport import StallReason
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.wire.queries import ScanQuery
+    from transport import ServerStream
+
+_STREAM_ID_BYTES_MAX = 64
+
+
+def holder_of(stream: ServerStream, kind: HolderKind, source: int = pb.SCAN_SOURCE_LIVE_KV) -> Holder:
+    """Who keeps a scan open.
+
+    Args:
+        stream: The call that opens it.
+        kind: What keeps it open from then on.
+        source: Number of the wire's ScanSource that it reads.
+    """
+    return Holder(
+        kind,
+        source_name(source).removeprefix("SCAN_SOURCE_"),
+        stream.connection_id,
+        stream.stream_id,
+        stream.peer,
+        principal_of(stream).name,
+    )
+
+
+def source_name(source: int) -> str:
+    """Name of a number of the wire's ScanSource; the number itself if this version does not know it."""
+    known = pb.ScanSource.DESCRIPTOR.values_by_number.get(source)
+    return known.name if known is not None else str(source)
+
+
+class ScanService:
+    """Serves `Scan`.
+
+    Args:
+        opener: Makes the sources.
+        snapshots: Makes those of checkpoints.
+        config: Of the server.
+        activity: Counts the scans.
+    """
+
+    def __init__(
+        self,
+        opener: ScanOpener,
+        snapshots: SnapshotScans,
+        config: ScannerConfig,
+        activity: Activity | None = None,
+    ) -> None:
+        self._opener = opener
+        self._snapshots = snapshots
+        self._activity = activity or Activity()
+        self._config = config
+        self._named: dict[tuple[str, bytes], PushScan] = {}
+        """By the principal's name and the stream id."""
+        self._running: dict[ServerStream, PushScan] = {}
+        self._opened = 0
+        self.overrun_bytes = 0
+        """The furthest that a push scan that has ended was past its credit, in message bytes."""
+
+    @property
+    def scans_open(self) -> int:
+        """Push scans that run, parked ones included."""
+        return self._opened
+
+    def last_word(self, stream: ServerStream, error: ScannerError) -> ScannerError:
+        """What a call is told that is ended with `error`: for a scan, with the token that continues it."""
+        push = self._running.get(stream)
+        return error if push is None else push.last_word(error)
+
+    async def scan(self, stream: ServerStream) -> None:
+        """Handle one call.
+
+        Raises:
+            ScannerError: The scan was refused, or failed.
+            TransportError: The stream or the connection is gone.
+        """
+        request = await self._receive_open(stream)
+        self._check(request)
+        query = self._opener.read_query(request.query)
+        authorize(stream, Right.READ, query.table, lasting=True)
+        replaces = (principal_of(stream).name, request.stream_id) in self._named
+        if self._opened - replaces >= self._config.scans_max:
+            raise TooManyScans(
+                f"{self._opened} scans are open on this server, and no more are allowed; try again later"
+            )
+        self._opened += 1
+        try:
+            with stream.blocked_on(StallReason.STORAGE):
+                opened = await self._open(stream, request, query)
+            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
+            cut_off = True
+            try:
+                await self._run(stream, request, opened)
+                cut_off = False
+            finally:
+                # Whoever was cut off comes back, perhaps.
+                opened.scan.close(linger=cut_off)
+        finally:
+            self._opened -= 1
+
+    async def _receive_open(self, stream: ServerStream) -> pb.ScanOpen:
+        message = await stream.receive()
+        if message is None:
+            raise ArgumentInvalid("the stream ended before its scan was opened")
+        request = parse_request(pb.ScanRequest, message)
+        kind = request.WhichOneof("request")
+        if kind != "open":
+            raise ArgumentInvalid(f"the first message of a scan is its open, not {kind or 'an empty one'}")
+        return request.open
+
+    @staticmethod
+    def _check(request: pb.ScanOpen) -> None:
+        if request.source == pb.SCAN_SOURCE_UNSPECIFIED:
+            raise ArgumentInvalid("the scan names no source")
+        if request.source not in (pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_SNAPSHOT):
+            raise SourceUnsupported(
+                f"this server cannot scan {source_name(request.source)};"
+                " it has SCAN_SOURCE_LIVE_KV and SCAN_SOURCE_SNAPSHOT"
+            )
+        if request.source == pb.SCAN_SOURCE_SNAPSHOT and request.HasField("as_of"):
+            raise ArgumentInvalid("as_of goes with SCAN_SOURCE_LIVE_KV; a snapshot is as of its own offset")
+        if request.source != pb.SCAN_SOURCE_SNAPSHOT and request.lease_id:
+            raise ArgumentInvalid("a lease_id goes with SCAN_SOURCE_SNAPSHOT")
+        require_history(request.as_of_history, as_of=request.HasField("as_of"))
+        if (
+            request.HasField("log_start")
+            or request.HasField("stop_offset")
+            or request.stop_at_end
+            or request.group
+        ):
+            raise ArgumentInvalid("log_start, stop_offset, stop_at_end and group go with SCAN_SOURCE_LOG")
+        if len(request.stream_id) > _STREAM_ID_BYTES_MAX:
+            raise ArgumentInvalid(
+                f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
+            )
+
+    async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> Opened:
+        principal = principal_of(stream).name
+        as_of = request.as_of if request.HasField("as_of") else None
+        of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
+        if not request.resume_token:
+            if of_snapshot:
+                return await self._snapshots.open(query, principal, request.lease_id)
+            return await self._opener.open(
+                query, principal, log_offset=as_of, history=request.as_of_history or None
+            )
+        state, query = await self._opener.read_token(
+            request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
+        )
+        if of_snapshot:
+            return await self._snapshots.resume(query, principal, state)
+        return await self._opener.open(
+            query,
+            principal,
+            log_offset=offset_to_resume(state, as_of),
+            position=state.position,
+            history=state.history,
+        )
+
+    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: Opened) -> None:
+        of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
+        reopen = self._snapshots.reopen if of_snapshot else self._opener.reopen
+        push = PushScan(
+            stream,
+            opened.scan,
+            opened.bucket,
+            self._limits(request),
+            history=opened.history,
+            token=functools.partial(opened.token, request.source, MODEL_PUSH),
+            reopen=functools.partial(reopen, opened),
+        )
+        name = (principal_of(stream).name, request.stream_id)
+        if request.stream_id:
+            dead = self._named.get(name)
+            if dead is not None:
+                dead.stop(ScanIncomplete("the stream was replaced by a newer one of the same stream id"))
+            self._named[name] = push
+        holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM, request.source)
+        self._running[stream] = push
+        try:
+            with recorded(self._activity, stream, opened.query, holder, push):
+                await push.run()
+        finally:
+            del self._running[stream]
+            self.overrun_bytes = max(self.overrun_bytes, stream.credit.overrun_bytes)
+            if self._named.get(name) is push:
+                del self._named[name]
+
+    def _limits(self, request: pb.ScanOpen) -> PushLimits:
+        config = self._config
+        return PushLimits(
+            payload_bytes_max=min(request.batch_bytes_max or config.batch_bytes, config.batch_bytes_max),
+            rows_max=min(request.batch_rows_max or config.batch_rows_max, config.batch_rows_max),
+            heartbeat_interval_s=config.heartbeat_interval_s,
+            park_after_s=config.park_after_s,
+        )

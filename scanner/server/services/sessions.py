@@ -1,0 +1,194 @@
+"""The `session` pull model of `weir.v1.Scanner`: `ScanSession` calls on live iterators.
+
+Thin: the rules are the registry's (`scanner.server.pull.sessions`), the rows the source's. Pages are made
+in `scanner.server.pull.pages`. What is here is giving back what a call holds on every way out of it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import trio
+
+from scanner.errors import ArgumentInvalid, ScannerError, SequenceInvalid
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.auth.access import Right, authorize, principal_of
+from scanner.server.counters import Activity, HolderKind
+from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
+from scanner.server.pull.sessions import Repeat, Session, SessionRegistry
+from scanner.server.services.scans import holder_of
+from scanner.wire.batches import encode_schema
+from scanner.wire.queries import parse_request
+from transport import StallReason
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.scan.opener import ScanOpener
+    from scanner.server.tables.bucket import OpenScan
+    from scanner.sources.kv import KvSource
+    from transport import ServerStream
+
+_SESSION_ID_BYTES = 16
+
+
+class SessionService:
+    """Serves `ScanSession`.
+
+    Args:
+        opener: Makes the sources.
+        config: Caps, TTL, page bounds.
+        activity: Counts the sessions.
+    """
+
+    def __init__(self, opener: ScanOpener, config: ScannerConfig, activity: Activity | None = None) -> None:
+        self._opener = opener
+        self._activity = activity or Activity()
+        self._config = config
+        self._pages = PageMaker(config)
+        self._registry: SessionRegistry[OpenScan[KvSource], Page] = SessionRegistry(
+            config, lambda: secrets.token_bytes(_SESSION_ID_BYTES)
+        )
+
+    @property
+    def sessions_open(self) -> int:
+        """Sessions that hold an iterator and a snapshot."""
+        return len(self._registry)
+
+    async def sweep_forever(self) -> NoReturn:
+        """Reclaim idle sessions every sweep interval.
+
+        Cancellation:
+            No effect; this is how it ends.
+        """
+        while True:
+            await trio.sleep(self._config.session_sweep_interval_s)
+            self._registry.sweep(trio.current_time())
+
+    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
+        """Give up the session that this call has opened, or every one that calls of this connection have.
+
+        Unless it was continued, or its client has shown that page 0 arrived. It lives on for `snapshot_linger_s`: the
+        client may have the page, and come back over another connection.
+        """
+        now = trio.current_time()
+        for session in self._registry.sessions():
+            holder = session.resource.holder
+            if holder is not None and holder.is_call(connection_id, stream_id):
+                self._registry.give_up(session, now, self._config.snapshot_linger_s)
+
+    def close_all(self) -> None:
+        """Free every session; when no call runs any more."""
+        self._registry.close_all()
+
+    async def call(self, stream: ServerStream) -> None:
+        """Handle one call: an open, a continuation or a close.
+
+        Raises:
+            ScannerError: The call was refused, or the scan failed.
+            TransportError: The stream or the connection is gone.
+        """
+        message = await stream.receive()
+        if message is None:
+            raise ArgumentInvalid("the call ended without a request")
+        request = parse_request(pb.ScanSessionRequest, message)
+        is_open = request.HasField("query")
+        if is_open == bool(request.scanner_id):
+            raise ArgumentInvalid(
+                "a request has either a query, to open a session, or a scanner_id, to go on with it"
+            )
+        if request.close:
+            await self._close(stream, request)
+        elif not request.batch_size_bytes:
+            raise ArgumentInvalid("batch_size_bytes must be above 0")
+        elif is_open:
+            await self._open(stream, request)
+        else:
+            await self._continue(stream, request)
+
+    async def _close(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        if not request.scanner_id:
+            raise ArgumentInvalid("a close needs the scanner_id of the session")
+        self._registry.close(_key(request.scanner_id, stream))
+        await stream.send(pb.ScanSessionResponse(scanner_id=request.scanner_id).SerializeToString())
+
+    async def _open(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        if request.call_seq_id:
+            raise SequenceInvalid(f"an open is call 0 of its session, not {request.call_seq_id}")
+        query = self._opener.read_query(request.query)
+        authorize(stream, Right.READ, query.table)
+        reservation = self._registry.reserve((query.table, query.bucket))
+        try:
+            with stream.blocked_on(StallReason.STORAGE):
+                # The log would be of no use to a session: what it loses is lost.
+                opened = await self._opener.open(query, principal_of(stream).name, pin_log=False)
+            scan = opened.scan
+            scan.holder = holder_of(stream, HolderKind.SESSION)
+            session: Session[OpenScan[KvSource], Page] | None = None
+            try:
+                fields = pb.ScanSessionResponse(
+                    scanner_id=self._registry.new_id(),
+                    log_offset=scan.source.log_offset,
+                    history=opened.history,
+                    arrow_schema=encode_schema(scan.source.schema),
+                )
+                with stream.blocked_on(StallReason.STORAGE):
+                    page = await self._make_page(scan, fields, request.batch_size_bytes)
+                if not page.last:
+                    session = self._registry.admit(
+                        reservation, _key(fields.scanner_id, stream), scan, page, trio.current_time()
+                    )
+                    self._end_with_bucket(session)
+                    self._activity.sessions_opened += 1
+            finally:
+                if session is None:
+                    scan.close()
+        finally:
+            self._registry.release(reservation)
+
+        def give_up(grace_s: float) -> None:
+            if session is not None:
+                self._registry.give_up(session, trio.current_time(), grace_s)
+
+        confirmed = await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
+        if confirmed and session is not None:
+            session.confirmed = True
+
+    async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
+        session_id = _key(request.scanner_id, stream)
+        claimed = self._registry.claim(session_id, request.call_seq_id, trio.current_time())
+        if isinstance(claimed, Repeat):
+            await stream.send(*claimed.page.parts)
+            return
+        try:
+            authorize(stream, Right.READ, _table_of(claimed.bucket))  # it may have been taken away since
+            fields = pb.ScanSessionResponse(scanner_id=request.scanner_id)
+            with stream.blocked_on(StallReason.STORAGE):
+                page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
+        except ScannerError as error:
+            self._registry.terminate(claimed, error)
+            self._registry.abandon(claimed)
+            raise
+        except BaseException:
+            self._registry.abandon(claimed)
+            raise
+        self._registry.complete(claimed, page, trio.current_time(), last=page.last)
+        await stream.send(*page.parts)
+
+    def _end_with_bucket(self, session: Session[OpenScan[KvSource], Page]) -> None:
+        session.resource.when_ended(lambda error: self._registry.terminate(session, error))
+
+    async def _make_page(
+        self, scan: OpenScan[KvSource], fields: pb.ScanSessionResponse, size_bytes: int
+    ) -> Page:
+        return sealed(fields, await self._pages.make(scan, fields, size_bytes, keeps_rest=True))
+
+
+def _table_of(bucket: object) -> str:
+    table, _ = cast("tuple[str, int]", bucket)
+    return table
+
+
+def _key(scanner_id: bytes, stream: ServerStream) -> bytes:
+    """The session's id in the registry: to anybody but its principal it does not exist."""
+    return scanner_id + b":" + principal_of(stream).name.encode()

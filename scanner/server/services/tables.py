@@ -1,0 +1,254 @@
+"""`weir.v1.Tables`: tables, their offsets and their writes.
+
+A write stream is a pipeline: while one request waits for the disk, the next ones are decoded and queued. Its
+responses come in the order of its requests, each when its request is durable in every bucket it touches; after
+the first request that fails come no more.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import trio
+
+from scanner.errors import ArgumentInvalid, ScannerError
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.server.auth.access import Right, authorize, may, principal_of
+from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.tables.write_memory import WriteMemory
+from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
+from scanner.tasks import run_with_companion
+from scanner.wire.batches import decode_schema
+from scanner.wire.queries import parse_request
+from scanner.wire.tables import description_from_proto, description_to_proto
+from transport import StallReason
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import PendingWrite
+    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.storage.interface import Mutation
+    from transport import ServerStream
+
+_LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
+"""Of one answer to ListTables; a single description may be larger. Stock clients take 4 MiB."""
+_ENTRY_BYTES: Final = 6
+"""Of an entry of a message beside its own octets, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    """A request that is queued in all its buckets."""
+
+    writes: tuple[tuple[int, PendingWrite], ...]
+    """By bucket, ascending."""
+
+
+_Answer: TypeAlias = _Submitted | ScannerError
+
+
+class TablesService:
+    """Serves the calls of `weir.v1.Tables`.
+
+    Args:
+        catalog: Of the server.
+        config: Bounds of writes.
+    """
+
+    def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._memory = WriteMemory(config.write_queue_bytes_max)
+
+    @property
+    def write_queue_bytes(self) -> int:
+        """Octets of writes that are being decoded, or wait for their commits."""
+        return self._memory.bytes_taken
+
+    async def create_table(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Create a table, and answer with its description as stored.
+
+        Raises:
+            ScannerError: No such table can be, or its name is taken.
+        """
+        message = parse_request(pb.CreateTableRequest, request)
+        authorize(stream, Right.MANAGE, message.table.name)
+        description = description_from_proto(message.table)
+        table_id = await self._catalog.create(description)
+        self._audit(AuditEvent.TABLE_CREATED, stream, description.name)
+        return pb.CreateTableResponse(
+            table=description_to_proto(description), table_id=table_id
+        ).SerializeToString()
+
+    async def add_column(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Add a nullable column, and answer with the table as it is now.
+
+        Raises:
+            ScannerError: There is no such table, or it cannot have such a column.
+        """
+        message = parse_request(pb.AddColumnRequest, request)
+        authorize(stream, Right.MANAGE, message.table)
+        columns = decode_schema(message.arrow_schema)
+        if len(columns) != 1:
+            raise ArgumentInvalid(f"one column is added at a time, not {len(columns)}")
+        description = await self._catalog.add_column(message.table, columns.field(0))
+        self._audit(AuditEvent.COLUMN_ADDED, stream, description.name)
+        return pb.AddColumnResponse(table=description_to_proto(description)).SerializeToString()
+
+    async def drop_table(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Drop a table, and end its scans.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        name = parse_request(pb.DropTableRequest, request).table
+        authorize(stream, Right.MANAGE, name)
+        await self._catalog.drop(name)
+        self._audit(AuditEvent.TABLE_DROPPED, stream, name)
+        return pb.DropTableResponse().SerializeToString()
+
+    def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
+        audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)
+
+    async def list_tables(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with a page of the tables that the caller may know of, by name."""
+        message = parse_request(pb.ListTablesRequest, request)
+        response, size = pb.ListTablesResponse(), 0
+        for each in sorted(await self._catalog.descriptions(), key=lambda table: table.name):
+            # The token is the last name of the page before: what is created or dropped meanwhile moves nothing.
+            if each.name <= message.page_token or not may(stream, Right.DESCRIBE, each.name):
+                continue
+            table = description_to_proto(each)
+            size += table.ByteSize() + _ENTRY_BYTES
+            full = message.page_size and len(response.tables) >= message.page_size
+            if response.tables and (full or size > _LIST_PAGE_BYTES):
+                response.next_page_token = response.tables[-1].name
+                break
+            response.tables.append(table)
+        return response.SerializeToString()
+
+    async def describe_table(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with one table.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        name = parse_request(pb.DescribeTableRequest, request).table
+        authorize(stream, Right.DESCRIBE, name)
+        table = await self._catalog.table(name)
+        return pb.DescribeTableResponse(
+            table=description_to_proto(table.description), table_id=table.table_id
+        ).SerializeToString()
+
+    async def list_offsets(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with the oldest offset and the log end of every bucket.
+
+        Raises:
+            TableNotFound: There is none of that name.
+        """
+        name = parse_request(pb.ListOffsetsRequest, request).table
+        authorize(stream, Right.DESCRIBE, name)
+        table = await self._catalog.table(name)
+        ranges = []
+        for index in range(table.description.buckets):
+            bucket = (await self._catalog.bucket(table, index)).storage
+            ranges.append(
+                pb.OffsetRange(
+                    bucket=index,
+                    start_offset=bucket.log_start,
+                    end_offset=bucket.log_end,
+                    history=bucket.lineage.history_of(bucket.log_end),
+                )
+            )
+        return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
+
+    async def write(self, stream: ServerStream) -> None:
+        """Handle one write stream.
+
+        Raises:
+            ScannerError: A request failed; the requests before it were answered.
+            TransportError: The stream or the connection is gone; what was queued is written all the same.
+        """
+        sender, receiver = trio.open_memory_channel[_Answer](self._config.write_requests_in_flight_max)
+        await run_with_companion(
+            functools.partial(self._respond, stream, receiver),
+            functools.partial(self._accept, stream, sender),
+        )
+
+    async def _accept(self, stream: ServerStream, answers: trio.MemorySendChannel[_Answer]) -> None:
+        async with answers:
+            while (message := await stream.receive()) is not None:
+                try:
+                    request = WriteCall.parse(message)
+                    del message
+                    # Whoever has to wait for memory holds its rows once, and nobody's rows stay here afterwards.
+                    answer: _Answer = await self._submit(request, stream)
+                    del request
+                except ScannerError as error:
+                    # Its turn to be told comes after the answers to the requests before it.
+                    answer = error
+                await answers.send(answer)
+                if isinstance(answer, ScannerError):
+                    return
+
+    @staticmethod
+    async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:
+        async with answers:
+            async for answer in answers:
+                if isinstance(answer, ScannerError):
+                    raise answer
+                response = pb.WriteResponse()
+                for index, write in answer.writes:
+                    with stream.blocked_on(StallReason.STORAGE):
+                        start, end = await write.wait_durable()
+                    if start < end:
+                        response.ranges.add(bucket=index, start_offset=start, end_offset=end)
+                await stream.send(response.SerializeToString())
+
+    async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
+        authorize(stream, Right.WRITE, request.table)
+        table = await self._catalog.table(request.table)
+        size = min(request.decoded_bytes(), self._config.write_decoded_bytes_max)
+        with stream.blocked_on(StallReason.STORAGE):
+            share = await self._memory.take(size)
+        try:
+            routed = await self._encode(request, table)
+            share.resize(sum(mutations_bytes(each) for each in routed.values()))
+            buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
+            for _, bucket in buckets:
+                await bucket.wait_room()
+            share.split(len(buckets))
+            # No waiting from here on: the requests of one stream reach every bucket in their order.
+            writes = tuple(
+                (index, bucket.submit(routed[index], share.part_done)) for index, bucket in buckets
+            )
+        except BaseException:
+            share.release()
+            raise
+        if not writes:
+            share.release()
+        return _Submitted(writes)
+
+    async def _encode(self, request: WriteCall, table: ServedTable) -> dict[int, list[Mutation]]:
+        config = self._config
+        # One schema for the whole request, though a column may be added meanwhile.
+        schema = table.schema
+        batch = conform_request(
+            request, schema.description, config.write_rows_max, config.write_decoded_bytes_max
+        )
+        routed: dict[int, list[Mutation]] = {}
+        for mutations in encode_mutations(
+            batch,
+            delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
+            key_codec=schema.key_codec,
+            row_codec=schema.row_codec,
+            slice_rows=self._config.write_slice_rows_max,
+            row_bytes_max=self._config.row_bytes_max,
+        ):
+            route(mutations, schema.description.buckets, routed)
+            await trio.lowlevel.checkpoint()
+        return routed

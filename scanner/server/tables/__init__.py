@@ -1,0 +1,1 @@
+"""The tables that are served: their buckets, snapshots, log pins and writes."""

@@ -1,0 +1,477 @@
+"""A bucket as the service sees it: group commit, what happens between commits, and an end that waits for its scans.
+
+Invariants:
+
+1. One commit is worked out and written at a time, in a worker thread where storage blocks. A scan is opened while
+   none is
+   written, so it shows durable changes only; it does not wait for the working out, which takes most of the time.
+2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
+3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
+4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
+5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
+   go on as of the same state. Storage that nobody uses is closed (`close_idle`); pins and scans that are parked stay.
+6. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+
+This module knows no wire, no transport and no Arrow.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import trio
+
+from scanner.errors import InternalError, ScannerError, StoreClosed
+from scanner.server.counters import Activity, Holder
+from scanner.server.tables.log_pins import LogPin, LogPins
+from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
+from scanner.sources.interface import Source
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.storage.interface import Bucket, Mutation, PreparedCommit
+    from scanner.tasks import RunBlocking
+
+_logger = logging.getLogger(__name__)
+_RECOVER_DELAY_S_MIN: Final = 1.0
+_RECOVER_DELAY_S_MAX: Final = 60.0
+"""How long a bucket that cannot take writes waits before it tries again."""
+SourceT = TypeVar("SourceT", bound=Source)
+
+
+class Settled:
+    """An event that also calls somebody, once.
+
+    Args:
+        when_set: Called when it is set.
+    """
+
+    __slots__ = ("_event", "_when_set")
+
+    def __init__(self, when_set: Callable[[], None] | None = None) -> None:
+        self._event = trio.Event()
+        self._when_set = when_set
+
+    def is_set(self) -> bool:
+        """Whether `set` was called."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Set it. Idempotent."""
+        self._event.set()
+        when_set, self._when_set = self._when_set, None
+        if when_set is not None:
+            when_set()
+
+    async def wait(self) -> None:
+        """Wait until it is set."""
+        await self._event.wait()
+
+
+@dataclass(slots=True, eq=False)
+class PendingWrite:
+    """A write on its way to the disk."""
+
+    mutations: Sequence[Mutation]
+    settled: Settled
+    offsets: tuple[int, int] | None = None
+    """[start, end) of its changes, once it is durable."""
+    error: ScannerError | None = None
+
+    async def wait_durable(self) -> tuple[int, int]:
+        """Wait until the write is durable.
+
+        Returns:
+            The offsets of its changes, [start, end); equal if nothing changed.
+
+        Raises:
+            ScannerError: It was not written.
+
+        Waits:
+            For its commit.
+
+        Cancellation:
+            No effect on the write: it is committed all the same.
+        """
+        await self.settled.wait()
+        if self.error is not None:
+            raise type(self.error)(self.error.message, metadata=self.error.metadata) from self.error
+        assert self.offsets is not None
+        return self.offsets
+
+
+class OpenScan(Generic[SourceT]):
+    """A source that its bucket knows of, so that the bucket can end it. Made by `ServedBucket.admit`.
+
+    Args:
+        bucket: Whose scan it is.
+        source: What is read.
+        hold: The snapshot that the source reads; None: it reads something that is not shared.
+    """
+
+    def __init__(self, bucket: ServedBucket, source: SourceT, hold: SnapshotHold | None) -> None:
+        self._bucket = bucket
+        self._hold = hold
+        self.source = source
+        """While parked, one that is closed: it still tells schema, log offset, rows, digest and position."""
+        self.pin: LogPin | None = None
+        """What keeps the log from which the scan can be rebuilt; released with the scan."""
+        self.parked = False
+        self.continue_parked: Callable[[], Awaitable[None]] | None = None
+        """Reopens it when it is parked, for whoever made it; None: it is never parked."""
+        self.ended_by: ScannerError | None = None
+        """Why the bucket ended it; whoever drives the source looks here before every step."""
+        self._on_end: Callable[[ScannerError], None] | None = None
+        self.opened_at = trio.current_time()
+        """When it was opened, or reopened; seconds of trio's clock."""
+        self.holder: Holder | None = None
+        """Who keeps it open; set by whoever opened it."""
+
+    def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
+        """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
+        self._on_end = callback
+        if self.ended_by is not None:
+            callback(self.ended_by)
+
+    def finish(self, *, linger: bool = False) -> None:
+        """Free what is in storage: nothing more will be read. Idempotent.
+
+        Args:
+            linger: The scan may be continued soon.
+        """
+        self.source.close()
+        if self._hold is not None:
+            # The snapshot under a rebuilt state is no help to whoever continues the scan.
+            self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
+            self._hold = None
+
+    def park(self) -> None:
+        """Give up what is in storage, and the rows that were read and not taken; they will be read again."""
+        self.finish()
+        self.parked = True
+        self._bucket.activity.scans_parked += 1
+
+    def reopen(self, source: SourceT, hold: SnapshotHold | None) -> None:
+        """Go on with a source of the same state that begins where this one stood."""
+        self.source, self._hold = source, hold
+        self.parked = False
+        self.opened_at = trio.current_time()
+
+    def close(self, *, linger: bool = False) -> None:
+        """Free the source and the log. Idempotent.
+
+        Args:
+            linger: The scan may be continued soon.
+        """
+        self.finish(linger=linger)
+        if self.pin is not None:
+            self.pin.release()
+        self._bucket.forget(self)
+
+    def end(self, error: ScannerError) -> None:
+        """Tell whoever drives the source that it is over."""
+        if self.ended_by is None:
+            self.ended_by = error
+            if self._on_end is not None:
+                self._on_end(error)
+
+
+class ServedBucket:
+    """One bucket of a running server.
+
+    Args:
+        bucket: Of the storage.
+        config: Bounds of queue and commit.
+        nursery: Runs the commits; must outlive the bucket's writes.
+        run_blocking: Runs one commit.
+        activity: Counts the commits.
+        pool: Of the server, for its snapshots; None: one of its own.
+        clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        activity: Activity | None = None,
+        pool: SnapshotPool | None = None,
+        clock_us: Callable[[], int] | None = None,
+    ) -> None:
+        self.storage = bucket
+        self._clock_us = clock_us
+        self.snapshots = SnapshotRegistry(
+            bucket, pool or SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
+        )
+        self.pins = LogPins()
+        """What keeps its log."""
+        self._config = config
+        self._nursery = nursery
+        self._run_blocking = run_blocking
+        self.activity = activity or Activity()
+        self._commits = trio.Lock()
+        """Held by a commit, and by what must not run beside one."""
+        self._queue: deque[PendingWrite] = deque()
+        self._taken: list[PendingWrite] = []
+        """Those that are being prepared or committed."""
+        self._committing = False
+        self._room = trio.Event()
+        self._scans: set[OpenScan[Any]] = set()
+        self._idle = trio.Event()
+        self._retired_by: ScannerError | None = None
+        self.used_at = trio.current_time()
+        """When storage was last used for anything but a scan that is open."""
+        self._recover_at = 0.0
+        self._recover_delay_s = _RECOVER_DELAY_S_MIN
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its files are open."""
+        return not self.storage.idle
+
+    @property
+    def open_scans(self) -> tuple[OpenScan[Any], ...]:
+        """Scans that are not closed, parked ones included, in no order."""
+        return tuple(self._scans)
+
+    @asynccontextmanager
+    async def between_commits(self) -> AsyncIterator[None]:
+        """Run the block while no commit runs, so that `storage` shows one state, all of it durable.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+
+        Waits:
+            For the commit that runs now, if one does.
+
+        Cancellation:
+            The block does not run.
+        """
+        async with self._commits:
+            self.check_served()
+            await self.wake()
+            if not self.storage.readable:
+                await self._reopen(writable=False)
+            yield
+            self.used_at = trio.current_time()
+
+    async def recover(self, *, at_once: bool = False) -> None:
+        """Try to take writes again, if one has failed. Where that is in vain, scans are served all the same.
+
+        Each try parks what runs, so the next one is due later and later, until a write was taken.
+
+        Args:
+            at_once: Try also if it is not due: something has changed.
+
+        Raises:
+            ScannerError: Nothing can be read.
+
+        Waits:
+            For the commit that runs now, if one does, and for storage.
+        """
+        if self.storage.failure is None or not (at_once or trio.current_time() >= self._recover_at):
+            return
+        async with self._commits:
+            if self._retired_by is None and self.storage.failure is not None:
+                self._recover_at = trio.current_time() + self._recover_delay_s
+                self._recover_delay_s = min(2 * self._recover_delay_s, _RECOVER_DELAY_S_MAX)
+                await self._reopen(writable=True)
+
+    async def wake(self) -> None:
+        """Open storage that was closed for being idle.
+
+        Raises:
+            ScannerError: It cannot be opened.
+
+        Waits:
+            For storage.
+        """
+        self.used_at = trio.current_time()
+        if self.storage.idle:
+            await self._run_blocking(self.storage.wake)
+
+    async def close_idle(self, idle_s: float) -> None:
+        """Close storage until the bucket is used again, if it was not used for a while and no scan reads it.
+
+        Args:
+            idle_s: For how long, seconds.
+
+        Waits:
+            For storage.
+        """
+        if not self._is_idle(idle_s):
+            return
+        async with self._commits:
+            if self._is_idle(idle_s):
+                await self._run_blocking(self.storage.close_idle)
+
+    def _is_idle(self, idle_s: float) -> bool:
+        reads = len(self.snapshots) or any(not scan.parked for scan in self._scans)
+        busy = reads or self._queue or self._taken or self.storage.idle
+        return not busy and trio.current_time() - self.used_at >= idle_s
+
+    async def _reopen(self, *, writable: bool) -> None:
+        """Park what runs, and open storage anew. No commit runs."""
+        for scan in self.open_scans:
+            if not scan.parked:
+                scan.park()
+        self.snapshots.close()
+        await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
+
+    async def wait_room(self) -> None:
+        """Wait until the queue of writes has room.
+
+        Waits:
+            For a commit to take some of them.
+
+        Cancellation:
+            No effect.
+        """
+        while len(self._queue) >= self._config.write_queue_requests_max:
+            await self._room.wait()
+
+    def submit(
+        self, mutations: Sequence[Mutation], when_settled: Callable[[], None] | None = None
+    ) -> PendingWrite:
+        """Queue a write; its turn comes after those submitted before.
+
+        Args:
+            mutations: What to write.
+            when_settled: Called once, when it is durable or has failed.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+        """
+        self.check_served()
+        write = PendingWrite(mutations, Settled(when_settled))
+        self._queue.append(write)
+        if len(self._queue) >= self._config.write_queue_requests_max:
+            self._room = trio.Event()
+        if not self._committing:
+            self._committing = True
+            self._nursery.start_soon(self._commit_queued)
+        return write
+
+    def admit(self, source: SourceT, hold: SnapshotHold | None = None) -> OpenScan[SourceT]:
+        """Take a source, made between two commits, for one of this bucket's scans.
+
+        Args:
+            source: The scan's own from now on.
+            hold: What the source reads; the scan's own from now on.
+        """
+        scan = OpenScan(self, source, hold)
+        self._scans.add(scan)
+        return scan
+
+    def forget(self, scan: OpenScan[Any]) -> None:
+        """A scan of this bucket has been closed."""
+        self._scans.discard(scan)
+        if not self._scans:
+            self._idle.set()
+
+    def serve_again(self) -> None:
+        """Take back `retire`: storage did not let the bucket go."""
+        self._retired_by = None
+
+    async def retire(self, reason: ScannerError) -> None:
+        """End every scan with `reason`, refuse new ones, and let no commit be under way.
+
+        Waits:
+            Until the scans are closed and what was submitted is settled.
+
+        Cancellation:
+            The bucket stays retired; scans may still be open.
+        """
+        self._retired_by = reason
+        for scan in list(self._scans):
+            scan.end(reason)
+        async with self._commits:
+            self._settle(list(self._queue), reason)
+            self._queue.clear()
+            self._room.set()
+        for write in list(self._taken):
+            await write.settled.wait()
+        while self._scans:
+            self._idle = trio.Event()
+            await self._idle.wait()
+        self.snapshots.close()
+
+    def check_served(self) -> None:
+        """See that the bucket is not retired.
+
+        Raises:
+            ScannerError: It is; this says why.
+        """
+        if self._retired_by is not None:
+            raise type(self._retired_by)(self._retired_by.message)
+
+    async def _commit_queued(self) -> None:
+        """Commit until the queue is empty: a task for as long as there is something to write."""
+        try:
+            while self._queue:
+                self._taken = self._take()
+                await self._commit(self._taken)
+        finally:
+            self._committing = False
+            self._taken = []
+            # Only if the server goes down first.
+            self._settle(self._queue, StoreClosed("the server went down before the write; it was not done"))
+            self._queue.clear()
+
+    def _take(self) -> list[PendingWrite]:
+        taken: list[PendingWrite] = []
+        rows = 0
+        while self._queue and (
+            not taken or rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
+        ):
+            write = self._queue.popleft()
+            rows += len(write.mutations)
+            taken.append(write)
+        self._room.set()
+        return taken
+
+    async def _commit(self, writes: list[PendingWrite]) -> None:
+        error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
+        started_at = trio.current_time()
+        try:
+            prepared = await self._prepare(writes)
+            # Only the write and its sync keep scans from being opened.
+            async with self.between_commits():
+                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
+            for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
+                write.offsets, write.error = offsets, prepared.refusals.get(index)
+                write.settled.set()
+            self._recover_delay_s = _RECOVER_DELAY_S_MIN
+            self.activity.commits.observe(trio.current_time() - started_at)
+            self.activity.commit_writes += len(writes)
+            self.activity.commit_rows += sum(len(write.mutations) for write in writes)
+        except ScannerError as failure:
+            self.activity.commits_failed += 1
+            error = failure
+        except Exception as failure:
+            self.activity.commits_failed += 1
+            _logger.exception("a commit of %d writes failed in an unforeseen way", len(writes))
+            error = InternalError(
+                f"the commit failed ({type(failure).__name__}); the server's log has the details"
+            )
+        finally:
+            self._settle(writes, error)
+
+    async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
+        clock_us = None if self._clock_us is None else self._clock_us()
+        mutations = [each.mutations for each in writes]
+        return await self._run_blocking(functools.partial(self.storage.prepare, mutations, clock_us))
+
+    @staticmethod
+    def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:
+        for write in writes:
+            if not write.settled.is_set():
+                write.error = error
+                write.settled.set()

@@ -1,0 +1,314 @@
+"""The tables of a running server: looked up, created and dropped without holding up the event loop.
+
+Storage does its work in worker threads, one structural change at a time; what it opened is kept here.
+
+This module knows no wire and no transport.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from scanner.errors import BucketNotFound, TableNotFound, TooManyFiles, TooManyTables
+from scanner.server.counters import Activity
+from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.snapshots import SnapshotPool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.data.keys import KeyCodec
+    from scanner.data.rows import RowCodec
+    from scanner.data.table import TableDescription
+    from scanner.server.clock import WallClock
+    from scanner.server.config import ScannerConfig
+    from scanner.storage.interface import Store
+    from scanner.tasks import RunBlocking
+    from scanner.wire.queries import ScanQuery
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """What a table's rows are at one moment: taken once by whoever uses more than one of these, since columns come."""
+
+    description: TableDescription
+    key_codec: KeyCodec
+    row_codec: RowCodec
+    """Reads rows of every schema that the table had, and writes those of this one."""
+
+    @property
+    def first_columns(self) -> tuple[str, ...]:
+        """Those that the table was created with. A token of all columns of a table that has no others means these."""
+        older = self.row_codec.older_schemas
+        return tuple((older[0] if older else self.row_codec.schema).names)
+
+    def resolve(self, query: ScanQuery) -> ScanQuery:
+        """A query of all columns with their names, if they were fewer once."""
+        if query.columns or self.row_codec.schema_id == 0:
+            return query
+        return replace(query, columns=self.description.column_names)
+
+    def resolutions(self, query: ScanQuery) -> Iterator[ScanQuery]:
+        """What a query of all columns may have meant when a scan began with it, by name, newest first."""
+        for schema in (self.row_codec.schema, *reversed(self.row_codec.older_schemas)):
+            yield replace(query, columns=tuple(schema.names))
+
+
+class ServedTable:
+    """A table, and its buckets as far as somebody has used them."""
+
+    def __init__(self, table_id: int, schema: TableSchema) -> None:
+        self.table_id = table_id
+        """Tells it from a table that had its name before."""
+        self.schema = schema
+        """Replaced as a whole when a column is added."""
+        self.buckets: dict[int, ServedBucket] = {}
+        """Those opened so far, by index."""
+
+    @property
+    def description(self) -> TableDescription:
+        """With the columns of now."""
+        return self.schema.description
+
+
+class Catalog:
+    """All tables of one store.
+
+    Args:
+        store: Where they are.
+        config: Passed on to the buckets.
+        nursery: Runs the buckets' commits.
+        run_blocking: Runs what storage does.
+        activity: Counts what the server does.
+        clock: Stamps the commits; None: storage's own clock does.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        activity: Activity | None = None,
+        clock: WallClock | None = None,
+    ) -> None:
+        self._clock_us = None if clock is None else clock.now_us
+        self._store = store
+        self._config = config
+        self._nursery = nursery
+        self._run_blocking = run_blocking
+        self.activity = activity or Activity()
+        self.snapshots = SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
+        """What the buckets' snapshots share."""
+        self._tables: dict[str, ServedTable] = {}
+        self._changing = trio.Lock()
+
+    def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
+        """Every scan that is not closed, with the name of its table, the index of its bucket, and the bucket."""
+        for name, index, bucket in self.open_buckets():
+            for scan in bucket.open_scans:
+                yield name, index, bucket, scan
+
+    def open_buckets(self) -> Iterator[tuple[str, int, ServedBucket]]:
+        """Every bucket that somebody has used, with the name of its table and its index."""
+        for name, table in self._tables.items():
+            for index, bucket in table.buckets.items():
+                yield name, index, bucket
+
+    @property
+    def log_changes_lost(self) -> int:
+        """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
+        return sum(bucket.storage.lost_changes for _, _, bucket in self.open_buckets())
+
+    def has(self, name: str, table_id: int) -> bool:
+        """Whether a table is there: this one, and not another one of its name."""
+        try:
+            return self._store.table_id(name) == table_id
+        except TableNotFound:
+            return False
+
+    def close_snapshots(self) -> None:
+        """Close what lingers, and what is still held; when nothing reads any more."""
+        for _, _, bucket in self.open_buckets():
+            bucket.snapshots.close()
+
+    async def descriptions(self) -> list[TableDescription]:
+        """All tables, by name."""
+        return await self._run_blocking(self._store.tables)
+
+    async def table(self, name: str) -> ServedTable:
+        """Look a table up.
+
+        Raises:
+            TableNotFound: There is none of that name; the message lists those there are.
+
+        Waits:
+            For storage, the first time; else it is a plain lookup.
+        """
+        served = self._tables.get(name)
+        if served is None:
+            async with self._changing:
+                served = self._tables.get(name)
+                if served is None:
+                    served = await self._run_blocking(functools.partial(self._load, name))
+                    self._tables[name] = served
+        return served
+
+    async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
+        """Look a bucket up, and open it if nobody has before.
+
+        Raises:
+            BucketNotFound: The table has fewer buckets.
+            TableNotFound: The table was dropped meanwhile.
+            DataCorrupted: Its files are damaged.
+            StoreFailed: They cannot be read.
+
+        Waits:
+            For storage, the first time.
+        """
+        served = table.buckets.get(index)
+        if served is not None:
+            if not served.is_open:
+                await self._make_room()
+                await served.wake()
+            return served
+        name = table.description.name
+        if index >= table.description.buckets:
+            raise BucketNotFound(
+                f"table {name!r} has no bucket {index}; it has 0 to {table.description.buckets - 1}"
+            )
+        async with self._changing:
+            if self._tables.get(name) is not table:
+                raise TableNotFound(f"table {name!r} was dropped")
+            served = table.buckets.get(index)
+            if served is None:
+                await self._make_room()
+                storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
+                served = table.buckets[index] = ServedBucket(
+                    storage,
+                    self._config,
+                    self._nursery,
+                    self._run_blocking,
+                    self.activity,
+                    self.snapshots,
+                    self._clock_us,
+                )
+        return served
+
+    async def _make_room(self) -> None:
+        """See that one more bucket may have its files open: those that nobody uses close theirs, oldest use first.
+
+        Raises:
+            TooManyFiles: All are used.
+        """
+        is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
+        excess = len(is_open) + 1 - self._config.buckets_open_max
+        for bucket in sorted(is_open, key=lambda each: each.used_at):
+            if excess <= 0:
+                return
+            await bucket.close_idle(0)
+            excess -= not bucket.is_open
+        if excess > 0:
+            raise TooManyFiles(
+                f"{len(is_open)} buckets are in use on this server, and it may have the files of"
+                f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again later"
+            )
+
+    async def create(self, description: TableDescription) -> int:
+        """Create a table; it is durable when this returns.
+
+        Returns:
+            Its id.
+
+        Raises:
+            TableExists: The name is taken.
+            TooManyTables: The server has as many tables or buckets as it may have.
+            StoreFailed: The disk refused.
+        """
+        async with self._changing:
+            self._require_few(await self._run_blocking(self._store.tables), description)
+            await self._run_blocking(functools.partial(self._store.create_table, description))
+            return self._store.table_id(description.name)
+
+    async def add_column(self, name: str, column: pa.Field) -> TableDescription:
+        """Add a nullable column to a table, behind its last one; it is durable when this returns.
+
+        Scans that run, and those that are continued with a token, keep the columns with which they began.
+
+        Returns:
+            The table as it is now.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            SchemaMismatch: The column is not nullable, of a type that cannot be stored, or one too many.
+            ArgumentInvalid: There is a column of that name.
+            StoreFailed: The disk refused.
+
+        Waits:
+            For the disk.
+
+        Cancellation:
+            The column may have been added.
+        """
+        async with self._changing:
+            await self._run_blocking(functools.partial(self._store.add_column, name, column))
+            schema = self._schema_of(name)
+            if (served := self._tables.get(name)) is not None:
+                served.schema = schema
+        return schema.description
+
+    async def drop(self, name: str) -> None:
+        """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            StoreFailed: The disk refused; the table is served again, if it is still there.
+
+        Waits:
+            Until its scans are closed and its commits are done, then for the disk.
+
+        Cancellation:
+            The table may be left without its scans, and still be there; dropping it again is fine.
+        """
+        async with self._changing:
+            served = self._tables.get(name)
+            try:
+                if served is not None:
+                    dropped = TableNotFound(f"table {name!r} was dropped")
+                    for bucket in served.buckets.values():
+                        await bucket.retire(dropped)
+                await self._run_blocking(functools.partial(self._store.drop_table, name))
+            finally:
+                if served is not None:
+                    # It may be gone though some of its files would not go; its name is free then.
+                    if not self.has(name, served.table_id):
+                        del self._tables[name]
+                    else:
+                        for bucket in served.buckets.values():
+                            bucket.serve_again()
+
+    def _require_few(self, tables: list[TableDescription], fresh: TableDescription) -> None:
+        if any(each.name == fresh.name for each in tables):
+            return  # That is what is wrong with it.
+        config = self._config
+        buckets = sum(each.buckets for each in tables)
+        if len(tables) >= config.tables_max:
+            raise TooManyTables(
+                f"this server has {len(tables)} tables, and no more are allowed (tables_max); drop one first"
+            )
+        if buckets + fresh.buckets > config.buckets_max:
+            raise TooManyTables(
+                f"the tables of this server have {buckets} buckets, and {fresh.buckets} more would be above"
+                f" {config.buckets_max} (buckets_max); drop a table first, or ask for fewer"
+            )
+
+    def _load(self, name: str) -> ServedTable:
+        return ServedTable(self._store.table_id(name), self._schema_of(name))
+
+    def _schema_of(self, name: str) -> TableSchema:
+        return TableSchema(self._store.table(name), self._store.key_codec(name), self._store.row_codec(name))

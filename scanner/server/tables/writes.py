@@ -1,0 +1,164 @@
+"""Write requests: hostile bytes in, mutations per bucket out.
+
+This module knows no transport and no task; the caller encodes slice by slice, so that no request holds up others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from scanner.data.arrow_sizes import decoded_bytes, require_size
+from scanner.data.keys import KeyCodec, bucket_of
+from scanner.errors import ArgumentInvalid, SchemaMismatch
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.storage.interface import Mutation
+from scanner.wire.queries import parse_request
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.data.rows import RowCodec
+    from scanner.data.table import TableDescription
+
+_MUTATION_BYTES: Final = 200
+"""Of a mutation beside what it writes: three Python objects."""
+
+
+def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.RecordBatch:
+    """Read the one batch of an Arrow IPC stream.
+
+    Args:
+        stream: From the peer. The batch is a view of it, and its contents are not yet validated.
+        rows_max: Rows allowed.
+        bytes_max: Bytes allowed once it is decompressed; nothing is before that is known.
+
+    Raises:
+        ArgumentInvalid: It is no such stream, holds another number of batches than one, or too many rows or bytes.
+    """
+    try:
+        count, size = decoded_bytes(stream)
+        require_size(size, bytes_max)
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            # What looks at the messages alone counts a batch without columns, too.
+            batch = reader.read_next_batch() if count == 1 and reader.schema.names else None
+    except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration) as error:
+        raise ArgumentInvalid(f"arrow_stream is not an Arrow IPC stream: {error}") from error
+    if batch is None:
+        raise ArgumentInvalid(f"arrow_stream must hold one record batch with columns, and holds {count}")
+    if batch.num_rows > rows_max:
+        raise ArgumentInvalid(
+            f"arrow_stream holds {batch.num_rows} rows, and {rows_max} are allowed; send them in parts"
+        )
+    return batch
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCall:
+    """One request to write, without the message that it came in: that would be a second copy of all its rows."""
+
+    table: str
+    operation: int
+    """Of the wire's WriteRequest.Operation."""
+    arrow_stream: bytes
+
+    @classmethod
+    def parse(cls, message: Buffer) -> WriteCall:
+        """Read a request from the peer.
+
+        Raises:
+            ArgumentInvalid: The bytes are not that message.
+        """
+        request = parse_request(pb.WriteRequest, message)
+        return cls(request.table, request.operation, request.arrow_stream)
+
+    def decoded_bytes(self) -> int:
+        """Octets that its rows take once they are decompressed; those on the wire if they cannot be read."""
+        try:
+            return max(len(self.arrow_stream), decoded_bytes(self.arrow_stream)[1])
+        except (pa.ArrowException, OSError, ValueError):
+            return len(self.arrow_stream)
+
+
+def mutations_bytes(mutations: Sequence[Mutation]) -> int:
+    """Octets of mutations in memory, roughly."""
+    return sum(_MUTATION_BYTES + len(each.key) + len(each.row or b"") for each in mutations)
+
+
+def conform_request(
+    request: WriteCall, table: TableDescription, rows_max: int, bytes_max: int
+) -> pa.RecordBatch:
+    """Read a request's rows, or keys if it deletes, as the table has them.
+
+    Args:
+        request: From the peer.
+        table: What it is to be written to.
+        rows_max: Rows allowed.
+        bytes_max: Bytes allowed, decompressed and with every cell spelled out.
+
+    Raises:
+        ArgumentInvalid: The request makes no sense.
+        SchemaMismatch: Its columns do not fit the table.
+        KeyInvalid: A key is null.
+    """
+    if request.operation not in (pb.WriteRequest.OPERATION_UPSERT, pb.WriteRequest.OPERATION_DELETE):
+        raise ArgumentInvalid(f"a write is an upsert or a delete, not operation {request.operation}")
+    batch = read_arrow_stream(request.arrow_stream, rows_max, bytes_max)
+    if request.operation == pb.WriteRequest.OPERATION_DELETE:
+        return table.conform_keys(batch, bytes_max)
+    return table.conform(batch, bytes_max)
+
+
+def encode_mutations(
+    batch: pa.RecordBatch,
+    *,
+    delete: bool,
+    key_codec: KeyCodec,
+    row_codec: RowCodec,
+    slice_rows: int,
+    row_bytes_max: int,
+) -> Iterator[list[Mutation]]:
+    """Encode a batch, one slice at a time.
+
+    Args:
+        batch: From `conform_request`.
+        delete: The batch holds keys to be deleted, not rows.
+        key_codec: Of the table.
+        row_codec: Of the table.
+        slice_rows: Rows encoded in one go, above 0; 2000 take some milliseconds.
+        row_bytes_max: Stored octets of one row, its key included.
+
+    Yields:
+        The mutations of the next slice, in row order.
+
+    Raises:
+        KeyInvalid: A key is too long.
+        SchemaMismatch: A row cannot be stored, or is too large.
+    """
+    for start in range(0, batch.num_rows, slice_rows):
+        part = batch.slice(start, slice_rows)
+        keys = key_codec.encode_batch(part)
+        if delete:
+            yield [Mutation(key, None) for key in keys]
+        else:
+            rows = row_codec.encode_batch(part)
+            mutations = [Mutation(key, row) for key, row in zip(keys, rows, strict=True)]
+            largest = max(range(len(mutations)), key=lambda at: len(keys[at]) + len(rows[at]))
+            if (size := len(keys[largest]) + len(rows[largest])) > row_bytes_max:
+                raise SchemaMismatch(
+                    f"row {start + largest} of the request takes {size} bytes, and {row_bytes_max} are allowed in one"
+                    " row; cut it into several"
+                )
+            yield mutations
+
+
+def route(mutations: list[Mutation], buckets: int, routed: dict[int, list[Mutation]]) -> None:
+    """Add mutations to the lists of their buckets, in order."""
+    if buckets == 1:
+        routed.setdefault(0, []).extend(mutations)
+        return
+    for mutation in mutations:
+        routed.setdefault(bucket_of(mutation.key, buckets), []).append(mutation)

@@ -1,0 +1,446 @@
+"""One bucket of the store in memory: its contents, and the scans and snapshots of them.
+
+Part of the verified fake (`scanner.storage.memory.store`). A scan and a snapshot copy what they show, so nothing
+that is committed later can be in them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scanner.data.keys import ALL_KEYS
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
+from scanner.storage.interface import (
+    ENTRY_BYTES_MAX,
+    Change,
+    ChangeBlock,
+    ChangeKind,
+    Checkpoint,
+    Entry,
+    KeyRange,
+    KeysOf,
+    Mutation,
+    PreparedCommit,
+    Rows,
+)
+from scanner.storage.lineage import HISTORY_BYTES, Lineage
+
+
+@dataclass(slots=True)
+class BucketContents:
+    """What a bucket keeps."""
+
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+    log: list[Change] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    log_start: int = 0
+    timestamp_us: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+    checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
+    next_checkpoint_id: int = 0
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest change."""
+        return self.log_start + len(self.log)
+
+
+class MemoryBucket:
+    """See `scanner.storage.interface.Bucket`.
+
+    Args:
+        keys_of: Keys of stored rows.
+        clock: Microseconds since 1970 UTC.
+        contents: What the bucket keeps.
+    """
+
+    def __init__(self, keys_of: KeysOf, clock: Callable[[], int], contents: BucketContents) -> None:
+        self.contents = contents
+        self._keys_of = keys_of
+        self._clock = clock
+        self._open: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
+        self._closed = False
+        self._began_history = False
+
+    @property
+    def log_start(self) -> int:
+        """The oldest offset that is still readable."""
+        return self.contents.log_start
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest change."""
+        return self.contents.log_end
+
+    @property
+    def log_bytes(self) -> int:
+        """See `Bucket.log_bytes`."""
+        self._require_open()
+        return sum(len(change.row) + 17 for change in self.contents.log)
+
+    @property
+    def open_iterators(self) -> int:
+        """See `Bucket.open_iterators`."""
+        return len(self._open)
+
+    @property
+    def lineage(self) -> Lineage:
+        """See `Bucket.lineage`."""
+        return self.contents.lineage
+
+    @property
+    def lost_changes(self) -> int:
+        """See `Bucket.lost_changes`; memory loses nothing."""
+        return 0
+
+    @property
+    def failure(self) -> ScannerError | None:
+        """See `Bucket.failure`; memory takes every write."""
+        return None
+
+    @property
+    def readable(self) -> bool:
+        """See `Bucket.readable`."""
+        return True
+
+    @property
+    def idle(self) -> bool:
+        """See `Bucket.idle`; there is nothing to close."""
+        return False
+
+    def reopen(self, *, writable: bool) -> None:
+        """See `Bucket.reopen`."""
+        self._require_open()
+
+    def close_idle(self) -> None:
+        """See `Bucket.close_idle`."""
+
+    def wake(self) -> None:
+        """See `Bucket.wake`."""
+        self._require_open()
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """See `Bucket.prepare`: the groups are applied to a copy."""
+        self._require_open()
+        now = self._clock() if clock_us is None else clock_us
+        fresh = BucketContents(rows=dict(self.contents.rows), timestamp_us=self.contents.timestamp_us)
+        fresh.log_start = self.log_end
+        offsets, refusals = [], {}
+        for index, group in enumerate(groups):
+            start = fresh.log_end
+            timestamp_us = max(now, fresh.timestamp_us + 1)
+            for mutation in group:
+                _apply(fresh, mutation, timestamp_us)
+            changes = fresh.log[start - fresh.log_start :]
+            size = sum(len(change.row) for change in changes)
+            if size > ENTRY_BYTES_MAX and len(group) > 1:
+                refusals[index] = ArgumentInvalid(
+                    f"{len(group)} mutations are too large for one entry",
+                    metadata={"write_too_large": str(len(group))},
+                )
+                _undo(fresh, changes)
+            if fresh.log_end > start:
+                fresh.timestamp_us = timestamp_us
+                fresh.entries.append(Entry(start, fresh.log_end, timestamp_us, now))
+            offsets.append((start, fresh.log_end))
+        return PreparedCommit(self.log_end, offsets, refusals, fresh)
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        """See `Bucket.commit_prepared`."""
+        self._require_open()
+        if prepared.start != self.log_end:
+            raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {self.log_end}")
+        fresh: BucketContents = prepared.contents
+        if not fresh.log:
+            return
+        contents = self.contents
+        if not self._began_history:
+            contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
+            self._began_history = True
+        contents.rows = fresh.rows
+        contents.log += fresh.log
+        contents.entries += fresh.entries
+        contents.timestamp_us = fresh.timestamp_us
+
+    def commit(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
+    ) -> list[tuple[int, int]]:
+        """See `Bucket.commit`."""
+        prepared = self.prepare(groups, clock_us)
+        for refusal in prepared.refusals.values():
+            raise refusal
+        self.commit_prepared(prepared)
+        return prepared.offsets
+
+    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
+        """See `Bucket.open_scan`."""
+        self._require_open()
+        scan = MemoryScan(self.contents.rows, key_range, self.log_end, self._keys_of, self._open)
+        self._open.add(scan)
+        return scan
+
+    def open_snapshot(self) -> MemorySnapshot:
+        """See `Bucket.open_snapshot`."""
+        self._require_open()
+        snapshot = MemorySnapshot(self.contents.rows, self.log_end, self._keys_of, self._open)
+        self._open.add(snapshot)
+        return snapshot
+
+    def open_reader(self) -> MemoryReader:
+        """See `Bucket.open_reader`."""
+        self._require_open()
+        reader = MemoryReader(self.contents.rows, self.log_end, self._open)
+        self._open.add(reader)
+        return reader
+
+    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        """See `Bucket.read_changes`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= end_offset <= self.log_end:
+            raise self._out_of_range(start_offset, end_offset)
+        return self._changes(start_offset, end_offset)
+
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
+        changes: list[Change] = []
+        for change in self.read_changes(start_offset, end_offset):
+            changes.append(change)
+            bytes_max -= len(change.row)
+            if bytes_max <= 0:
+                break
+        return ChangeBlock(
+            start_offset,
+            np.array([change.kind for change in changes], np.uint8),
+            np.array([change.timestamp_us for change in changes], np.int64),
+            [change.row for change in changes],
+            self._keys_of,
+        )
+
+    def entry_at(self, offset: int) -> Entry:
+        """See `Bucket.entry_at`."""
+        self._require_open()
+        for entry in self.contents.entries:
+            if entry.start <= offset < entry.end:
+                return entry
+        raise self._out_of_range(offset, offset + 1)
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """See `Bucket.offset_at`."""
+        self._require_open()
+        for entry in self.contents.entries:
+            if entry.timestamp_us >= timestamp_us:
+                return entry.start
+        return self.log_end
+
+    def truncate_log(self, start_offset: int) -> None:
+        """See `Bucket.truncate_log`."""
+        self._require_open()
+        contents = self.contents
+        kept = [entry for entry in contents.entries if entry.end > start_offset]
+        start = kept[0].start if kept else self.log_end
+        del contents.log[: start - contents.log_start]
+        contents.log_start, contents.entries = start, kept
+
+    def compact(self) -> None:
+        """See `Bucket.compact`; there is nothing to rewrite."""
+        self._require_open()
+
+    def close(self) -> None:
+        """Close every scan and snapshot and refuse everything from now on. Idempotent."""
+        self._closed = True
+        for reader in list(self._open):
+            reader.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreClosed("the bucket in memory was closed")
+
+    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        for offset in range(start_offset, end_offset):
+            self._require_open()
+            if offset < self.log_start:
+                raise self._out_of_range(offset, end_offset)
+            yield self.contents.log[offset - self.log_start]
+
+    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
+            oldest_offset=self.log_start,
+        )
+
+
+def _apply(contents: BucketContents, mutation: Mutation, timestamp_us: int) -> None:
+    """Apply a mutation, and append its changes."""
+    key, row = mutation
+    was = contents.rows.get(key)
+
+    def append(kind: ChangeKind, changed: bytes) -> None:
+        contents.log.append(Change(contents.log_end, kind, timestamp_us, key, changed))
+
+    if row is None:
+        if was is not None:
+            append(ChangeKind.DELETE, was)
+            del contents.rows[key]
+        return
+    if was is None:
+        append(ChangeKind.INSERT, row)
+    else:
+        append(ChangeKind.UPDATE_BEFORE, was)
+        append(ChangeKind.UPDATE_AFTER, row)
+    contents.rows[key] = row
+
+
+def _undo(contents: BucketContents, changes: Sequence[Change]) -> None:
+    """Take back the newest changes."""
+    for change in reversed(changes):
+        if change.kind is ChangeKind.INSERT:
+            del contents.rows[change.key]
+        elif change.kind is not ChangeKind.UPDATE_AFTER:
+            contents.rows[change.key] = change.row
+    del contents.log[len(contents.log) - len(changes) :]
+
+
+class MemorySnapshot:
+    """See `scanner.storage.interface.BucketSnapshot`.
+
+    Args:
+        rows: What the bucket holds; copied.
+        log_offset: What it is as of.
+        keys_of: Keys of stored rows.
+        among: The open ones, which it leaves when it is closed.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        log_offset: int,
+        keys_of: KeysOf,
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+    ) -> None:
+        self._rows = dict(rows)
+        self._log_offset = log_offset
+        self._keys_of = keys_of
+        self._among = among
+        self._scans: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The snapshot shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
+        """See `BucketSnapshot.scan`."""
+        if self._closed:
+            raise StoreClosed("this snapshot in memory was closed")
+        scan = MemoryScan(self._rows, key_range, self._log_offset, self._keys_of, self._scans)
+        self._scans.add(scan)
+        return scan
+
+    def close(self) -> None:
+        """See `BucketSnapshot.close`."""
+        self._closed = True
+        self._among.discard(self)
+        for scan in list(self._scans):
+            scan.close()
+        self._rows = {}
+
+
+class MemoryScan:
+    """See `scanner.storage.interface.BucketScan`.
+
+    Args:
+        rows: All rows of the bucket, as of now.
+        key_range: Those to scan; they are copied.
+        log_offset: What they are as of.
+        keys_of: Keys of stored rows.
+        among: The open ones, which it leaves when it is closed or at its end.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        key_range: KeyRange,
+        log_offset: int,
+        keys_of: KeysOf,
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+    ) -> None:
+        keys = sorted(rows)
+        start = bisect_left(keys, key_range.start)
+        end = bisect_left(keys, key_range.end) if key_range.end else len(keys)
+        self._rows = [rows[key] for key in keys[start:end]]
+        self._position = 0
+        self._log_offset = log_offset
+        self._keys_of = keys_of
+        self._among = among
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The scan shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def read(self, rows_max: int, bytes_max: int) -> Rows:
+        """See `BucketScan.read`."""
+        if self._closed:
+            raise StoreClosed("this scan in memory was closed")
+        rows: list[bytes] = []
+        size = 0
+        for row in self._rows[self._position : self._position + rows_max]:
+            size += len(row)
+            if rows and size > bytes_max:
+                break
+            rows.append(row)
+        self._position += len(rows)
+        if not rows:
+            self._among.discard(self)
+        return Rows(rows, self._keys_of)
+
+    def close(self) -> None:
+        """See `BucketScan.close`."""
+        self._closed = True
+        self._among.discard(self)
+        self._rows = []
+
+
+class MemoryReader:
+    """See `scanner.storage.interface.BucketReader`.
+
+    Args:
+        rows: All rows of the bucket; a commit replaces this dict and never changes it.
+        log_offset: What they are as of.
+        among: The open ones, which it leaves when it is closed.
+    """
+
+    def __init__(
+        self,
+        rows: dict[bytes, bytes],
+        log_offset: int,
+        among: set[MemorySnapshot | MemoryScan | MemoryReader],
+    ) -> None:
+        self._rows = rows
+        self._log_offset = log_offset
+        self._among = among
+        self._closed = False
+
+    @property
+    def log_offset(self) -> int:
+        """The reader shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    def get(self, key: bytes) -> bytes | None:
+        """See `BucketReader.get`."""
+        if self._closed:
+            raise StoreClosed("this reader in memory was closed")
+        return self._rows.get(key)
+
+    def close(self) -> None:
+        """See `BucketReader.close`."""
+        self._closed = True
+        self._among.discard(self)
+        self._rows = {}

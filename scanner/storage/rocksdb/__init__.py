@@ -1,0 +1,1 @@
+"""The store on RocksDB, and all that knows its files."""

@@ -1,0 +1,762 @@
+"""One bucket on RocksDB: rows in `kv`, changes in `log`, the log's range and its lineage in `meta`.
+
+A commit is one atomic `WriteBatch` over the three, written to the write-ahead log and synced once. So
+whatever a crash leaves, the log is dense, ends where `meta` says, and replaying it gives `kv`. A truncation
+is one over `log` and `meta`.
+
+A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the
+time and
+holds nobody up; what is left is the write and the sync.
+
+Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what was
+acknowledged, that tells how much.
+
+Invariants:
+
+1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
+   is dropped, so that whoever misses a change can tell why. Both are ends of entries, always.
+2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
+   until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators.
+3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
+4. A database that was closed for being idle is opened again by whoever uses the bucket next; what is known of it stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rocksdict import WriteBatch
+
+from scanner.data.keys import ALL_KEYS
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    DiskFull,
+    OffsetOutOfRange,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+    TooManyFiles,
+)
+from scanner.storage.interface import (
+    Change,
+    ChangeBlock,
+    ChangeKind,
+    Checkpoint,
+    Entry,
+    KeyRange,
+    KeysOf,
+    Mutation,
+    PreparedCommit,
+)
+from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
+from scanner.storage.rocksdb.changelog import (
+    EMPTY_RANGE,
+    LogRange,
+    encode_entry,
+    encode_log_range,
+    entry_of,
+    log_key,
+    ordinal_of_key,
+)
+from scanner.storage.rocksdb.checkpoints import make_checkpoint, next_checkpoint_id, note_checkpoint
+from scanner.storage.rocksdb.commits import Planner
+from scanner.storage.rocksdb.database import (
+    Database,
+    RocksResources,
+    background_errors,
+    compact_database,
+    open_database,
+    translated,
+)
+from scanner.storage.rocksdb.durable_end import DurableEnd, read_durable_end, write_durable_end
+from scanner.storage.rocksdb.log import (
+    LINEAGE_KEY,
+    LOG_RANGE_KEY,
+    load_log_range,
+    read_chunk,
+    read_chunks,
+    stored_bytes,
+)
+from scanner.storage.rocksdb.point_reads import RocksReader
+from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
+from scanner.storage.rocksdb.scan import RocksScan
+from scanner.storage.rocksdb.snapshot import RocksSnapshot
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.files import DirectoryHandle
+    from scanner.storage.rocksdb.space import DiskSpace
+
+_IDENTITY_KEY = b"identity"
+"""In `meta`: of which table, and which of its buckets, the database is."""
+_READ_BYTES = 1024 * 1024
+"""Rows of changes that are read and decoded at once."""
+_CLOCK_BEHIND_US = 1_000_000
+"""A clock that is more behind the newest commit was set back, or was ahead then."""
+
+_logger = logging.getLogger(__name__)
+
+
+def clock_us() -> int:
+    """Microseconds since 1970 UTC."""
+    return time.time_ns() // 1000
+
+
+class RocksBucket:
+    """See `scanner.storage.interface.Bucket`.
+
+    Args:
+        path: Directory of the bucket's database.
+        resources: Of the store.
+        keys_of: Keys of stored rows.
+        identity: Which bucket of which table it is. One that was made before buckets said so is taken for it, and says
+            so from its next commit on.
+        create: Make the bucket, which must not exist; else it must.
+        clock: Microseconds since 1970 UTC, for commit timestamps.
+        place: The data directory; nothing is written once it was moved. None: it is not looked at.
+        space: Of its disk; nothing is written below its reserve. None: it is not looked at.
+
+    Raises:
+        StoreLocked: the directory is open elsewhere.
+        DataCorrupted: the database is damaged or gone, or another bucket's, or log and range disagree.
+        StoreFailed: the disk refused.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        resources: RocksResources,
+        keys_of: KeysOf,
+        identity: bytes,
+        *,
+        create: bool = False,
+        clock: Callable[[], int] = clock_us,
+        place: DirectoryHandle | None = None,
+        space: DiskSpace | None = None,
+    ) -> None:
+        self._path = path
+        self._resources = resources
+        self._place = place
+        self._space = space
+        self._keys_of = keys_of
+        self._identity = identity
+        self._clock = clock
+        self._reading = Reading.of(resources.config)
+        self._scans: set[RocksScan] = set()
+        self._snapshots: set[RocksSnapshot] = set()
+        self._readers: set[RocksReader] = set()
+        self._failure: ScannerError | None = None
+        self._preparing = threading.Lock()
+        self._committing = threading.Lock()
+        self._compacting = threading.Lock()
+        self._gate = threading.Condition()
+        """Held while the database is opened or closed."""
+        self._users = 0
+        """Reads of the log that run; the database is not closed meanwhile."""
+        self._closing = False
+        self._idle = False
+        """Whether the database is closed until somebody uses the bucket."""
+        self._began_history = False
+        """Whether this bucket has written since it was opened."""
+        self._clock_behind = False
+        self._range = EMPTY_RANGE
+        self._lineage = Lineage()
+        self._durable_end = 0
+        self._database: Database | None = None
+        if create:
+            self._open(create=True)
+        else:
+            self._open_best()
+
+    @property
+    def log_start(self) -> int:
+        """The oldest offset that is still readable."""
+        return self._range.start
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest durable change."""
+        return self._range.end
+
+    @property
+    def log_bytes(self) -> int:
+        """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
+        with self._using() as database:
+            return stored_bytes(database, self._range)
+
+    @property
+    def open_iterators(self) -> int:
+        """See `Bucket.open_iterators`."""
+        held_by_scans = sum(scan.iterators for scan in self._scans)
+        return held_by_scans + sum(snapshot.iterators for snapshot in self._snapshots) + len(self._readers)
+
+    @property
+    def lineage(self) -> Lineage:
+        """See `Bucket.lineage`."""
+        return self._lineage
+
+    @property
+    def lost_changes(self) -> int:
+        """See `Bucket.lost_changes`."""
+        unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
+        return self._lineage.lost_changes + unrecorded
+
+    @property
+    def failure(self) -> ScannerError | None:
+        """See `Bucket.failure`."""
+        return self._failure
+
+    @property
+    def readable(self) -> bool:
+        """See `Bucket.readable`."""
+        return self._failure is None or (self._database is not None and self._database.read_only)
+
+    @property
+    def idle(self) -> bool:
+        """See `Bucket.idle`."""
+        return self._idle
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """See `Bucket.prepare`."""
+        with self._preparing:
+            database = self._writable()
+            self._require_room(0)
+            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us)
+
+    def commit_prepared(self, prepared: PreparedCommit) -> None:
+        """See `Bucket.commit_prepared`."""
+        with self._committing:
+            database = self._writable()
+            self._require_room(prepared.contents[0].size_in_bytes())
+            self._commit(database, prepared)
+
+    def commit(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
+    ) -> list[tuple[int, int]]:
+        """See `Bucket.commit`."""
+        prepared = self.prepare(groups, clock_us)
+        for refusal in prepared.refusals.values():
+            raise refusal
+        self.commit_prepared(prepared)
+        return prepared.offsets
+
+    def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
+        """See `Bucket.open_scan`."""
+        with self._using() as database:
+            checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
+            values = stored_values(database.kv, self._path, self._reading, key_range)
+            reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
+            scan = RocksScan(reader, self._path, self._range.end, self._keys_of, self._scans.discard)
+            self._scans.add(scan)
+            return scan
+
+    def open_snapshot(self) -> RocksSnapshot:
+        """See `Bucket.open_snapshot`."""
+        with self._using() as database:
+            log_offset = self._range.end
+            snapshot = RocksSnapshot(
+                CheckedIterator(database.kv, self._path, self._reading),
+                log_offset,
+                self._keys_of,
+                partial(self._values_as_of, log_offset),
+                self._snapshots.discard,
+            )
+            self._snapshots.add(snapshot)
+            return snapshot
+
+    def open_reader(self) -> RocksReader:
+        """See `Bucket.open_reader`."""
+        with self._using() as database:
+            reader = RocksReader(database.kv, self._path, self._range.end, self._readers.discard)
+            self._readers.add(reader)
+            return reader
+
+    def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        """See `Bucket.read_changes`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= end_offset <= self.log_end:
+            raise self._out_of_range(start_offset, end_offset)
+        return self._changes(start_offset, end_offset)
+
+    def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= end_offset <= self.log_end:
+            raise self._out_of_range(start_offset, end_offset)
+        if start_offset == end_offset:
+            return ChangeBlock(start_offset, np.empty(0, np.uint8), np.empty(0, np.int64), [], self._keys_of)
+        return self._read_block(start_offset, end_offset, bytes_max)
+
+    def entry_at(self, offset: int) -> Entry:
+        """See `Bucket.entry_at`."""
+        return self._entry_at(offset)[0]
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """See `Bucket.offset_at`."""
+        self._require_open()
+        low, high = self.log_start, self.log_end
+        while low < high:
+            try:
+                entry = self.entry_at((low + high) // 2)
+            except OffsetOutOfRange:
+                # What was truncated meanwhile is out of the question.
+                low = max(low, self.log_start)
+                continue
+            if entry.timestamp_us < timestamp_us:
+                low = entry.end
+            else:
+                high = entry.start
+        return max(low, self.log_start)
+
+    def truncate_log(self, start_offset: int) -> None:
+        """See `Bucket.truncate_log`."""
+        with self._committing:
+            database = self._writable()
+            self._require_in_place()
+            if start_offset <= self._range.start:
+                return
+            start, ordinal = self._range.end, self._range.end_ordinal
+            if start_offset < start:
+                start = self._entry_at(start_offset)[0].start
+                ordinal = ordinal_of_key(self._entry_at(start)[1])
+            if start <= self._range.start:
+                return
+            batch = WriteBatch(raw_mode=True)
+            batch.delete_range(log_key(0), log_key(start, ordinal), database.log_family)
+            self._range = self._range._replace(start=start, start_ordinal=ordinal)
+            batch.put(LOG_RANGE_KEY, encode_log_range(self._range), database.meta_family)
+            self._make_durable(database, batch)
+
+    def create_checkpoint(self, directory: Path) -> Checkpoint:
+        """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
+        with self._committing:
+            database = self._writable()
+            self._require_room(0)
+            log_offset = self._range.end
+            history = self._lineage.history_of(log_offset)
+            checkpoint_id = next_checkpoint_id(database, directory)
+            checkpoint = Checkpoint(checkpoint_id, log_offset, self._clock(), history)
+            batch = WriteBatch(raw_mode=True)
+            note_checkpoint(database, batch, checkpoint)
+            self._make_durable(database, batch)
+            errors = background_errors(database)
+            try:
+                make_checkpoint(database, directory, checkpoint)
+            except ScannerError as error:
+                if background_errors(database) != errors:
+                    self._fail(error)  # RocksDB takes no writes after that.
+                raise
+            return checkpoint
+
+    def compact(self) -> None:
+        """See `Bucket.compact`."""
+        with self._compacting:
+            compact_database(self._writable())
+            if self._closing:
+                raise StoreClosed(f"bucket {self._path} was closed")
+
+    def close(self) -> None:
+        """Close every scan, snapshot and reader, then the database; its directory is free then. Idempotent.
+
+        Lets a commit that is running in another thread finish first, and ends a compaction.
+        """
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            self._closing, self._idle = True, False
+            self._close_database()
+
+    def reopen(self, *, writable: bool) -> None:
+        """See `Bucket.reopen`."""
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            if self._closing:
+                raise StoreClosed(f"bucket {self._path} was closed")
+            self._close_database()
+            self._idle = False
+            if writable:
+                try:
+                    self._open()
+                except ScannerError as error:
+                    self._failure = error
+                else:
+                    if self._failure is not None:
+                        _logger.warning("%s takes writes again", self._path)
+                    self._failure = None
+                    return
+            try:
+                self._open(read_only=True)
+            except ScannerError as error:
+                self._failure = error
+                raise
+
+    def close_idle(self) -> None:
+        """See `Bucket.close_idle`."""
+        held = self._snapshots or self._scans or self._readers
+        if self._database is not None and self._failure is None and not held:
+            self.suspend()
+
+    def suspend(self) -> None:
+        """Close it as `close` does, until it is used again."""
+        self._close_readers()
+        with self._preparing, self._committing, self._gate:
+            if not self._closing:
+                self._close_database()
+                self._idle = True
+
+    def wake(self) -> None:
+        """See `Bucket.wake`."""
+        with self._using():
+            pass
+
+    def flush(self) -> None:
+        """Write everything from memory into files, as RocksDB does by itself when its buffers are full.
+
+        Raises:
+            StoreFailed: the disk refused.
+        """
+        with self._using() as database, translated(self._path):
+            database.kv.flush()
+            database.log.flush()
+
+    def _open(self, *, create: bool = False, read_only: bool = False) -> None:
+        """Open the database, and read what it says of itself. It is not open.
+
+        Raises:
+            ScannerError: It cannot be opened; it is closed.
+        """
+        database = open_database(self._path, self._resources, create=create, read_only=read_only)
+        try:
+            if create:
+                self._write_first_range(database)
+            self._require_identity(database)
+            log_range, lineage = load_log_range(database), self._load_lineage(database)
+            if not (self._idle and (log_range, lineage) == (self._range, self._lineage)):
+                # It is not what this bucket has closed, or a write has failed in between: a history of its own.
+                self._began_history = False
+            self._range = log_range
+            self._lineage = _checked_lineage(lineage, log_range, self._path)
+            self._durable_end = self._load_durable_end()
+        except BaseException:
+            database.close()
+            raise
+        self._database = database
+
+    def _open_best(self) -> None:
+        """Open the database; for reading only where the disk refuses more, as a full one does.
+
+        Raises:
+            ScannerError: It cannot be opened; it is closed.
+        """
+        if self._failure is None:
+            try:
+                self._open()
+            except TooManyFiles:
+                raise
+            except StoreFailed as error:
+                self._fail(error)
+            else:
+                return
+        self._open(read_only=True)
+
+    def _close_readers(self) -> None:
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        for scan in list(self._scans):
+            scan.close()
+        for reader in list(self._readers):
+            reader.close()
+
+    def _close_database(self) -> None:
+        """Close it when nobody reads the log any more; a compaction ends. `_gate` is held."""
+        database = self._database
+        if database is None:
+            return
+        if self._compacting.locked():
+            database.rocks.cancel_all_background(False)
+        with self._compacting:
+            self._gate.wait_for(lambda: not self._users)
+            # Somebody may have closed it while we waited.
+            database, self._database = self._database, None
+            if database is not None:
+                database.close()
+
+    def _require_open(self) -> None:
+        if self._database is None and not self._idle:
+            raise StoreClosed(f"bucket {self._path} was closed") if self._failure is None else self._refusal()
+
+    def _awake(self) -> Database:
+        """The database; opened if it was closed for being idle. `_gate` is held."""
+        self._require_open()
+        if self._database is None:
+            self._open_best()
+            self._idle = False
+        assert self._database is not None
+        return self._database
+
+    @contextmanager
+    def _using(self) -> Iterator[Database]:
+        """The database, for reading; it is not closed before the block ends."""
+        with self._gate:
+            database = self._awake()
+            if not self.readable:
+                raise self._refusal()
+            self._users += 1
+        try:
+            yield database
+        finally:
+            with self._gate:
+                self._users -= 1
+                self._gate.notify_all()
+
+    def _writable(self) -> Database:
+        """The database, for writing; it is not closed while `_preparing`, `_committing` or `_compacting` is held."""
+        with self._gate:
+            database = self._awake()
+        if self._failure is not None:
+            raise self._refusal()
+        return database
+
+    def _refusal(self) -> ScannerError:
+        failure = self._failure
+        assert failure is not None
+        kind = type(failure) if isinstance(failure, DiskFull | TooManyFiles | DataCorrupted) else StoreFailed
+        refusal = kind(f"{self._path} takes no writes until it is reopened, since one failed: {failure}")
+        refusal.__cause__ = failure
+        return refusal
+
+    def _require_in_place(self) -> None:
+        if self._place is not None:
+            self._place.require_in_place()
+
+    def _require_room(self, wanted_bytes: int) -> None:
+        self._require_in_place()
+        if self._space is not None:
+            self._space.require_room(wanted_bytes)
+
+    def _values_as_of(self, log_offset: int, key_range: KeyRange) -> Iterator[bytes] | None:
+        """The rows of a range, if they still are as of an offset."""
+        # A running commit shows its rows before it moves log_end, and a failed one may.
+        if not self._committing.acquire(blocking=False):
+            return None
+        try:
+            database = self._database
+            if database is None or not self.readable or self._range.end != log_offset:
+                return None
+            return stored_values(database.kv, self._path, self._reading, key_range)
+        finally:
+            self._committing.release()
+
+    def _require_identity(self, database: Database) -> None:
+        """Refuse the directory of another bucket under the name of this one: its rows would pass for this one's."""
+        with translated(self._path):
+            stored = database.meta.get(_IDENTITY_KEY)
+        if stored not in (None, self._identity):
+            raise DataCorrupted(
+                f"{self._path} holds another bucket ({bytes(stored).decode(errors='replace')}, and not"
+                f" {self._identity.decode()}): its directory was renamed or copied; give each its own name back"
+            )
+
+    def _load_lineage(self, database: Database) -> Lineage:
+        with translated(self._path):
+            stored = database.meta.get(LINEAGE_KEY)
+        return decode_lineage(stored)
+
+    def _load_durable_end(self) -> int:
+        """The end that the log is known to have had; logged, if it has not."""
+        known = read_durable_end(self._path)
+        if known is None:
+            return self._range.end
+        if known.end > self._range.end:
+            _logger.error(
+                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are "
+                "lost, or the"
+                " directory was restored from an older copy; tokens and leases of what is lost are refused",
+                self._path,
+                self._range.end,
+                known.end,
+                known.end - self._range.end,
+            )
+        return known.end
+
+    def _prepare(
+        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int
+    ) -> PreparedCommit:
+        planner = Planner(partial(self._read_rows, database))
+        batch = WriteBatch(raw_mode=True)
+        put, log = batch.put, database.log_family
+        log_range = self._range
+        offsets: list[tuple[int, int]] = []
+        refusals: dict[int, ScannerError] = {}
+        for index, group in enumerate(groups):
+            start = end = log_range.end
+            try:
+                changes = planner.add(group)
+            except ArgumentInvalid as refusal:
+                refusals[index] = refusal
+            else:
+                end = start + len(changes.rows)
+            if end > start:
+                timestamp_us = max(clock_us, log_range.timestamp_us + 1)
+                entry = Entry(start, end, timestamp_us, clock_us)
+                ordinal = log_range.end_ordinal
+                for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
+                    put(key, value, log)
+                    ordinal += 1
+                log_range = LogRange(
+                    log_range.start, end, log_range.start_ordinal, ordinal, timestamp_us, clock_us
+                )
+            offsets.append((start, end))
+        kv, delete = database.kv_family, batch.delete
+        for key, row in planner.outcome():
+            if row is None:
+                delete(key, kv)
+            else:
+                put(key, row, kv)
+        return PreparedCommit(self._range.end, offsets, refusals, (batch, log_range))
+
+    def _read_rows(self, database: Database, keys: list[bytes]) -> Sequence[bytes | None]:
+        wanted: list[Any] = keys
+        with translated(self._path):
+            rows: Any = database.kv.get(wanted) or ()
+            return tuple(rows)
+
+    def _commit(self, database: Database, prepared: PreparedCommit) -> None:
+        batch, log_range = prepared.contents
+        if prepared.start != self._range.end:
+            raise StoreFailed(
+                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at "
+                f"{self._range.end};"
+                " nothing was written"
+            )
+        if log_range.end == self._range.end:
+            return
+        self._watch_clock(log_range)
+        # What was truncated since it was prepared stays truncated.
+        log_range = log_range._replace(start=self._range.start, start_ordinal=self._range.start_ordinal)
+        batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
+        lineage = self._lineage
+        if not self._began_history:
+            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
+            batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
+            batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
+        self._make_durable(database, batch)
+        self._range, self._lineage, self._began_history = log_range, lineage, True
+        write_durable_end(self._path, DurableEnd(log_range.end, lineage.histories[-1].history_id))
+
+    def _watch_clock(self, log_range: LogRange) -> None:
+        """Say once when the clock falls behind the newest commit, and once when it has caught up."""
+        behind_us = self._range.timestamp_us - log_range.clock_us
+        behind = behind_us > _CLOCK_BEHIND_US
+        if behind and not self._clock_behind:
+            _logger.warning(
+                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond "
+                "a commit,"
+                " until the clock has caught up",
+                self._path,
+                behind_us / 1e6,
+            )
+        elif self._clock_behind and not behind:
+            _logger.warning("%s: the clock has caught up with the commit times", self._path)
+        self._clock_behind = behind
+
+    def _make_durable(self, database: Database, batch: WriteBatch) -> None:
+        try:
+            with translated(self._path):
+                database.rocks.write(batch)
+                database.rocks.flush_wal(sync=True)
+        except ScannerError as error:
+            self._fail(error)
+            raise StoreFailed(f"nothing of this write is promised: {error}") from error
+
+    def _fail(self, error: ScannerError) -> None:
+        """Take no writes any more, and open no scans, until it is reopened."""
+        self._failure = error
+        _logger.error("%s takes no writes until it is reopened, since one failed: %s", self._path, error)
+
+    def _write_first_range(self, database: Database) -> None:
+        batch = WriteBatch(raw_mode=True)
+        batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
+        batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
+        self._make_durable(database, batch)
+
+    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        while start_offset < end_offset:
+            block = self._read_block(start_offset, end_offset, _READ_BYTES)
+            keys = self._keys_of(block.rows)
+            for index, (kind, timestamp_us) in enumerate(
+                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
+            ):
+                yield Change(
+                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
+                )
+            start_offset += len(block)
+
+    def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """At least one change of a range of the log that is not empty."""
+        with self._using() as database:
+            chunks, whole = read_chunks(database, start_offset, end_offset, bytes_max)
+        if start_offset < self.log_start:
+            raise self._out_of_range(start_offset, end_offset)
+        if not whole:
+            raise self._missing(chunks[-1].end if chunks else start_offset)
+        kinds, timestamps, rows = [], [], list[bytes]()
+        left = bytes_max
+        for chunk in chunks:
+            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
+            part = chunk.rows.slice(first, last)
+            part = part.slice(0, max(part.fitting(left), 0 if rows else 1))
+            left -= part.nbytes
+            kinds.append(chunk.kinds[first : first + len(part)])
+            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
+            rows += part.to_list()
+            if left <= 0 or first + len(part) < last:
+                break
+        return ChangeBlock(
+            start_offset, np.concatenate(kinds), np.concatenate(timestamps), rows, self._keys_of
+        )
+
+    def _entry_at(self, offset: int) -> tuple[Entry, bytes]:
+        """The entry that holds an offset, and the key of the chunk of it that does."""
+        self._require_open()
+        if not self.log_start <= offset < self.log_end:
+            raise self._out_of_range(offset, offset + 1)
+        with self._using() as database:
+            found = read_chunk(database, offset)
+        if found is None:
+            if offset < self.log_start:
+                raise self._out_of_range(offset, offset + 1)
+            raise self._missing(offset)
+        key, value = found
+        return entry_of(key, value), key
+
+    def _missing(self, offset: int) -> DataCorrupted:
+        return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")
+
+    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
+            oldest_offset=self.log_start,
+        )
+
+
+def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:
+    """A lineage that may belong to a log of this range.
+
+    Raises:
+        DataCorrupted: It does not.
+    """
+    if lineage.histories and lineage.histories[-1].start >= max(1, log_range.end):
+        raise DataCorrupted(
+            f"{path}: the log ends at {log_range.end}, before its newest history begins, at"
+            f" {lineage.histories[-1].start}; restore the files from a copy"
+        )
+    return lineage

@@ -1,0 +1,497 @@
+"""Looks at every row and every change of one bucket, or of a checkpoint of one, and says what is wrong.
+
+What is not readable ends the part of the inspection that needs it, and no more: a bucket whose log has a hole still has
+its rows looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocksdict import ReadOptions
+
+from scanner.data.digest import DIGEST_EMPTY, checksum
+from scanner.data.keys import KeyCodec, bucket_of
+from scanner.data.rows import RowCodec, keys_of_rows
+from scanner.errors import DataCorrupted, ScannerError
+from scanner.storage.lineage import Lineage, decode_lineage
+from scanner.storage.rocksdb.changelog import (
+    EMPTY_RANGE,
+    LogChunk,
+    LogRange,
+    decode_chunk,
+    decode_log_range,
+    log_key,
+)
+from scanner.storage.rocksdb.checkpoints import checkpoint_name as name_of_checkpoint
+from scanner.storage.rocksdb.checkpoints import list_checkpoints, require_itself
+from scanner.storage.rocksdb.database import Database, RocksResources, translated
+from scanner.storage.rocksdb.durable_end import NAME as DURABLE_END_NAME
+from scanner.storage.rocksdb.durable_end import read_durable_end
+from scanner.storage.rocksdb.findings import Counts, Finding, Severity
+from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, KEYS_MAX, Disagreements, compare
+from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
+from scanner.storage.rocksdb.untouched import open_untouched
+
+if TYPE_CHECKING:
+    from scanner.storage.records import Checkpoint
+    from scanner.storage.rocksdb.catalog import TableEntry
+
+_ROWS_AT_ONCE: Final = 1024
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+
+OnRecords = Callable[[int], None]
+"""Is told how many rows or changes were read since it was told last."""
+
+
+def _no_records(_: int) -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads rows and changes of one table's databases.
+
+    Args:
+        entry: Of the table.
+        on_records: Is told of progress.
+    """
+
+    entry: TableEntry
+    on_records: OnRecords = _no_records
+    keys: KeyCodec = field(init=False)
+    rows_codec: RowCodec = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keys = KeyCodec(self.entry.description)
+        older = dict(enumerate(self.entry.older_schemas))
+        self.rows_codec = RowCodec(self.entry.description.schema, self.entry.schema_id, older)
+
+    def keys_of(self, rows: list[bytes]) -> list[bytes]:
+        """Keys of stored rows; DataCorrupted: some row is not one of this table."""
+        return keys_of_rows(rows, self.rows_codec, self.keys)
+
+    def name_of(self, key: bytes) -> str:
+        """A key, for people."""
+        try:
+            return repr(self.keys.decode(key))
+        except ScannerError:
+            return key.hex()
+
+    def stored(self, database: Database) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Keys and rows as they are stored, some at a time.
+
+        Raises:
+            DataCorrupted, StoreFailed: A read failed.
+        """
+        keys: list[bytes] = []
+        rows: list[bytes] = []
+        size = 0
+        for key, row in _pairs(database, database.kv, b"", b""):
+            keys.append(key)
+            rows.append(row)
+            size += len(row)
+            if len(rows) == _ROWS_AT_ONCE or size >= _BYTES_AT_ONCE:
+                self.on_records(len(rows))
+                yield keys, rows
+                keys, rows, size = [], [], 0
+        if rows:
+            self.on_records(len(rows))
+            yield keys, rows
+
+    def pairs(self, database: Database) -> Iterator[tuple[bytes, bytes]]:
+        """The same one by one."""
+        for keys, rows in self.stored(database):
+            yield from zip(keys, rows, strict=True)
+
+    def chunks(self, database: Database, log_range: LogRange) -> Iterator[LogChunk]:
+        """The chunks of the log's range that are there.
+
+        Raises:
+            DataCorrupted, StoreFailed: One cannot be read.
+        """
+        start = log_key(log_range.start, log_range.start_ordinal)
+        for key, value in _pairs(database, database.log, start, log_key(log_range.end)):
+            with _named(database.path):
+                chunk = decode_chunk(key, value)
+            self.on_records(len(chunk))
+            yield chunk
+
+    def changes(self, database: Database, log_range: LogRange) -> Iterator[tuple[int, int, bytes, bytes]]:
+        """Offset, kind, key and row of each change."""
+        for chunk in self.chunks(database, log_range):
+            rows = chunk.rows.to_list()
+            yield from zip(
+                range(chunk.offset, chunk.end), chunk.kinds.tolist(), self.keys_of(rows), rows, strict=True
+            )
+
+
+@dataclass(slots=True)
+class Contents:
+    """What a database holds, and what is wrong with it."""
+
+    is_known: bool = False
+    """Whether range and lineage could be read; else they are empty."""
+    log_range: LogRange = EMPTY_RANGE
+    lineage: Lineage = field(default_factory=Lineage)
+    rows: int = 0
+    changes: int = 0
+    digest: int = DIGEST_EMPTY
+    """CRC-32C over the rows in key order, as of a scan."""
+    problems: list[str] = field(default_factory=list)
+    """In one line each; none: rows and log are whole, each by itself."""
+
+
+def read_contents(database: Database, reader: Reader, index: int) -> Contents:
+    """Read all rows and all changes of a database.
+
+    Args:
+        database: Of the bucket or of a checkpoint.
+        reader: Of the table.
+        index: Of the bucket.
+    """
+    contents = Contents()
+    try:
+        with translated(database.path):
+            stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
+        with _named(database.path):
+            if stored is None:
+                raise DataCorrupted("it holds no log range")
+            contents.log_range = decode_log_range(stored)
+            contents.lineage = decode_lineage(lineage)
+            _require_begun(contents)
+    except ScannerError as error:
+        contents.problems.append(error.message)
+    else:
+        contents.is_known = True
+        _read_log(database, reader, index, contents)
+    _read_rows(database, reader, index, contents)
+    return contents
+
+
+def _require_begun(contents: Contents) -> None:
+    histories, end = contents.lineage.histories, contents.log_range.end
+    if end and not histories:
+        raise DataCorrupted(f"its log ends at {end}, and its lineage is empty")
+    if histories and histories[-1].start >= max(1, end):
+        raise DataCorrupted(
+            f"its log ends at {end}, before its newest history begins, at {histories[-1].start}"
+        )
+
+
+def _read_rows(database: Database, reader: Reader, index: int, contents: Contents) -> None:
+    buckets = reader.entry.description.buckets
+    other_keys, elsewhere = _Some(reader), _Some(reader)
+    try:
+        for keys, rows in reader.stored(database):
+            contents.rows += len(rows)
+            with _named(database.path):
+                proper = reader.keys_of(rows)
+            for key, own, row in zip(keys, proper, rows, strict=True):
+                contents.digest = checksum(row, contents.digest)
+                if key != own:
+                    other_keys.add(key)
+                if bucket_of(key, buckets) != index:
+                    elsewhere.add(key)
+    except ScannerError as error:
+        contents.problems.append(f"rows cannot be read: {error.message}")
+    if other_keys.count:
+        contents.problems.append(f"{other_keys} of another key are stored under the key of this one")
+    if elsewhere.count:
+        contents.problems.append(f"{elsewhere} belong into another bucket")
+
+
+class _Some:
+    """Counts rows, and remembers the first one."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.count = 0
+        self._reader = reader
+        self._first = b""
+
+    def add(self, key: bytes) -> None:
+        if not self.count:
+            self._first = key
+        self.count += 1
+
+    def __str__(self) -> str:
+        return f"{self.count} rows (the first one: {self._reader.name_of(self._first)})"
+
+
+def _read_log(database: Database, reader: Reader, index: int, contents: Contents) -> None:
+    """Look at every chunk: nothing is missing, entries follow each other, each is whole."""
+    log_range, problems = contents.log_range, contents.problems
+    at, ordinal = log_range.start, log_range.start_ordinal
+    entry = None
+    missing = 0
+    try:
+        for chunk in reader.chunks(database, log_range):
+            contents.changes += len(chunk)
+            if (chunk.offset, chunk.ordinal) != (at, ordinal):
+                missing += max(1, chunk.offset - at)
+                if len(problems) < 1:
+                    problems.append(f"the changelog has a hole at offset {at}: offset {chunk.offset} follows")
+            elif (entry is None or at == entry.end) != (chunk.offset == chunk.entry.start) or (
+                entry is not None and at < entry.end and chunk.entry != entry
+            ):
+                problems.append(f"the changelog's entry at offset {at} does not follow the one before")
+            elif (
+                entry is not None and chunk.entry != entry and chunk.entry.timestamp_us <= entry.timestamp_us
+            ):
+                problems.append(f"the commit time at offset {at} is not above the one before")
+            with _named(database.path):
+                _require_in_bucket(reader, chunk, index)
+            at, ordinal, entry = chunk.end, chunk.ordinal + 1, chunk.entry
+    except ScannerError as error:
+        problems.append(f"the changelog cannot be read from offset {at} on: {error.message}")
+        return
+    if (at, ordinal) != (log_range.end, log_range.end_ordinal):
+        missing += abs(log_range.end - at)
+        problems.append(f"the changelog ends at offset {at}, and should end at {log_range.end}")
+    elif entry is not None and entry.end != at:
+        problems.append(f"the changelog's last entry is cut off at offset {at}")
+    if missing:
+        problems.append(f"{missing} changes are missing in the changelog")
+    _require_nothing_outside(database, contents)
+
+
+def _require_in_bucket(reader: Reader, chunk: LogChunk, index: int) -> None:
+    """See that the rows of a chunk can be read, and are of this bucket."""
+    buckets = reader.entry.description.buckets
+    if any(bucket_of(key, buckets) != index for key in reader.keys_of(chunk.rows.to_list())):
+        raise DataCorrupted(f"some of the changes from offset {chunk.offset} on belong into another bucket")
+
+
+def _require_nothing_outside(database: Database, contents: Contents) -> None:
+    """Look for changes behind the log's end, which the next commit would take for its own."""
+    try:
+        behind = next(_pairs(database, database.log, log_key(contents.log_range.end), b""), None)
+    except ScannerError as error:
+        contents.problems.append(f"behind the changelog's end something cannot be read: {error.message}")
+        return
+    if behind is not None:
+        contents.problems.append("there are changes behind the changelog's end")
+
+
+def _pairs(database: Database, family: object, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a column family, in order, until the end is proven."""
+    options = ReadOptions()
+    options.set_verify_checksums(True)
+    options.fill_cache(False)  # type: ignore[call-arg]  # Its stub has no argument.
+    if end:
+        options.set_iterate_upper_bound(end)
+    with translated(database.path):
+        iterator = family.iter(options)  # type: ignore[attr-defined]
+        iterator.seek(start) if start else iterator.seek_to_first()
+    try:
+        while True:
+            with translated(database.path):
+                if not iterator.valid():
+                    iterator.status()
+                    return
+                pair = iterator.key(), iterator.value()
+                iterator.next()
+            yield pair
+    finally:
+        # An error is kept, its traceback keeps this frame, and the frame would keep the database open.
+        del iterator
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Let an error of a codec say which database it is about."""
+    try:
+        yield
+    except DataCorrupted as error:
+        message = error.message
+        raise DataCorrupted(message if str(path) in message else f"{path}: {message}") from error
+
+
+@dataclass(slots=True)
+class InspectedBucket:
+    """What became known of a bucket, for whoever compares it with other things."""
+
+    log_range: LogRange | None = None
+    """None: it is not known."""
+    lineage: Lineage = field(default_factory=Lineage)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+
+
+_RESTORE: Final = "restore a backup (weir restore), or drop the table"
+
+
+class BucketInspection:
+    """Inspects one bucket and its checkpoints.
+
+    Args:
+        reader: Of its table.
+        index: Of the bucket.
+        directory: Of its database.
+        checkpoints: Of its checkpoints; it may not exist.
+        root: The data directory, for names.
+        resources: Of the inspection.
+        keys_max: Keys that are compared at once.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        index: int,
+        directory: Path,
+        checkpoints: Path,
+        root: Path,
+        resources: RocksResources,
+        keys_max: int = KEYS_MAX,
+    ) -> None:
+        self._reader = reader
+        self._index = index
+        self._directory = directory
+        self._checkpoints = checkpoints
+        self._root = root
+        self._resources = resources
+        self._keys_max = keys_max
+        self.result = InspectedBucket()
+
+    def findings(self, counts: Counts) -> Iterator[Finding]:
+        """Inspect, and yield what is found; `result` says more afterwards.
+
+        Args:
+            counts: Added to.
+        """
+        where = str(self._directory.relative_to(self._root))
+        counts.buckets += 1
+        try:
+            with open_untouched(self._directory, self._resources) as database:
+                contents = read_contents(database, self._reader, self._index)
+                problems = [
+                    _without(problem, database.path, self._directory) for problem in contents.problems
+                ]
+                disagreements = None if problems else self._compare(database, contents.log_range)
+        except ScannerError as error:
+            problem = _without(error.message, self._directory, self._directory)
+            yield Finding(Severity.ERROR, where, problem, "every row and change of the bucket", _RESTORE)
+        else:
+            yield from self._found(where, contents, problems, disagreements, counts)
+        yield from self._inspect_checkpoints(counts)
+
+    def _found(
+        self,
+        where: str,
+        contents: Contents,
+        problems: list[str],
+        disagreements: Disagreements | None,
+        counts: Counts,
+    ) -> Iterator[Finding]:
+        counts.rows += contents.rows
+        counts.changes += contents.changes
+        if contents.is_known:
+            self.result.log_range, self.result.lineage = contents.log_range, contents.lineage
+        for problem in problems:
+            yield Finding(Severity.ERROR, where, problem, "the rows and changes that this is about", _RESTORE)
+        if disagreements:
+            yield self._disagreement(where, contents.log_range, disagreements)
+        if contents.is_known:
+            yield from self._lost(where, contents)
+
+    def _compare(self, database: Database, log_range: LogRange) -> Disagreements:
+        reader = self._reader
+        return compare(
+            log_range.start,
+            lambda: reader.changes(database, log_range),
+            lambda: reader.pairs(database),
+            self._keys_max,
+        )
+
+    def _disagreement(self, where: str, log_range: LogRange, found: Disagreements) -> Finding:
+        parts = [
+            f"{count} {what}"
+            for count, what in (
+                (found.missing, "keys lack the row that the changelog leaves them with"),
+                (found.other, "keys have another row than the changelog leaves them with"),
+                (found.unexplained, "keys have a row that the changelog does not explain"),
+            )
+            if count
+        ]
+        if parts:
+            assert found.first_key is not None
+            parts[-1] += f" (the first one: {self._reader.name_of(found.first_key)})"
+        if found.contradictions:
+            at_least = "at least " if len(found.contradictions) == CONTRADICTIONS_MAX else ""
+            parts.append(
+                f"{at_least}{len(found.contradictions)} changes do not follow from those before them (the first one: at"
+                f" offset {min(found.contradictions)})"
+            )
+        span = f"[{log_range.start}, {log_range.end})"
+        problem = f"rows and changelog {span} disagree: {'; '.join(parts)}"
+        return Finding(Severity.ERROR, where, problem, "nobody can tell which of the two is right", _RESTORE)
+
+    def _lost(self, where: str, contents: Contents) -> Iterator[Finding]:
+        """What was acknowledged and is not there, as far as is known."""
+        end, lineage = contents.log_range.end, contents.lineage
+        known = read_durable_end(self._directory)
+        path = self._directory / DURABLE_END_NAME
+        if known is not None and known.end > end:
+            yield Finding(
+                Severity.ERROR,
+                where,
+                f"the changelog ends at offset {end}, and was durable up to {known.end}, or this is an older copy",
+                f"{known.end - end} acknowledged changes",
+                "restore a newer copy, if there is one; the next write records the loss, and goes on without them",
+            )
+        elif known is None and path.exists():
+            yield Finding(
+                Severity.WARNING,
+                str(path.relative_to(self._root)),
+                "the file is damaged",
+                "whether acknowledged changes were lost is not known",
+                "nothing: the next commit writes it anew",
+            )
+        if lineage.lost_changes:
+            begun = next(each for each in lineage.histories if each.lost_end > each.start)
+            yield Finding(
+                Severity.WARNING,
+                where,
+                f"the lineage records that changes were lost, first at offset {begun.start}",
+                f"{lineage.lost_changes} acknowledged changes",
+                "",
+            )
+
+    def _inspect_checkpoints(self, counts: Counts) -> Iterator[Finding]:
+        for checkpoint in list_checkpoints(self._checkpoints):
+            directory = self._checkpoints / name_of_checkpoint(checkpoint)
+            where = str(directory.relative_to(self._root))
+            counts.checkpoints += 1
+            advice = "remove this directory while no server runs: the bucket itself does not need it"
+            try:
+                with open_untouched(directory, self._resources) as database:
+                    require_itself(database, checkpoint)
+                    contents = read_contents(database, self._reader, self._index)
+                    problems = [_without(each, database.path, directory) for each in contents.problems]
+            except ScannerError as error:
+                problems = [_without(error.message, directory, directory)]
+            else:
+                counts.rows += contents.rows
+                counts.changes += contents.changes
+            for problem in problems:
+                lost = f"the state as of {checkpoint.log_offset}, as far as the changelog does not lead there"
+                yield Finding(Severity.ERROR, where, problem, lost, advice)
+            if problems:
+                continue
+            log_range = self.result.log_range
+            if log_range is not None and not (
+                checkpoint.log_offset <= log_range.end
+                and self.result.lineage.holds(checkpoint.history, checkpoint.log_offset)
+            ):
+                problem = f"it is as of offset {checkpoint.log_offset} of another history of the bucket, and not used"
+                yield Finding(Severity.WARNING, where, problem, "", advice)
+            else:
+                self.result.checkpoints.append(checkpoint)
+
+
+def _without(message: str, links: Path, directory: Path) -> str:
+    """A message about a database, without the directory that it was opened in: the finding names its own."""
+    return message.replace(str(links), str(directory)).replace(f"{directory}: ", "")

@@ -1,0 +1,286 @@
+"""The changelog as it is stored: entries, cut into chunks of adjacent changes.
+
+An *entry* is the changes of one write request in one bucket, in order. It is stored as one chunk or several adjacent
+ones:
+
+    log key    u64 offset of the chunk's first change, u64 ordinal of the chunk, both big-endian. Ordinals count the
+               bucket's chunks without a gap, so that a range of keys tells by itself how many chunks it should hold
+    log value  the header below, then the body: kinds, row lengths, rows, each of all changes of the chunk
+
+    u8   format, 2
+    u8   flags: 1 the body is compressed (LZ4 block), 2 all changes are of one kind, 4 all rows are of one length
+    u8   the kinds that occur, bit k-1 for kind k
+    u8   0
+    u32  changes in the chunk
+    u64  offset of the entry's first change
+    u64  offset after the entry's last change: the chunk that reaches it is the last one
+    i64  commit time in microseconds since 1970 UTC: grows from entry to entry of a bucket
+    i64  what the clock said then, which may have been set back since the entry before
+    u32  octets of the body, uncompressed
+    body u8 kind of each change, or one; u32 length of each row, or one; the rows, joined
+
+Numbers of the value are little-endian. `meta` holds the log's range (`LogRange`).
+
+The primary key is not stored with a change: every change carries a whole row, `-U` and `-D` the old one, and the key is
+worked out from it when the log is read.
+
+This module knows no RocksDB.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.data.row_block import RowBlock
+from scanner.errors import DataCorrupted
+from scanner.storage.records import ChangeKind, Entry
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FORMAT: Final = 2
+"""Of chunks and of the range in `meta`. Format 1, a record per change, was never released."""
+CHUNK_BYTES_MAX: Final = 256 * 1024
+"""Rows of one chunk, in bytes; a larger row has a chunk to itself."""
+
+_KEY = struct.Struct(">QQ")
+_HEADER = struct.Struct("<BBBxIQQqqI")
+_RANGE = struct.Struct(">BQQQQqq")
+_LENGTH_BYTES: Final = 4
+_COMPRESSED, _ONE_KIND, _ONE_LENGTH = 1, 2, 4
+_COMPRESSION: Final = "lz4_raw"
+_COMPRESSED_BYTES_MIN: Final = 128
+"""Less is not worth it."""
+KINDS_MAX: Final = max(ChangeKind)
+
+
+class LogRange(NamedTuple):
+    """What `meta` says of the log: committed in the same atomic batch as the changes themselves."""
+
+    start: int
+    """The oldest offset that is kept: an entry's first."""
+    end: int
+    """One past the newest."""
+    start_ordinal: int
+    """Of the oldest chunk that is kept."""
+    end_ordinal: int
+    """One past the newest chunk's."""
+    timestamp_us: int
+    """Commit time of the newest entry; 0 before the first."""
+    clock_us: int
+    """What the clock said then."""
+
+
+EMPTY_RANGE: Final = LogRange(0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """One chunk, decoded."""
+
+    offset: int
+    """Of its first change."""
+    ordinal: int
+    entry: Entry
+    """The entry that it is a part of."""
+    kinds: NDArray[np.uint8]
+    """`ChangeKind` of each change."""
+    rows: RowBlock
+    """Their stored rows."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def end(self) -> int:
+        """One past the offset of its last change."""
+        return self.offset + len(self.rows)
+
+
+def log_key(offset: int, ordinal: int = 0) -> bytes:
+    """Key of a chunk; with ordinal 0 one that sorts before the chunk's, if that is another."""
+    return _KEY.pack(offset, ordinal)
+
+
+def last_key(offset: int) -> bytes:
+    """The largest key of a chunk that begins at an offset."""
+    return _KEY.pack(offset, 2**64 - 1)
+
+
+def offset_of_key(key: bytes) -> int:
+    """The offset at which the chunk under a key begins.
+
+    Raises:
+        DataCorrupted: it is no key of a chunk.
+    """
+    return _parts_of_key(key)[0]
+
+
+def ordinal_of_key(key: bytes) -> int:
+    """The ordinal of the chunk under a key.
+
+    Raises:
+        DataCorrupted: it is no key of a chunk.
+    """
+    return _parts_of_key(key)[1]
+
+
+def _parts_of_key(key: bytes) -> tuple[int, int]:
+    try:
+        offset, ordinal = _KEY.unpack(key)
+    except struct.error as error:
+        raise DataCorrupted(f"the log holds the key {key.hex()}, which is none of a chunk") from error
+    return offset, ordinal
+
+
+def encode_entry(
+    entry: Entry, ordinal: int, kinds: bytes | bytearray, rows: Sequence[bytes]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Encode the changes of an entry as chunks: keys and values, in order.
+
+    Args:
+        entry: Its range and times.
+        ordinal: Of the first chunk.
+        kinds: `ChangeKind` of each change.
+        rows: Their stored rows, as many.
+    """
+    lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=starts[1:])
+    first = 0
+    while first < len(rows):
+        # As many rows as fit, and at least one.
+        fitting = int(np.searchsorted(starts, starts[first] + CHUNK_BYTES_MAX, side="right")) - 1
+        last = max(first + 1, fitting)
+        value = _encode_chunk(entry, kinds[first:last], lengths[first:last], rows[first:last])
+        yield log_key(entry.start + first, ordinal), value
+        first, ordinal = last, ordinal + 1
+
+
+def _encode_chunk(
+    entry: Entry, kinds: bytes | bytearray, lengths: NDArray[np.uint32], rows: Sequence[bytes]
+) -> bytes:
+    flags, occurring = 0, 0
+    for kind in set(kinds):
+        occurring |= 1 << (kind - 1)
+    if occurring & (occurring - 1) == 0:
+        flags, kinds = flags | _ONE_KIND, kinds[:1]
+    if (lengths == lengths[0]).all():
+        flags, lengths = flags | _ONE_LENGTH, lengths[:1]
+    body = b"".join([kinds, lengths.astype("<u4").tobytes(), *rows])
+    size = len(body)
+    if size >= _COMPRESSED_BYTES_MIN:
+        packed: bytes = pa.compress(body, codec=_COMPRESSION, asbytes=True)
+        if len(packed) < size:
+            flags, body = flags | _COMPRESSED, packed
+    header = _HEADER.pack(
+        FORMAT, flags, occurring, len(rows), entry.start, entry.end, entry.timestamp_us, entry.clock_us, size
+    )
+    return header + body
+
+
+def entry_of(key: bytes, value: bytes) -> Entry:
+    """The entry that a chunk is a part of; its body is not looked at.
+
+    Raises:
+        DataCorrupted: it is no chunk of this format.
+    """
+    return _header_of(key, value)[0]
+
+
+def count_of(key: bytes, value: bytes) -> int:
+    """How many changes a chunk holds; its body is not looked at.
+
+    Raises:
+        DataCorrupted: it is no chunk of this format.
+    """
+    return _header_of(key, value)[2]
+
+
+def _header_of(key: bytes, value: bytes) -> tuple[Entry, int, int, int]:
+    """Entry, flags, changes, and octets of the uncompressed body of a chunk."""
+    offset = offset_of_key(key)
+    try:
+        form, flags, _, count, start, end, timestamp_us, clock_us, size = _HEADER.unpack_from(value)
+    except struct.error as error:
+        raise _damaged(offset, str(error)) from error
+    if form != FORMAT:
+        raise DataCorrupted(
+            f"the changes at offset {offset} are of format {form}, and this version reads {FORMAT};"
+            " open the data directory with the version that wrote it"
+        )
+    if not (count and start <= offset and offset + count <= end):
+        raise _damaged(offset, f"{count} changes do not belong into the entry [{start}, {end})")
+    return Entry(start, end, timestamp_us, clock_us), flags, count, size
+
+
+def decode_chunk(key: bytes, value: bytes) -> LogChunk:
+    """Decode a chunk; its rows are not looked into.
+
+    Raises:
+        DataCorrupted: it is damaged, or of another format.
+    """
+    offset, ordinal = _parts_of_key(key)
+    entry, flags, count, size = _header_of(key, value)
+    body: Any = memoryview(value)[_HEADER.size :]
+    if flags & _COMPRESSED:
+        try:
+            body = pa.decompress(body, decompressed_size=size, codec=_COMPRESSION, asbytes=True)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _damaged(offset, str(error)) from error
+    kinds_size = 1 if flags & _ONE_KIND else count
+    lengths_size = _LENGTH_BYTES * (1 if flags & _ONE_LENGTH else count)
+    rows_at = kinds_size + lengths_size
+    if len(body) != size or rows_at > size:
+        raise _damaged(offset, f"its body has {len(body)} bytes, not {size}")
+    kinds = np.frombuffer(body, np.uint8, kinds_size)
+    lengths = np.frombuffer(body, "<u4", lengths_size // _LENGTH_BYTES, kinds_size)
+    starts = np.empty(count + 1, np.int64)
+    starts[0] = rows_at
+    if flags & _ONE_LENGTH:
+        starts[1:] = rows_at + np.arange(1, count + 1, dtype=np.int64) * int(lengths[0])
+    else:
+        np.cumsum(lengths, dtype=np.int64, out=starts[1:])
+        starts[1:] += rows_at
+    if int(starts[-1]) != size:
+        raise _damaged(offset, f"its rows take {int(starts[-1]) - rows_at} bytes, not {size - rows_at}")
+    if int(kinds.min()) < 1 or int(kinds.max()) > KINDS_MAX:
+        raise _damaged(offset, "a change is of no known kind")
+    if flags & _ONE_KIND:
+        kinds = np.full(count, kinds[0], np.uint8)
+    return LogChunk(offset, ordinal, entry, kinds, RowBlock(bytes(body), starts))
+
+
+def _damaged(offset: int, why: str) -> DataCorrupted:
+    return DataCorrupted(f"the changes at offset {offset} are damaged: {why}")
+
+
+def encode_log_range(log_range: LogRange) -> bytes:
+    """The value that `meta` holds."""
+    return _RANGE.pack(FORMAT, *log_range)
+
+
+def decode_log_range(value: bytes) -> LogRange:
+    """Read what `meta` holds.
+
+    Raises:
+        DataCorrupted: it is no range of this format.
+    """
+    try:
+        form, *parts = _RANGE.unpack(value)
+    except struct.error as error:
+        raise DataCorrupted(
+            f"the log range {value.hex()} is damaged, or of another format than {FORMAT}: {error}"
+        ) from error
+    if form != FORMAT:
+        raise DataCorrupted(f"the log range is of format {form}, and this version reads {FORMAT}")
+    log_range = LogRange(*parts)
+    if log_range.start > log_range.end or log_range.start_ordinal > log_range.end_ordinal:
+        raise DataCorrupted(f"the log range [{log_range.start}, {log_range.end}) runs backwards")
+    return log_range

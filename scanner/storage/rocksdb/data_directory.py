@@ -1,0 +1,269 @@
+"""The outside of a data directory: where what is, of which format it is, who has it open, and who may look at it.
+
+    FORMAT                      says of which format everything in the directory is
+    LOCK                        held with flock while a server has it open; the kernel frees it however the server
+                                ends. Holds the server's process id
+    catalog.json                the tables (`scanner.storage.rocksdb.catalog`)
+    tables/000007/              one table (`scanner.storage.rocksdb.table_directories`)
+    checkpoints/000007/         its checkpoints
+    documents/                  small files of the server (`scanner.storage.rocksdb.documents`)
+
+This module knows no RocksDB.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from scanner.errors import DataCorrupted, StoreFailed, StoreLocked
+from scanner.storage.rocksdb.catalog import (
+    CATALOG_NAME,
+    Catalog,
+    load_catalog,
+    missing_catalog,
+    save_catalog,
+)
+from scanner.storage.rocksdb.documents import DOCUMENTS_NAME
+from scanner.storage.rocksdb.envelope import FORMAT, seal, unseal
+from scanner.storage.rocksdb.files import (
+    disk_errors,
+    make_directories,
+    make_private,
+    read_file,
+    replace_file,
+    sync_directory,
+)
+
+FORMAT_NAME: Final = "FORMAT"
+LOCK_NAME: Final = "LOCK"
+TABLES_NAME: Final = "tables"
+CHECKPOINTS_NAME: Final = "checkpoints"
+
+NUMBERED: Final = re.compile(r"(\d{6,10})(\..*)?")
+"""Names that begin with a table's id, as table directories and copies of them do."""
+_FORMAT_CONTENT = b"A data directory of weir. Do not change anything in it by hand; see docs/operating.md.\n"
+
+_logger = logging.getLogger(__name__)
+
+
+def table_name(table_id: int) -> str:
+    """The name of a table's directory."""
+    return f"{table_id:06d}"
+
+
+def bucket_name(index: int) -> str:
+    """The name of a bucket's directory."""
+    return f"{index:04d}"
+
+
+def table_directory(path: Path, table_id: int) -> Path:
+    """Where a table is."""
+    return path / TABLES_NAME / table_name(table_id)
+
+
+def checkpoints_directory(path: Path, table_id: int) -> Path:
+    """Where a table's checkpoints are, if it has any."""
+    return path / CHECKPOINTS_NAME / table_name(table_id)
+
+
+def prepare(path: Path) -> None:
+    """See that a path is a data directory that this version can open, or can become one; make it if it is missing.
+
+    Changes nothing in a directory that is something else's.
+
+    Raises:
+        DataCorrupted: What it has of a data directory is damaged.
+        StoreFailed: It is of another format, something else's, or the disk refused.
+    """
+    make_directories(path)
+    require_format(path)
+    if not (path / CATALOG_NAME).exists():
+        _require_fresh(path)
+
+
+def begin(path: Path) -> Catalog:
+    """Read the catalog of a data directory that is locked; make what a fresh one lacks.
+
+    Raises:
+        DataCorrupted, StoreFailed: As `prepare`.
+    """
+    prepare(path)
+    catalog = load_catalog(path)
+    if catalog is None:
+        catalog = Catalog()
+        write_format(path)
+        save_catalog(path, catalog)
+        with disk_errors(path), suppress(PermissionError):
+            # Whoever made it may have crashed before its name was durable. Not everybody may read its parent.
+            sync_directory(path.parent)
+    make_directories(path / TABLES_NAME, path)
+    _tighten(path)
+    return catalog
+
+
+def write_format(path: Path) -> None:
+    """Say of which format a data directory is.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    replace_file(path / FORMAT_NAME, seal(FORMAT_NAME, _FORMAT_CONTENT))
+
+
+def acquire_lock(path: Path) -> int:
+    """Lock a data directory, and return the descriptor that holds the lock.
+
+    Raises:
+        StoreLocked: A server has it open; the message names its process.
+        StoreFailed: The disk refused.
+    """
+    with disk_errors(path):
+        descriptor = os.open(path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with disk_errors(path / LOCK_NAME):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if _is_inspected(descriptor):
+                    raise StoreLocked(
+                        f"data directory {path} is being inspected by weir doctor; wait until that has ended"
+                    ) from error
+                holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+                raise StoreLocked(
+                    f"data directory {path} is in use by process {holder}; stop that server, or use another directory"
+                ) from error
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _is_inspected(descriptor: int) -> bool:
+    """Whether those who have it locked share the lock, as `hold_still` does."""
+    with suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@contextmanager
+def hold_still(path: Path) -> Iterator[None]:
+    """See that no server has a data directory open, nor opens it in a block. Changes nothing in the directory.
+
+    Raises:
+        StoreLocked: A server has it open; the message names its process.
+        StoreFailed: The disk refused.
+    """
+    with disk_errors(path):
+        try:
+            descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            descriptor = None  # No server ever had it open, or somebody removed the file.
+    if descriptor is None:
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+            raise StoreLocked(
+                f"data directory {path} is in use by process {holder}; stop that server first, or look at a copy"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def require_format(path: Path) -> None:
+    """See that a data directory, if it is one already, is of the format that this version reads.
+
+    Raises:
+        DataCorrupted: What says so is damaged or gone.
+        StoreFailed: It is of another format, or the disk refused.
+    """
+    sealed = read_file(path / FORMAT_NAME)
+    if sealed is not None:
+        try:
+            unseal(FORMAT_NAME, sealed, path / FORMAT_NAME)
+        except DataCorrupted as error:
+            raise DataCorrupted(f"{error.message}; {_write_anew(path)}") from error
+        return
+    catalog = read_file(path / CATALOG_NAME)
+    if catalog is None:
+        return
+    if _is_format_1(catalog):
+        raise StoreFailed(
+            f"data directory {path} has format 1, which was never released, and this version reads {FORMAT}: export its"
+            " tables with the weir that wrote it (weir scan TABLE -o FILE.parquet), and load them into a new directory"
+            " (weir load FILE.parquet)"
+        )
+    raise DataCorrupted(f"{path / FORMAT_NAME} is gone; {_write_anew(path)}")
+
+
+def _write_anew(path: Path) -> str:
+    return (
+        f"restore it from a copy, or write it and the catalog anew with: weir adopt --data {path} --rebuild"
+    )
+
+
+def _is_format_1(catalog: bytes) -> bool:
+    try:
+        return bool(json.loads(catalog)["format"] == 1)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _require_fresh(path: Path) -> None:
+    """Refuse a directory that has no catalog, unless it is empty or an interrupted first start left it."""
+    with disk_errors(path):
+        found = {entry.name for entry in path.iterdir()}
+    if TABLES_NAME in found and found & {LOCK_NAME, FORMAT_NAME}:
+        raise missing_catalog(path)
+    if found - {LOCK_NAME, FORMAT_NAME, f"{FORMAT_NAME}~", f"{CATALOG_NAME}~"}:
+        raise StoreFailed(f"{path} is not empty and is no data directory of weir; name an empty or a new one")
+
+
+def _tighten(path: Path) -> None:
+    """Take away what others than the server's user may do. What is in the directory and not ours stays as it is."""
+    ours = [path / name for name in (DOCUMENTS_NAME,) if (path / name).is_dir()]
+    for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
+        ours += [entry for entry in entries_of(parent) if NUMBERED.fullmatch(entry.name) and entry.is_dir()]
+    alone = [path, path / TABLES_NAME, path / CHECKPOINTS_NAME]
+    alone += [path / name for name in (FORMAT_NAME, LOCK_NAME, CATALOG_NAME)]
+    with disk_errors(path):
+        exposed = path.stat().st_mode & 0o077
+    try:
+        changed = make_private(ours, alone)
+    except StoreFailed as error:
+        _logger.warning("others than the server's user may read rows in %s: %s", path, error)
+        return
+    if exposed:
+        _logger.warning(
+            "data directory %s was open to others than its user; it is no longer (%d files and directories)",
+            path,
+            changed,
+        )
+
+
+def entries_of(directory: Path) -> list[Path]:
+    """What is in a directory, by name; nothing if there is no such directory.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    with disk_errors(directory):
+        try:
+            return sorted(directory.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []

@@ -1,0 +1,66 @@
+"""The durable end of a bucket's changelog, in a small file beside its database: how a lost tail is noticed.
+
+A write-ahead log that lost its last records, or a file, is replayed as far as it goes, and nothing in it tells that
+there
+was more. This file does: after each sync it gets the end that is durable now. It is not synced itself, so a machine
+that
+loses power may leave it behind the log, never ahead of it.
+
+    octets  0-3   "WEND"
+            4     format, 2
+            5-12  end, big-endian
+            13-28 id of the history that it is of
+            29-32 CRC-32C of what precedes
+
+This module knows no RocksDB.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scanner.data.digest import checksum
+
+NAME: Final = "DURABLE-END"
+_FIELDS: Final = struct.Struct(">4sBQ16s")
+_CHECKSUM: Final = struct.Struct(">I")
+_MAGIC: Final = b"WEND"
+_FORMAT: Final = 2
+
+
+class DurableEnd(NamedTuple):
+    """What the file says."""
+
+    end: int
+    """One past the newest change that was durable."""
+    history_id: bytes
+    """The history that wrote it."""
+
+
+def write_durable_end(directory: Path, durable: DurableEnd) -> None:
+    """Write the file of a bucket; not synced. A disk that refuses is none of the commit's business: it is durable."""
+    fields = _FIELDS.pack(_MAGIC, _FORMAT, *durable)
+    try:
+        descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields)), 0)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        pass  # The next commit tries again; until then the file says less, which is true too.
+
+
+def read_durable_end(directory: Path) -> DurableEnd | None:
+    """Read the file of a bucket; None if there is none, or it is not whole: then nothing is known."""
+    try:
+        content = (directory / NAME).read_bytes()
+        fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
+        magic, form, end, history_id = _FIELDS.unpack(fields)
+    except (OSError, struct.error):
+        return None
+    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields)):
+        return None
+    return DurableEnd(end, history_id)

@@ -1,0 +1,323 @@
+"""The changelog of a bucket in RocksDB: its range, whether it is dense, its chunks, its size.
+
+Chunks are written once, with ascending ordinals, and go away from the front only. So a table file without deletions
+whose entries are as many as its ordinals holds each of them, and what it holds no other file can hide,
+unless that one has deletions in the same range. RocksDB knows both numbers of every file by heart. That
+makes it cheap to find out whether the log is dense, however long it is and however often it was truncated:
+only what such files do not vouch for is counted, a few write buffers at most.
+
+This module knows no rows and no scans; what it is given is open for as long as the call takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rocksdict import ReadOptions
+
+from scanner.errors import DataCorrupted
+from scanner.storage.rocksdb.changelog import (
+    LogChunk,
+    LogRange,
+    count_of,
+    decode_chunk,
+    decode_log_range,
+    last_key,
+    log_key,
+    offset_of_key,
+    ordinal_of_key,
+)
+from scanner.storage.rocksdb.database import Database, translated
+
+if TYPE_CHECKING:
+    from rocksdict import RdictIter
+
+LOG_RANGE_KEY = b"log_range"
+"""In `meta`."""
+LINEAGE_KEY = b"lineage"
+"""In `meta`."""
+_FILE_OF_FAMILY = re.compile(r"^ *(\d+):\d+\[", re.MULTILINE)
+"""The number of a file in RocksDB's list of one column family's files."""
+_TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
+"""In RocksDB's list of what the files of a level have together."""
+
+
+class LogFile(NamedTuple):
+    """What RocksDB knows of one table file of the log."""
+
+    start_key: bytes
+    """The smallest key of its chunks and deletions."""
+    end_key: bytes
+    """The largest."""
+    entries: int
+    """Its chunks and deletions; 0 if RocksDB has not read that yet."""
+    deletions: int
+    """Those that are deletions; one of a whole range counts as one."""
+    size_bytes: int
+    level: int = 0
+
+    @property
+    def start(self) -> int:
+        """The smallest ordinal of its chunks and deletions."""
+        return ordinal_of_key(self.start_key)
+
+    @property
+    def end(self) -> int:
+        """One past the largest."""
+        return ordinal_of_key(self.end_key) + 1
+
+    @property
+    def is_dense(self) -> bool:
+        """Every chunk with an ordinal of [start, end) is here."""
+        return self.deletions == 0 and self.entries == self.end - self.start
+
+
+class KeySpan(NamedTuple):
+    """Chunks by ordinal, and keys between which they are."""
+
+    start: int
+    end: int
+    start_key: bytes
+    """Inclusive."""
+    end_key: bytes
+    """Exclusive."""
+
+
+def load_log_range(database: Database) -> LogRange:
+    """Read the log's range, and make sure that the log has just that.
+
+    Raises:
+        DataCorrupted: there is no range, the log ends elsewhere, or changes are missing.
+        StoreFailed: the disk refused.
+    """
+    with translated(database.path):
+        stored = database.meta.get(LOG_RANGE_KEY)
+    if stored is None:
+        raise DataCorrupted(f"{database.path} holds no log range")
+    log_range = decode_log_range(stored)
+    _require_ends(database, log_range)
+    _require_dense(database, log_range)
+    return log_range
+
+
+def read_chunks(
+    database: Database, offset: int, end_offset: int, bytes_max: int
+) -> tuple[list[LogChunk], bool]:
+    """Read adjacent chunks, from the one that holds an offset on.
+
+    Args:
+        database: Of the bucket.
+        offset: Of the first change that is wanted.
+        end_offset: One past the last one; above `offset`.
+        bytes_max: Stop when their rows take this much, >= 1; at most a chunk late.
+
+    Returns:
+        The chunks, and whether they are adjacent and reach as far as was asked for. If not, something is missing.
+
+    Raises:
+        DataCorrupted: a chunk is damaged.
+        StoreFailed, StoreClosed: the disk refused, or the database was closed.
+    """
+    chunks: list[LogChunk] = []
+    size, at = 0, offset
+    iterator = _iterator_at(database, offset)
+    try:
+        with translated(database.path):
+            while iterator.valid():
+                chunk = decode_chunk(iterator.key(), iterator.value())
+                if not chunk.offset <= at < chunk.end or (chunks and chunk.offset != at):
+                    return chunks, False
+                size += int(chunk.rows.starts[-1] - chunk.rows.starts[at - chunk.offset])
+                at = chunk.end
+                chunks.append(chunk)
+                if at >= end_offset or size >= bytes_max:
+                    return chunks, True
+                iterator.next()
+            iterator.status()
+    finally:
+        # An error is kept, its traceback keeps this frame, and the frame would keep the directory locked.
+        del iterator
+    return chunks, False
+
+
+def read_chunk(database: Database, offset: int) -> tuple[bytes, bytes] | None:
+    """Key and value of the chunk that holds an offset; None if it is missing.
+
+    Raises:
+        DataCorrupted: it cannot be read.
+        StoreFailed, StoreClosed: the disk refused, or the database was closed.
+    """
+    found = _at(_iterator_at(database, offset), database)
+    if found is None:
+        return None
+    key, value = found
+    return found if offset < offset_of_key(key) + count_of(key, value) else None
+
+
+def _iterator_at(database: Database, offset: int) -> RdictIter:
+    """An iterator on the chunk that holds an offset, or on one before it."""
+    with translated(database.path):
+        iterator: RdictIter = database.log.iter(ReadOptions())
+        iterator.seek_for_prev(last_key(offset))
+        return iterator
+
+
+def _at(iterator: RdictIter, database: Database) -> tuple[bytes, bytes] | None:
+    """Key and value under an iterator, None if there is nothing, as is proven."""
+    try:
+        with translated(database.path):
+            if iterator.valid():
+                return iterator.key(), iterator.value()
+            iterator.status()
+            return None
+    finally:
+        del iterator
+
+
+def stored_bytes(database: Database, log_range: LogRange) -> int:
+    """Rough size of the log's range, in bytes: the share that its chunks have in files and in memory.
+
+    Raises:
+        StoreClosed: the database was closed.
+    """
+    size = 0.0
+    files = _files_of(database)
+    for file in files:
+        # Where it has deletions, they may reach further back than its chunks.
+        start = max(file.start, file.end - file.entries) if file.entries else file.start
+        size += file.size_bytes * _share(start, file.end, log_range)
+    with translated(database.path):
+        unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+    flushed_end = max((file.end for file in files), default=0)
+    return round(size + unflushed * _share(flushed_end, log_range.end_ordinal, log_range))
+
+
+def _share(start: int, end: int, log_range: LogRange) -> float:
+    """How much of the ordinals [start, end) is in the log's range, 0 to 1."""
+    inside = min(end, log_range.end_ordinal) - max(start, log_range.start_ordinal)
+    return max(0, inside) / (end - start) if end > start else 0.0
+
+
+def _files_of(database: Database) -> list[LogFile]:
+    with translated(database.path):
+        # The list of all files names no column family, and the one of the family counts no entries.
+        family = database.log.property_value("rocksdb.sstables") or ""
+        numbers = {int(number) for number in _FILE_OF_FAMILY.findall(family)}
+        files: list[dict[str, Any]] = database.rocks.live_files()
+    return [
+        LogFile(
+            file["start_key"],
+            file["end_key"],
+            file["num_entries"],
+            file["num_deletions"],
+            file["size"],
+            file["level"],
+        )
+        for file in files
+        if int(file["name"].removeprefix("/").removesuffix(".sst")) in numbers
+    ]
+
+
+def _counted(database: Database, files: list[LogFile]) -> list[LogFile]:
+    """The files, with the entries of those of which RocksDB has not read them: after an open it has of twenty.
+
+    A level's total tells of all of its files at once: if that is what dense files would have, all are dense. If it is
+    not, the files are taken for some with deletions, which vouch for nothing.
+    """
+    unknown = {file.level for file in files if not file.entries}
+    dense = {level for level in unknown if _is_dense_level(database, level, files)}
+    return [
+        file
+        if file.level not in unknown
+        else file._replace(entries=file.end - file.start, deletions=int(file.level not in dense))
+        for file in files
+    ]
+
+
+def _is_dense_level(database: Database, level: int, files: list[LogFile]) -> bool:
+    with translated(database.path):
+        totals = database.log.property_value(f"rocksdb.aggregated-table-properties-at-level{level}") or ""
+    counts = {name: int(count) for name, count in _TOTAL.findall(totals)}
+    expected = sum(file.end - file.start for file in files if file.level == level)
+    return counts.get("entries") == expected and not (
+        counts.get("deletions", 1) or counts.get("range deletions", 0)
+    )
+
+
+def _require_ends(database: Database, log_range: LogRange) -> None:
+    """Refuse a log whose first or last chunk is another than the range says."""
+    newest = _at(_iterator_at(database, 2**64 - 1), database)
+    if log_range.start == log_range.end:
+        if newest is not None:
+            raise _ends_elsewhere(database, log_range, newest[0])
+        return
+    if newest is None:
+        raise _ends_elsewhere(database, log_range, None)
+    key, value = newest
+    end, end_ordinal = offset_of_key(key) + count_of(key, value), ordinal_of_key(key) + 1
+    if (end, end_ordinal) != (log_range.end, log_range.end_ordinal):
+        raise _ends_elsewhere(database, log_range, key)
+    oldest = read_chunk(database, log_range.start)
+    if oldest is None or oldest[0] != log_key(log_range.start, log_range.start_ordinal):
+        raise DataCorrupted(
+            f"{database.path}: the first changes of the log, at offset {log_range.start}, are missing"
+        )
+
+
+def _ends_elsewhere(database: Database, log_range: LogRange, key: bytes | None) -> DataCorrupted:
+    return DataCorrupted(
+        f"{database.path}: the log should end at offset {log_range.end}, but its last key is"
+        f" {'missing' if key is None else key.hex()}"
+    )
+
+
+def _require_dense(database: Database, log_range: LogRange) -> None:
+    """Refuse a log with holes: the rows of the missing changes would be missing too."""
+    missing = 0
+    for span in unproven_spans(_counted(database, _files_of(database)), log_range):
+        options = ReadOptions()
+        options.set_iterate_upper_bound(span.end_key)
+        with translated(database.path):
+            keys: Iterator[object] = database.log.keys(from_key=span.start_key, read_opt=options)
+            missing += span.end - span.start - sum(1 for _ in keys)
+    if missing:
+        raise DataCorrupted(
+            f"{database.path}: {missing} of the {log_range.end_ordinal - log_range.start_ordinal} pieces of the log are"
+            " missing, and so are the rows of their changes; restore the files from a copy"
+        )
+
+
+def unproven_spans(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
+    """The chunks of the log that no dense file vouches for, or that a file with deletions may hide.
+
+    Returns:
+        Disjoint spans, ascending.
+    """
+    # Sweep over where files begin and end: how many dense ones, and how many others, cover each stretch. Each edge has
+    # a key that no chunk with a smaller ordinal reaches, and every other one does.
+    edges = sorted(
+        edge
+        for file in files
+        for edge in (
+            (file.start, file.start_key, file.is_dense, file.deletions > 0),
+            (file.end, log_key(offset_of_key(file.end_key) + 1), -file.is_dense, -(file.deletions > 0)),
+        )
+    )
+    unproven: list[KeySpan] = []
+    dense = hiding = 0
+    at, at_key = log_range.start_ordinal, log_key(log_range.start)
+    last = (log_range.end_ordinal, log_key(log_range.end), 0, 0)
+    for ordinal, key, dense_change, hiding_change in (*edges, last):
+        until, until_key = (ordinal, key) if ordinal < last[0] else last[:2]
+        if until > at:
+            if not dense or hiding:
+                if unproven and unproven[-1].end == at:
+                    unproven[-1] = unproven[-1]._replace(end=until, end_key=until_key)
+                else:
+                    unproven.append(KeySpan(at, until, at_key, until_key))
+            at, at_key = until, until_key
+        dense += dense_change
+        hiding += hiding_change
+    return unproven

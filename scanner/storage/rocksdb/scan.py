@@ -1,0 +1,160 @@
+"""One scan of a bucket: reads bounded by rows and bytes, over whichever reader it was given.
+
+The end is reported once it is proven (`scanner.storage.rocksdb.readers`); anything else is an error, never a short
+scan. An error is kept: every further read raises it again.
+
+RocksDB is let go of at the first chance: at the proven end, at an error, at close.
+
+Rows are joined piece by piece as they come, and not kept one by one: a step of 8192 rows of 110 bytes was larger
+than the cache when it was joined. `python -m bench as-of`, live, by CPU: 2.40 million rows a second before, 2.72 since
+(together with quicker decoding of fixed-width columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scanner.data.row_block import RowBlock
+from scanner.errors import ScannerError, StoreClosed
+from scanner.storage.interface import KeysOf, Rows
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.readers import RowReader
+
+_NO_ROWS = RowBlock.join([])
+_PIECE_ROWS = 1024
+"""Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
+_PIECE_GROWTH = 4
+"""A piece has at most so many times the rows of the one before. The first has one: rows may have megabytes."""
+
+
+class RocksScan:
+    """See `scanner.storage.interface.BucketScan`.
+
+    Args:
+        reader: Where the rows come from; closed with the scan.
+        path: Directory of the bucket, for messages.
+        log_offset: What the rows are as of.
+        keys_of: Keys of stored rows.
+        on_close: Called once with the scan when it has let go of RocksDB.
+    """
+
+    def __init__(
+        self,
+        reader: RowReader,
+        path: Path,
+        log_offset: int,
+        keys_of: KeysOf,
+        on_close: Callable[[RocksScan], None],
+    ) -> None:
+        self._reader: RowReader | None = reader
+        self._path = path
+        self._log_offset = log_offset
+        self._keys_of = keys_of
+        self._on_close = on_close
+        self._ahead = _NO_ROWS
+        """Read and not yet asked for."""
+        self._unjoined: list[bytes] = []
+        """What follows it, if that was too much for one block."""
+        self._last_row: bytes | None = None
+        self._row_bytes = 256
+        """Estimate of the next rows' size, from the ones before."""
+        self._piece_rows = 1
+        self._error: ScannerError | None = None
+
+    @property
+    def log_offset(self) -> int:
+        """The scan shows the changes with a smaller offset, and no other."""
+        return self._log_offset
+
+    @property
+    def iterators(self) -> int:
+        """RocksDB iterators that this scan alone holds."""
+        return 0 if self._reader is None else self._reader.iterators
+
+    def read(self, rows_max: int, bytes_max: int) -> Rows:
+        """See `BucketScan.read`."""
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+        try:
+            rows = self._read(rows_max, bytes_max)
+            if not len(rows) and self._reader is not None:
+                self._reader.prove_end(self._last_row)
+                self._release()
+        except ScannerError as error:
+            self._fail(error)
+            raise
+        return Rows(rows, self._keys_of)
+
+    def close(self) -> None:
+        """See `BucketScan.close`."""
+        self._fail(StoreClosed(f"this scan of {self._path} was closed"))
+
+    def _fail(self, error: ScannerError) -> None:
+        if self._error is None:
+            self._error = error
+        self._ahead = _NO_ROWS
+        self._unjoined = []
+        self._release()
+
+    def _release(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._on_close(self)
+
+    def _read(self, rows_max: int, bytes_max: int) -> RowBlock:
+        pieces: list[RowBlock] = []
+        count, left = 0, bytes_max
+        while count < rows_max and left > 0:
+            self._read_ahead(min(rows_max - count, left // self._row_bytes + 1), left, bytes_max)
+            piece = self._ahead.slice(0, min(rows_max - count, len(self._ahead)))
+            if not len(piece):
+                break
+            if piece.nbytes > left:
+                # A row larger than the limit goes alone.
+                piece = piece.slice(0, piece.fitting(left) if count or piece.fitting(left) else 1)
+                left = 0
+            self._ahead = self._ahead.slice(len(piece), len(self._ahead))
+            left -= piece.nbytes
+            count += len(piece)
+            pieces.append(piece)
+        rows = RowBlock.concat(pieces)
+        if count:
+            self._last_row = rows.row(count - 1)
+        return rows
+
+    def _read_ahead(self, rows_max: int, left: int, bytes_max: int) -> None:
+        """See that there are rows to take, unless it is the end.
+
+        Args:
+            rows_max: Rows at most, >= 1.
+            left: Bytes that can be taken of them now.
+            bytes_max: Bytes that this read can take altogether.
+        """
+        if len(self._ahead) or self._reader is None:
+            return
+        # Joined at once, while they are in the cache, and let go of: the next ones find their memory there.
+        self._ahead = self._joined(self._unjoined or self._reader.next_rows(min(rows_max, self._piece_rows)))
+        if not len(self._ahead):
+            return
+        self._row_bytes = max(1, self._ahead.nbytes // len(self._ahead))
+        varied = self._ahead.nbytes > left + bytes_max
+        self._piece_rows = 1 if varied else min(_PIECE_ROWS, self._piece_rows * _PIECE_GROWTH)
+
+    def _joined(self, rows: list[bytes]) -> RowBlock:
+        """Join as many of these rows as make a block; the others wait.
+
+        They are more than that where small rows are followed by very large ones.
+        """
+        count = len(rows)
+        while True:
+            try:
+                block = RowBlock.join(rows[:count])
+            except ValueError:
+                count //= 2  # One row always fits: `scanner.data.rows.ROW_BYTES_MAX`.
+            else:
+                self._unjoined = rows[count:]
+                return block

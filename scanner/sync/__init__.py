@@ -1,0 +1,16 @@
+"""The blocking twin of the client, for scripts, notebooks and Spark. Same names, same arguments, same errors.
+
+Each client has one background thread with its own trio loop, which answers keepalives while the caller is busy. What
+waits in it for a caller is bounded by the scan's credit. A client may be used by many threads at once; a scan's
+batches are for one thread at a time.
+
+Example:
+    >>> with scanner.sync.connect("127.0.0.1:9123") as client:
+    ...     orders = client.table("orders")
+    ...     frame = orders.new_scan().select("o_orderkey", "o_totalprice").limit(10).to_pandas()
+"""
+
+from scanner.sync.client import Batches, Client, Scan, Table, Writer, connect
+from scanner.sync.leases import Lease, Leases
+
+__all__ = ["Batches", "Client", "Lease", "Leases", "Scan", "Table", "Writer", "connect"]

@@ -1,0 +1,368 @@
+"""The blocking client; public as `scanner.sync`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from scanner.client import client as trio_client
+from scanner.client import table as trio_table
+from scanner.client.client import BUCKETS_DEFAULT
+from scanner.client.retries import RETRIES_DEFAULT
+from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.sync.leases import Lease, Leases
+from scanner.sync.portal import Held, Portal
+
+if TYPE_CHECKING:
+    import ssl
+    from random import Random
+
+    import pandas as pd
+
+    from scanner.client.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.leases import Leasable, LeaseInfo
+    from scanner.client.point_reads import GetResult
+    from scanner.client.scan.statistics import ScanStatistics
+    from scanner.client.scan.table_scan import Batches as TrioBatches
+    from scanner.client.table import Keys
+    from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, WriteResult
+    from scanner.client.writer import Writer as TrioWriter
+    from scanner.data.table import TableDescription
+    from transport import TransportConfig
+
+
+def connect(
+    endpoint: str,
+    *,
+    config: TransportConfig | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    token: str | None = None,
+    insecure_token: bool = False,
+    retries: int = RETRIES_DEFAULT,
+    dice: Random | None = None,
+) -> Client:
+    """Connect to a server. Use the client in a `with` block, or close it.
+
+    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself; a write
+    that is cut fails.
+
+    Args:
+        endpoint: `HOST:PORT`, or `HOST` for port 9123.
+        config: Limits of the connection.
+        ssl_context: For TLS, such as `scanner.tls` makes; None: plaintext.
+        token: Bearer token that proves who calls; see `scanner.read_token`.
+        insecure_token: Send the token in plaintext, even to another machine.
+        retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
+            come at once. This first connection is tried once.
+        dice: Draws the delays between attempts, in the client's thread; None: seeded by the system.
+
+    Raises:
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
+        ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
+        Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
+    """
+    portal = Portal(f"weir client of {endpoint}")
+    try:
+        held = portal.hold(
+            trio_client.connect(
+                endpoint,
+                config=config,
+                ssl_context=ssl_context,
+                token=token,
+                insecure_token=insecure_token,
+                retries=retries,
+                dice=dice,
+            )
+        )
+    except BaseException:
+        portal.close()
+        raise
+    return Client(portal, held)
+
+
+class Client:
+    """A connection to one server; made by `connect`. Any number of threads may use it."""
+
+    def __init__(self, portal: Portal, held: Held[trio_client.Client]) -> None:
+        self._portal = portal
+        self._held = held
+        self._client = held.value
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def endpoint(self) -> str:
+        """What it is connected to."""
+        return self._client.endpoint
+
+    def close(self) -> None:
+        """End the connection and the thread. Idempotent. Calls that run in other threads fail."""
+        try:
+            self._held.leave()
+        finally:
+            self._portal.close()
+
+    def create_table(
+        self,
+        name: str,
+        schema: pa.Schema,
+        primary_key: Sequence[str],
+        buckets: int = BUCKETS_DEFAULT,
+        *,
+        exist_ok: bool = False,
+    ) -> Table:
+        """Create a table; see `scanner.Client.create_table`."""
+        create = functools.partial(self._client.create_table, exist_ok=exist_ok)
+        return Table(self._portal, self._portal.call(create, name, schema, primary_key, buckets))
+
+    def table(self, name: str) -> Table:
+        """Look a table up; see `scanner.Client.table`."""
+        return Table(self._portal, self._portal.call(self._client.table, name))
+
+    def tables(self) -> list[TableDescription]:
+        """All tables, by name."""
+        return self._portal.call(self._client.tables)
+
+    def drop_table(self, name: str) -> None:
+        """Drop a table with everything in it; see `scanner.Client.drop_table`."""
+        self._portal.call(self._client.drop_table, name)
+
+    def list_streams(self) -> list[StreamInfo]:
+        """Every call that runs at the server; see `scanner.Client.list_streams`."""
+        return self._portal.call(self._client.list_streams)
+
+    def list_snapshots(self, table: str | None = None) -> list[SnapshotInfo]:
+        """Every scan that pins a state of a bucket; see `scanner.Client.list_snapshots`."""
+        return self._portal.call(self._client.list_snapshots, table)
+
+    def checkpoint(self, table: str, bucket: int | None = None) -> list[CheckpointInfo]:
+        """Make a checkpoint of one bucket or of all; see `scanner.Client.checkpoint`."""
+        return self._portal.call(self._client.checkpoint, table, bucket)
+
+    def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
+        """The checkpoints of a table that are kept; see `scanner.Client.list_checkpoints`."""
+        return self._portal.call(self._client.list_checkpoints, table)
+
+    def acquire_lease(
+        self,
+        *targets: Leasable,
+        lease_id: str | None = None,
+        ttl_s: float | None = None,
+        partial: bool = False,
+    ) -> Lease:
+        """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
+        acquire = functools.partial(
+            self._client.acquire_lease, *targets, lease_id=lease_id, ttl_s=ttl_s, partial=partial
+        )
+        return Lease(self._portal, self._portal.call(acquire))
+
+    def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
+        """The caller's leases; see `scanner.Client.list_leases`."""
+        return self._portal.call(self._client.list_leases, table)
+
+    @property
+    def leases(self) -> Leases:
+        """The calls on leases by their ids."""
+        return Leases(self._portal, self._client.leases)
+
+    def drain(self, timeout_s: float | None = None) -> DrainBegun:
+        """Begin the server's graceful drain; see `scanner.Client.drain`."""
+        return self._portal.call(self._client.drain, timeout_s)
+
+
+class Table:
+    """A table of a server; see `scanner.Table`."""
+
+    def __init__(self, portal: Portal, table: trio_table.Table) -> None:
+        self._portal = portal
+        self._table = table
+
+    @property
+    def description(self) -> TableDescription:
+        """What the server said."""
+        return self._table.description
+
+    @property
+    def table_id(self) -> int:
+        """The server gives it to no other table: one that is dropped and created anew has another id."""
+        return self._table.table_id
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._table.name
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        return self._table.schema
+
+    @property
+    def primary_key(self) -> tuple[str, ...]:
+        """Its key columns, in key order."""
+        return self._table.primary_key
+
+    @property
+    def buckets(self) -> int:
+        """Its number of buckets."""
+        return self._table.buckets
+
+    def __repr__(self) -> str:
+        return repr(self._table)
+
+    def new_scan(self) -> Scan:
+        """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
+        return Scan(self._portal, self._table.new_scan())
+
+    def add_column(self, column: pa.Field) -> None:
+        """Add a nullable column behind the last one; see `scanner.Table.add_column`."""
+        self._portal.call(self._table.add_column, column)
+
+    def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Insert or update rows; see `scanner.Table.write`. The callback runs in the client's thread."""
+        return self._portal.call(self._table.write, rows, on_acknowledged)
+
+    def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
+        """Delete rows by their primary key; see `scanner.Table.delete`."""
+        return self._portal.call(self._table.delete, keys, on_acknowledged)
+
+    def get(
+        self,
+        keys: Keys,
+        *,
+        columns: Sequence[str] = (),
+        as_of: int | Mapping[int, int] | None = None,
+        histories: Mapping[int, bytes] | None = None,
+    ) -> GetResult:
+        """Read rows by their primary key; see `scanner.Table.get`."""
+        read = functools.partial(self._table.get, columns=columns, as_of=as_of, histories=histories)
+        return self._portal.call(read, keys)
+
+    @contextmanager
+    def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:
+        """Open a writer for many batches; leaving the block waits until everything is durable."""
+        held = self._portal.hold(self._table.open_writer(on_acknowledged))
+        try:
+            yield Writer(self._portal, held.value)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+    def offsets(self) -> list[OffsetRange]:
+        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
+        return self._portal.call(self._table.offsets)
+
+
+class Writer:
+    """Sends rows to one table; made by `Table.open_writer`. For one thread."""
+
+    def __init__(self, portal: Portal, writer: TrioWriter) -> None:
+        self._portal = portal
+        self._writer = writer
+
+    @property
+    def result(self) -> WriteResult:
+        """What is acknowledged until now; all of it once the block is left."""
+        return self._writer.result
+
+    def write(self, rows: Rows) -> None:
+        """Send rows; see `scanner.client.writer.Writer.write`. Waits while too much is not acknowledged."""
+        self._portal.call(self._writer.write, rows)
+
+
+class Scan(ScanBuilder):
+    """A scan of a table: described by its builder methods, run any number of times."""
+
+    def __init__(self, portal: Portal, scan: trio_table.Scan) -> None:
+        super().__init__(scan.plan)
+        self._portal = portal
+        self._scan = scan
+
+    def _derive(self, plan: ScanPlan) -> Scan:
+        return Scan(self._portal, self._scan.with_plan(plan))
+
+    @contextmanager
+    def execute(self) -> Iterator[Batches]:
+        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
+
+        Example:
+            >>> with scan.execute() as batches:
+            ...     for batch in batches: ...
+            >>> batches.statistics().rows
+        """
+        held = self._portal.hold(self._scan.execute())
+        try:
+            yield Batches(self._portal, held.value)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Run the scan and yield its batches. Closing the iterator early ends the scan at the server, too."""
+        with self.execute() as batches:
+            yield from batches
+
+    def to_arrow(self) -> pa.Table:
+        """Run the scan and collect every row."""
+        with self.execute() as batches:
+            return pa.Table.from_batches(batches, schema=batches.schema)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Run the scan and collect every row as a data frame."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+
+class Batches(Iterator[pa.RecordBatch]):
+    """The batches of a running scan; made by `Scan.execute`. See `scanner.client.scan.table_scan.Batches`."""
+
+    def __init__(self, portal: Portal, batches: TrioBatches) -> None:
+        self._portal = portal
+        self._batches = batches
+        self._taken: pa.RecordBatch | None = None
+        """A batch that nobody has got yet, because an interrupt came when it was there."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._batches.schema
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; the one before counts as consumed.
+
+        Raises:
+            StopIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
+            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
+            trio.ClosedResourceError: The scan or the client was left.
+            trio.BusyResourceError: Another thread is waiting for a batch.
+
+        Cancellation:
+            KeyboardInterrupt loses and repeats nothing: the next call goes on.
+        """
+        if self._taken is None:
+            try:
+                self._portal.call(self._take)
+            except StopAsyncIteration:
+                raise StopIteration from None
+        batch, self._taken = self._taken, None
+        return batch
+
+    async def _take(self) -> None:
+        self._taken = await self._batches.__anext__()
+
+    def statistics(self) -> ScanStatistics:
+        """What the scan did until now; may be asked for during and after the scan."""
+        return self._batches.statistics()

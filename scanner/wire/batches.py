@@ -1,0 +1,355 @@
+"""Row batches on the wire: small protobuf fields in front, the Arrow payload behind, copied by neither end.
+
+A `RowBatch` and a page carry their Arrow IPC message as the last field. The encoder
+therefore returns two parts, a prefix of some 30 bytes, and a resume token, and the payload as Arrow made it; the
+transport writes both with one system call. The decoder walks the fields and hands the payload out
+as a view of the received message.
+
+Invariants:
+
+1. The bytes are ordinary protobuf: any protobuf library reads what is written here, and what any
+   library writes is read here, whatever the order of the fields.
+2. A batch is encoded as protobuf libraries encode it, octet for octet as long: a client that knows only the
+   parsed message counts its credit by that message's size, and must get the size that the server counted.
+3. The payload starts at a multiple of 8 bytes in the message, so that a receiver whose messages are aligned gets
+   aligned Arrow buffers, which Arrow's execution engine asks for. In a batch the room is made with a field of
+   padding; in a page, which costs no credit, with a longer form of one varint, which every decoder accepts (of
+   up to 2^21 rows). A receiver must not rely on it.
+4. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
+   `ArgumentInvalid` in the functions on requests.
+
+This module knows no transport, no storage and no tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from scanner.data.digest import checksum
+from scanner.errors import ArgumentInvalid, DataCorrupted
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+Parts: TypeAlias = tuple[bytes | memoryview, ...]
+"""One message, in pieces that are to be sent one after another."""
+
+_ALIGNMENT_BYTES = 8
+_VARINT_BYTES_MAX = 10
+
+# Tags: field number << 3 | wire type (0 varint, 1 fixed 64, 2 length-delimited, 5 fixed 32).
+_RESPONSE_BATCH = b"\x12"
+_BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
+_BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
+_PAGE_COUNT = b"\x30"
+_PAYLOAD = b"\x7a"
+_PAYLOAD_FIELD = 15
+
+PageFieldsT = TypeVar("PageFieldsT", pb.ScanSessionResponse, pb.ScanPageResponse)
+"""The response of a pull model: the fields that a page has of them are numbered alike in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """A `RowBatch` as received; `payload` is a view of the message and keeps it alive."""
+
+    row_ordinal: int
+    """Rows of the scan delivered before this batch."""
+    row_count: int
+    """Rows in this batch."""
+    crc32c: int
+    """CRC-32C that the server computed of `payload`."""
+    resume_token: bytes
+    """Continues the scan after this batch; empty if the server makes none."""
+    payload: memoryview
+    """Arrow IPC record batch message."""
+    message_bytes: int
+    """Length of the message that brought it: what it costs in credit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedPage(Generic[PageFieldsT]):
+    """A page of a pull model as received."""
+
+    fields: PageFieldsT
+    """All fields but the payload."""
+    payload: memoryview
+    """Arrow IPC record batch message; empty if the page has no rows."""
+    message_bytes: int
+    """Length of the message that brought it."""
+
+
+SessionPage: TypeAlias = ReceivedPage[pb.ScanSessionResponse]
+ScanPage: TypeAlias = ReceivedPage[pb.ScanPageResponse]
+
+
+def encode_row_batch(
+    row_ordinal: int, row_count: int, crc32c: int, payload: Buffer, resume_token: bytes = b""
+) -> Parts:
+    """Encode one `ScanResponse` with a batch.
+
+    Args:
+        row_ordinal: Rows of the scan delivered before this batch, 0 to 2^64 - 1.
+        row_count: Rows in this batch.
+        crc32c: CRC-32C of `payload`.
+        payload: Arrow IPC record batch message; not copied, so not to be changed until it is sent.
+        resume_token: Continues the scan after this batch.
+    """
+    view = _octets(payload)
+    return _batch_prefix(row_ordinal, row_count, crc32c, len(view), resume_token), view
+
+
+def row_batch_overhead(row_ordinal: int, rows_max: int, payload_bytes_max: int, token_bytes: int = 0) -> int:
+    """An upper bound, in bytes, of what a batch's message is longer than its payload, some 30 too high."""
+    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, bytes(token_bytes))
+    return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
+
+
+def encode_page(fields: PageFieldsT, payload: Buffer) -> Parts:
+    """Encode one page: `fields` without row count and payload, which are taken from elsewhere.
+
+    Args:
+        fields: Everything but the payload. `row_count` must be above 0; pages without rows need no
+            payload and are serialized as they are.
+        payload: Arrow IPC record batch message; not copied.
+    """
+    head = type(fields)()
+    head.CopyFrom(fields)
+    head.ClearField("row_count")
+    head.ClearField("arrow_batch")
+    small = head.SerializeToString()
+    view = _octets(payload)
+    tail = _PAYLOAD + _varint(len(view))
+    unpadded = len(small) + len(_PAGE_COUNT) + len(tail)
+    width = len(_varint(fields.row_count))
+    width += -(unpadded + width) % _ALIGNMENT_BYTES
+    count = _varint(fields.row_count, min(width, _VARINT_BYTES_MAX))
+    return b"".join((small, _PAGE_COUNT, count, tail)), view
+
+
+def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
+    """Read one message of a scan.
+
+    Returns:
+        A `RowBatch` whose payload is a view of `message`, or any other response as it is.
+
+    Raises:
+        DataCorrupted: The message is not a `ScanResponse`.
+    """
+    view = _octets(message)
+    try:
+        if view[:1] == _RESPONSE_BATCH:
+            size, start = _read_varint(view, 1)
+            if start + size == len(view):
+                return _row_batch(view, start)
+        response = pb.ScanResponse.FromString(bytes(view))
+    except (DecodeError, IndexError, ValueError) as error:
+        raise DataCorrupted(f"a response of the scan cannot be read: {error}") from error
+    if response.WhichOneof("response") != "batch":
+        return response
+    batch = response.batch
+    return RowBatch(
+        row_ordinal=batch.row_ordinal,
+        row_count=batch.row_count,
+        crc32c=batch.crc32c,
+        resume_token=batch.resume_token,
+        payload=memoryview(batch.arrow_batch),
+        message_bytes=len(view),
+    )
+
+
+def decode_session_page(message: Buffer) -> SessionPage:
+    """Read one response of a session; the payload is a view of `message`.
+
+    Raises:
+        DataCorrupted: The message is not a `ScanSessionResponse`.
+    """
+    return _decode_page(pb.ScanSessionResponse, message)
+
+
+def decode_scan_page(message: Buffer) -> ScanPage:
+    """Read one response of `ScanPage`; the payload is a view of `message`.
+
+    Raises:
+        DataCorrupted: The message is not a `ScanPageResponse`.
+    """
+    return _decode_page(pb.ScanPageResponse, message)
+
+
+def verify_payload(payload: Buffer, crc32c: int) -> None:
+    """Compare a payload with the checksum that came with it.
+
+    Raises:
+        DataCorrupted: They differ: the bytes were changed on their way.
+    """
+    found = checksum(payload)
+    if found != crc32c:
+        raise DataCorrupted(f"a batch's checksum is {found:#010x}, but the server sent {crc32c:#010x}")
+
+
+def encode_schema(schema: pa.Schema) -> bytes:
+    """A schema as an Arrow IPC message."""
+    encoded: bytes = schema.serialize().to_pybytes()
+    return encoded
+
+
+def decode_schema(encoded: Buffer) -> pa.Schema:
+    """Read a schema from an Arrow IPC message.
+
+    Raises:
+        ArgumentInvalid: The bytes are no such message.
+    """
+    try:
+        return pa.ipc.read_schema(pa.py_buffer(encoded))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ArgumentInvalid(f"the schema is not an Arrow IPC schema message: {error}") from error
+
+
+def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
+    """A batch as an Arrow IPC message, without its schema; dictionaries are not supported."""
+    return batch.serialize()
+
+
+def encode_stream(batch: pa.RecordBatch) -> bytes:
+    """A batch as an Arrow IPC stream: schema, batch, end."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+def decode_stream(stream: Buffer, schema: pa.Schema) -> pa.Table:
+    """Read an Arrow IPC stream of a schema that is known.
+
+    Raises:
+        DataCorrupted: The bytes are no such stream, or of another schema.
+    """
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            if not reader.schema.equals(schema):
+                raise DataCorrupted(f"rows have the columns {reader.schema}, not {schema}")
+            table = reader.read_all()
+            table.validate(full=True)
+            return table
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataCorrupted(f"rows are not an Arrow IPC stream: {error}") from error
+
+
+def decode_batch(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """Read a batch whose columns are views of `payload`.
+
+    Raises:
+        DataCorrupted: The bytes are no record batch of that schema.
+    """
+    try:
+        return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise DataCorrupted(f"a batch is not an Arrow IPC record batch of the schema: {error}") from error
+
+
+def batch_size_bytes(batch: pa.RecordBatch) -> int:
+    """Length of what `encode_batch` would return, without making it."""
+    size: int = pa.ipc.get_record_batch_size(batch)
+    return size
+
+
+def _batch_prefix(
+    row_ordinal: int, row_count: int, crc32c: int, payload_bytes: int, resume_token: bytes
+) -> bytes:
+    # As protobuf does, fields that have their default are left out.
+    ordinal = _BATCH_ORDINAL + _varint(row_ordinal) if row_ordinal else b""
+    count = _BATCH_COUNT + _varint(row_count) if row_count else b""
+    check = _BATCH_CRC32C + crc32c.to_bytes(4, "little") if crc32c else b""
+    token = _BATCH_TOKEN + _varint(len(resume_token)) + resume_token if resume_token else b""
+    tail = _PAYLOAD + _varint(payload_bytes) if payload_bytes else b""
+    small = b"".join((ordinal, count, check, token))
+    for padding in (b"", *_BATCH_PADDING):
+        fields = b"".join((small, padding, tail))
+        prefix = _RESPONSE_BATCH + _varint(len(fields) + payload_bytes) + fields
+        if len(prefix) % _ALIGNMENT_BYTES == 0:
+            break
+    return prefix
+
+
+def _row_batch(view: memoryview, start: int) -> RowBatch:
+    small, payload = _cut_payload(view, start)
+    fields = pb.RowBatch.FromString(small)
+    return RowBatch(
+        row_ordinal=fields.row_ordinal,
+        row_count=fields.row_count,
+        crc32c=fields.crc32c,
+        resume_token=fields.resume_token,
+        payload=payload,
+        message_bytes=len(view),
+    )
+
+
+def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
+    """Split the fields of a message into the small ones and the last payload field.
+
+    Raises:
+        ValueError: A field is cut off or of a wire type that is no more.
+    """
+    kept, payload, end = [], view[:0], len(view)
+    while position < end:
+        field_start = position
+        tag, position = _read_varint(view, position)
+        match tag & 7:
+            case 0:
+                _, position = _read_varint(view, position)
+            case 1:
+                position += 8
+            case 2:
+                size, position = _read_varint(view, position)
+                position += size
+                if tag >> 3 == _PAYLOAD_FIELD and position <= end:
+                    payload = view[position - size : position]
+                    continue
+            case 5:
+                position += 4
+            case wire_type:
+                raise ValueError(f"wire type {wire_type} is not supported")
+        if position > end:
+            raise ValueError("a field is cut off")
+        kept.append(view[field_start:position])
+    return b"".join(kept), payload
+
+
+def _decode_page(kind: type[PageFieldsT], message: Buffer) -> ReceivedPage[PageFieldsT]:
+    view = _octets(message)
+    try:
+        small, payload = _cut_payload(view, 0)
+        fields = kind.FromString(small)
+    except (DecodeError, IndexError, ValueError) as error:
+        raise DataCorrupted(f"a page of the scan cannot be read: {error}") from error
+    return ReceivedPage(fields=fields, payload=payload, message_bytes=len(view))
+
+
+def _octets(buffer: Buffer) -> memoryview:
+    return memoryview(buffer).cast("B")
+
+
+def _varint(value: int, width: int = 1) -> bytes:
+    """Encode a varint in `width` bytes or as many as it needs; the longer forms mean the same."""
+    encoded = bytearray()
+    while value > 0x7F or len(encoded) + 1 < width:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _read_varint(view: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_VARINT_BYTES_MAX):
+        byte = view[position + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position + index + 1
+    raise ValueError("a varint has more than 10 bytes")

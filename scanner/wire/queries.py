@@ -1,0 +1,111 @@
+"""What a scan is asked for, the same for every source and model.
+
+A `ScanQuery` is data: the client's builder makes it, the wire carries it, the source binds it to a
+table. It says nothing of how the rows travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from scanner.data.filters import Predicate, predicate_from_proto, predicate_to_proto
+from scanner.data.keys import KeyRange
+from scanner.errors import ArgumentInvalid
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_EVERYTHING = KeyRange()
+_Message = TypeVar("_Message", bound=Message)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScanQuery:
+    """One scan of one bucket."""
+
+    table: str
+    bucket: int = 0
+    columns: tuple[str, ...] = ()
+    """In the order in which they are wanted; empty: all columns."""
+    predicates: tuple[Predicate, ...] = ()
+    """All of them must be true of a row that is delivered."""
+    row_limit: int | None = None
+    """Rows delivered at most, 0 or more; None: no limit."""
+    range: KeyRange = _EVERYTHING
+    """Of encoded keys."""
+
+
+def query_to_proto(query: ScanQuery) -> pb.ScanQuery:
+    """Write a query as its message."""
+    return pb.ScanQuery(
+        table=query.table,
+        bucket=query.bucket,
+        columns=query.columns,
+        filter=[predicate_to_proto(each) for each in query.predicates],
+        row_limit=query.row_limit,
+        range=pb.KeyRange(start=query.range.start, end=query.range.end),
+    )
+
+
+def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max: int) -> ScanQuery:
+    """Read a query.
+
+    Args:
+        message: From the peer.
+        predicates_max: Predicates allowed in its filter, comparisons and combinations.
+        literals_max: Literals allowed in its filter.
+
+    Raises:
+        ArgumentInvalid: It names no table, names a column twice, or has a filter that is too large or
+            makes no sense.
+    """
+    if not message.table:
+        raise ArgumentInvalid("the query names no table")
+    columns = tuple(message.columns)
+    if len(set(columns)) != len(columns):
+        twice = next(name for name in columns if columns.count(name) > 1)
+        raise ArgumentInvalid(f"the query asks for column {twice!r} more than once")
+    predicates, literals = _filter_size(message.filter)
+    if predicates > predicates_max:
+        raise ArgumentInvalid(f"the filter has {predicates} predicates; {predicates_max} are allowed")
+    if literals > literals_max:
+        raise ArgumentInvalid(f"the filter has {literals} literals; {literals_max} are allowed")
+    return ScanQuery(
+        table=message.table,
+        bucket=message.bucket,
+        columns=columns,
+        predicates=tuple(predicate_from_proto(each) for each in message.filter),
+        row_limit=message.row_limit if message.HasField("row_limit") else None,
+        range=KeyRange(start=message.range.start, end=message.range.end),
+    )
+
+
+def _filter_size(messages: Iterable[pb.Predicate]) -> tuple[int, int]:
+    """How many predicates are in a filter, on all levels, and how many literals."""
+    predicates = literals = 0
+    pending = list(messages)
+    while pending:
+        message = pending.pop()
+        predicates += 1
+        literals += len(message.literals)
+        pending += message.operands
+    return predicates, literals
+
+
+def parse_request(kind: type[_Message], message: Buffer) -> _Message:
+    """Read a request message.
+
+    Raises:
+        ArgumentInvalid: The bytes are not that message.
+    """
+    parsed = kind()
+    try:
+        parsed.MergeFromString(message)  # type: ignore[arg-type]  # Any buffer will do; the stubs say bytes.
+    except DecodeError as error:
+        raise ArgumentInvalid(f"the request is not a {kind.__name__} message: {error}") from error
+    return parsed

@@ -1,0 +1,122 @@
+"""The hand-off between receiving tasks and the consumer."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from scanner.client.scan.batch_queue import Delivery, HandOff
+from scanner.errors import DataCorrupted, ScannerError
+
+BATCH = pa.record_batch({"k": [1]})
+
+
+def delivery(consumed: list[int], number: int = 0, *, bucket: int = 0, size: int = 10) -> Delivery:
+    """A batch that notes when it is consumed."""
+    return Delivery(bucket, BATCH, size, lambda: consumed.append(number))
+
+
+async def test_batch_is_consumed_when_the_next_is_asked_for() -> None:
+    """Taking a batch frees nothing; asking for the one after does."""
+    consumed: list[int] = []
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery(consumed, 1))
+    hand_off.put(delivery(consumed, 2))
+    await hand_off.take()
+    assert consumed == []
+    assert hand_off.held_bytes == 20
+    await hand_off.take()
+    assert consumed == [1]
+    assert (hand_off.held_bytes, hand_off.held_bytes_max) == (10, 20)
+
+
+async def test_end_comes_after_the_last_batch_and_stays() -> None:
+    """The end waits for every producer and every batch, and is reported again each time."""
+    consumed: list[int] = []
+    hand_off = HandOff(producers=2)
+    hand_off.put(delivery(consumed))
+    hand_off.finish()
+    hand_off.finish()
+    assert await hand_off.take() is not None
+    for _ in range(3):
+        assert await hand_off.take() is None
+    hand_off.close()
+    assert await hand_off.take() is None
+
+
+async def test_failure_comes_at_once_and_stays() -> None:
+    """A failure goes before batches that wait, is never followed by an end, and the first one counts."""
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery([]))
+    hand_off.fail(DataCorrupted("first"))
+    hand_off.fail(DataCorrupted("second"))
+    hand_off.finish()
+    for _ in range(3):
+        with pytest.raises(ScannerError, match="first"):
+            await hand_off.take()
+    hand_off.close()
+    with pytest.raises(ScannerError, match="first"):
+        await hand_off.take()
+    assert hand_off.held_bytes == 0
+
+
+async def test_left_scan_is_closed() -> None:
+    """After leaving a scan before its end, asking for more is our caller's mistake."""
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery([]))
+    hand_off.close()
+    hand_off.put(delivery([]))
+    with pytest.raises(trio.ClosedResourceError):
+        await hand_off.take()
+    assert hand_off.held_bytes == 0
+
+
+async def test_cancelled_take_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """A poll that times out has no effect: the next one gets the batch."""
+    consumed: list[int] = []
+    hand_off = HandOff(producers=1)
+    with trio.move_on_after(1) as scope:
+        await hand_off.take()
+    assert scope.cancelled_caught
+    hand_off.put(delivery(consumed, 1))
+    with trio.CancelScope() as cancelled:
+        cancelled.cancel()
+        await hand_off.take()
+    assert await hand_off.take() is not None
+    assert consumed == []
+
+
+async def test_two_consumers_are_detected() -> None:
+    """A second task that asks while one waits gets BusyResourceError."""
+    hand_off = HandOff(producers=1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hand_off.take)
+        await wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await hand_off.take()
+        hand_off.finish()
+
+
+async def test_waiting_for_a_bucket_to_be_consumed() -> None:
+    """A bucket is consumed when its last batch is, whatever the other buckets hold."""
+    hand_off = HandOff(producers=2)
+    hand_off.put(delivery([], bucket=0))
+    hand_off.put(delivery([], bucket=1))
+    done: list[int] = []
+
+    async def wait(bucket: int) -> None:
+        await hand_off.wait_consumed(bucket)
+        done.append(bucket)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, 0)
+        nursery.start_soon(wait, 1)
+        await hand_off.take()
+        await wait_all_tasks_blocked()
+        assert done == []
+        await hand_off.take()
+        await wait_all_tasks_blocked()
+        assert done == [0]
+        hand_off.close()

@@ -1,0 +1,158 @@
+"""The page models' pure client: which request is next, and what a page means."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from scanner.client.scan.page_receiver import PageReceiver
+from scanner.client.scan.statistics import BucketProgress
+from scanner.data.digest import checksum
+from scanner.errors import DataCorrupted, ScanIncomplete, ScannerError, SchemaMismatch
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.batches import encode_batch, encode_schema
+from tests.support.pages import MODELS
+
+SCHEMA = pa.schema([("k", pa.int64())])
+
+every_model = pytest.mark.parametrize("model", MODELS)
+isolated_models = pytest.mark.parametrize("model", ["token", "asof"])
+
+
+def page(
+    values: list[int],
+    ordinal: int = 0,
+    *,
+    first: bool = False,
+    token: bytes = b"",
+    total: int | None = None,
+    **fields: object,
+) -> bytes:
+    """A response; `total` makes it a complete last page."""
+    response = pb.ScanPageResponse(
+        has_more_results=total is None, resume_token=token, row_ordinal=ordinal, log_offset=17
+    )
+    if first:
+        response.arrow_schema = encode_schema(SCHEMA)
+    if values:
+        payload = encode_batch(pa.record_batch({"k": values}, schema=SCHEMA)).to_pybytes()
+        response.arrow_batch, response.row_count, response.crc32c = payload, len(values), checksum(payload)
+    if total is not None:
+        response.rows, response.digest = total, 99
+    for name, value in fields.items():
+        setattr(response, name, value)
+    return response.SerializeToString()
+
+
+@pytest.fixture
+def progress() -> BucketProgress:
+    """Fresh counters."""
+    return BucketProgress(bucket=0)
+
+
+def receiver(
+    progress: BucketProgress, model: str = "token", as_of: int | None = None, **query: object
+) -> PageReceiver:
+    """A scan that has not begun."""
+    asked = pb.ScanQuery(table="t", **query)  # type: ignore[arg-type]
+    return PageReceiver("t bucket 0", MODELS[model], asked, 1_000, SCHEMA, progress, as_of)
+
+
+@every_model
+def test_each_page_fetches_the_next(progress: BucketProgress, model: str) -> None:
+    """The query goes with every request, and the token of the page before; the same again until its page came."""
+    scan = receiver(progress, model)
+    tokens = [b"", b"a", b"b"]
+    for ordinal, (token, following) in enumerate(zip(tokens, [*tokens[1:], b"c"], strict=True)):
+        for _ in range(2):
+            request = scan.next_request()
+            assert (request.model, request.query.table, request.resume_token) == (MODELS[model], "t", token)
+            assert (request.batch_size_bytes, request.close) == (1_000, False)
+        assert scan.receive(page([ordinal], ordinal, first=not ordinal, token=following)) is not None
+    assert (scan.is_open, scan.keeps) == (model == "token", model == "token")
+    assert scan.receive(page([], 3, total=3)) is None
+    assert (scan.ended, scan.is_open) == (True, False)
+    assert (progress.log_offset, progress.states, progress.digest) == (17, 1, 99)
+    assert progress.reason == "EXHAUSTED"
+
+
+def test_single_page_leaves_nothing_to_release(progress: BucketProgress) -> None:
+    """A scan that fits into its first page is over."""
+    scan = receiver(progress)
+    assert scan.receive(page([], first=True, total=0)) is None
+    assert (scan.ended, scan.is_open) == (True, False)
+
+
+def test_release_names_the_newest_token(progress: BucketProgress) -> None:
+    """It says what is let go of; the request for the next page is unharmed by that."""
+    scan = receiver(progress)
+    scan.receive(page([1], first=True, token=b"a"))
+    release = scan.release_request()
+    assert (release.close, release.resume_token, release.model) == (True, b"a", pb.PAGE_MODEL_TOKEN)
+    assert not scan.next_request().close
+
+
+def test_limit_is_the_reason_when_it_is_reached(progress: BucketProgress) -> None:
+    """A scan that ended at its limit says so."""
+    receiver(progress, row_limit=2).receive(page([1, 2], first=True, total=2))
+    assert progress.reason == "LIMIT"
+
+
+@isolated_models
+def test_page_of_another_state_is_corruption(progress: BucketProgress, model: str) -> None:
+    """Rows of two states are never mixed."""
+    scan = receiver(progress, model)
+    scan.receive(page([1], first=True, token=b"a"))
+    with pytest.raises(DataCorrupted, match="log offset 18, not 17"):
+        scan.receive(page([2], 1, token=b"b", log_offset=18))
+
+
+def test_state_that_was_not_asked_for_is_corruption(progress: BucketProgress) -> None:
+    """A scan as of an offset is not content with another, from the first page on."""
+    scan = receiver(progress, "asof", as_of=16)
+    assert scan.next_request().as_of == 16
+    with pytest.raises(DataCorrupted, match="log offset 17, not 16"):
+        scan.receive(page([1], first=True, token=b"a"))
+
+
+def test_states_of_a_cursor_are_counted(progress: BucketProgress) -> None:
+    """Each page may have its own; the first one's is the scan's, and how many there were is told."""
+    scan = receiver(progress, "cursor")
+    for ordinal, offset in enumerate([17, 18, 18, 20]):
+        scan.receive(page([ordinal], ordinal, first=not ordinal, token=b"a", log_offset=offset))
+    assert (progress.log_offset, progress.states) == (17, 3)
+    assert progress.freeze().states == 3
+
+
+@pytest.mark.parametrize(
+    ("broken", "kind"),
+    [
+        (page([1], 1, token=b"b"), DataCorrupted),
+        (page([1], 3, token=b"b"), DataCorrupted),
+        (page([1], 2, token=b"b", crc32c=1), DataCorrupted),
+        (page([1], 2, token=b"b", row_count=2), DataCorrupted),
+        (page([1], 2, total=4), DataCorrupted),
+        (b"\xff\xff", DataCorrupted),
+        (page([1], 2), ScanIncomplete),
+        (page([1], 2, has_more_results=False), ScanIncomplete),
+    ],
+    ids=["repeated", "gap", "checksum", "count", "total", "garbage", "no token", "no total"],
+)
+def test_page_that_does_not_continue_the_scan(
+    progress: BucketProgress, broken: bytes, kind: type[ScannerError]
+) -> None:
+    """It fails, and one that may come right when asked for again has changed nothing."""
+    scan = receiver(progress)
+    scan.receive(page([1, 2], first=True, token=b"a"))
+    with pytest.raises(kind):
+        scan.receive(broken)
+    if kind is ScanIncomplete:
+        assert scan.next_request().resume_token == b"a"
+        assert scan.receive(page([1], 2, total=3)) is not None
+
+
+def test_replaced_table_is_a_mismatch(progress: BucketProgress) -> None:
+    """A first page of another schema fails the scan."""
+    other = encode_schema(pa.schema([("k", pa.string())]))
+    with pytest.raises(SchemaMismatch):
+        receiver(progress).receive(page([], first=True, total=0, arrow_schema=other))

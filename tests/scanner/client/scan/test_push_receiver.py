@@ -1,0 +1,357 @@
+"""The push receiver: what it takes for rows, and what it takes for an end."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.client.scan.push_receiver import PushReceiver, ReceiverState, ScanCredit
+from scanner.client.scan.statistics import BucketProgress
+from scanner.errors import (
+    DataCorrupted,
+    Draining,
+    InternalError,
+    ScanIncomplete,
+    SchemaMismatch,
+    StoreClosed,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.batches import encode_batch
+from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, payload_message, rows, started
+
+
+@pytest.fixture
+def progress() -> BucketProgress:
+    """Fresh counters."""
+    return BucketProgress(bucket=0)
+
+
+@pytest.fixture
+def receiver(progress: BucketProgress) -> PushReceiver:
+    """A receiver that has nothing yet."""
+    return PushReceiver("t bucket 0", SCHEMA, 1_000_000, progress)
+
+
+def test_whole_scan(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """Start, batches and end give rows, log offset, reason and digest."""
+    assert receiver.receive(started()) is None
+    first = receiver.receive(message := rows(0, [1, 2]))
+    assert first is not None
+    assert first[0].column(0).to_pylist() == [1, 2]
+    assert first[1] == len(message)
+    heartbeat = pb.ScanResponse(heartbeat=pb.Heartbeat(rows=2)).SerializeToString()
+    assert receiver.receive(heartbeat) is None
+    assert receiver.receive(rows(2, [3])) is not None
+    assert receiver.receive(end(3)) is None
+    receiver.end_of_stream()
+    assert (progress.log_offset, progress.reason, progress.digest) == (17, "EXHAUSTED", 99)
+    assert receiver.credit.received == progress.bytes_received
+
+
+def test_empty_scan_has_a_log_offset(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """An empty bucket starts and ends, and says as of when it is empty."""
+    receiver.receive(started())
+    receiver.receive(end(0))
+    assert receiver.state is ReceiverState.ENDED
+    assert progress.log_offset == 17
+
+
+def test_batches_are_views_of_the_message(receiver: PushReceiver) -> None:
+    """The columns of a batch lie in the memory in which the message arrived."""
+    receiver.receive(started())
+    message = rows(0, list(range(1000)))
+    memory = pa.allocate_buffer(len(message))
+    memoryview(memory).cast("B")[:] = message
+    taken = receiver.receive(memory)
+    assert taken is not None
+    values = taken[0].column(0).buffers()[1]
+    assert memory.address < values.address < memory.address + memory.size
+
+
+@pytest.mark.parametrize("ordinal", [0, 1, 3])
+def test_gap_or_repetition_is_corruption(receiver: PushReceiver, ordinal: int) -> None:
+    """A batch that does not continue the one before is refused."""
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2]))
+    with pytest.raises(DataCorrupted, match="lost or repeated"):
+        receiver.receive(rows(ordinal, [3]))
+
+
+def test_wrong_checksum_is_corruption(receiver: PushReceiver) -> None:
+    """A batch whose bytes changed on the way is refused."""
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match="checksum"):
+        receiver.receive(rows(0, [1], crc32c=1))
+
+
+def test_wrong_row_count_is_corruption(receiver: PushReceiver) -> None:
+    """A batch with other rows than announced is refused."""
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match="announced"):
+        receiver.receive(rows(0, [1, 2], count=3))
+
+
+def test_a_batch_that_contradicts_itself_is_corruption() -> None:
+    """A text that ends behind its column's bytes is found, though the checksum is right, before anybody reads it."""
+    schema = pa.schema([pa.field("text", pa.string())])
+    texts = ["ab", "cdef"]
+    payload = bytes(encode_batch(pa.record_batch({"text": texts}, schema=schema)))
+    ends = struct.pack("<3i", 0, 2, 6)
+    assert payload.count(ends) == 1
+    receiver = PushReceiver("t bucket 0", schema, 1_000_000, BucketProgress(bucket=0))
+    receiver.receive(started(schema))
+    receiver.receive(payload_message(0, 2, payload))
+    with pytest.raises(DataCorrupted, match="a batch is not valid"):
+        receiver.receive(payload_message(2, 2, payload.replace(ends, struct.pack("<3i", 0, 2, 6000))))
+
+
+def test_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:
+    """An end whose total is not what arrived is a failure, not an end."""
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2]))
+    with pytest.raises(DataCorrupted, match="2 rows arrived"):
+        receiver.receive(end(3))
+    with pytest.raises(ScanIncomplete):
+        receiver.end_of_stream()
+
+
+def test_stream_without_an_end_is_incomplete(receiver: PushReceiver) -> None:
+    """A stream that ends well, but without the explicit end, delivered a part."""
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2]))
+    with pytest.raises(ScanIncomplete, match="after 2 rows"):
+        receiver.end_of_stream()
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [rows(0, [1])],
+        [end(0)],
+        [started(), started()],
+        [started(), end(0), rows(0, [1])],
+        [started(), end(0), end(0)],
+        [started(), pb.ScanResponse(snapshot_end=pb.SnapshotEnd()).SerializeToString()],
+        [b"\xff\xff\xff"],
+    ],
+    ids=["rows first", "end first", "two starts", "rows after end", "two ends", "snapshot end", "garbage"],
+)
+def test_responses_out_of_turn_are_refused(receiver: PushReceiver, messages: list[bytes]) -> None:
+    """The order of responses is fixed: one start, rows, one end."""
+    for message in messages[:-1]:
+        receiver.receive(message)
+    with pytest.raises(DataCorrupted):
+        receiver.receive(messages[-1])
+
+
+def test_other_schema_means_another_table(receiver: PushReceiver) -> None:
+    """A server that announces other columns than the client knows has replaced the table."""
+    with pytest.raises(SchemaMismatch, match="changed"):
+        receiver.receive(started(pa.schema([("k", pa.int32())])))
+
+
+def test_server_past_the_credit_is_cut_off(progress: BucketProgress) -> None:
+    """The message that reaches the limit may pass it; the one after is refused, and both are counted."""
+    size = len(rows(0, [1]))
+    receiver = PushReceiver("t bucket 0", SCHEMA, size + 1, progress)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1]))
+    receiver.receive(rows(1, [2]))
+    assert progress.overrun_bytes == receiver.credit.received - (size + 1)
+    with pytest.raises(InternalError, match="past the credit"):
+        receiver.receive(rows(2, [3]))
+
+
+OPEN = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, query=pb.ScanQuery(table="t"), stream_id=b"id")
+
+
+def test_next_stream_goes_on_with_the_newest_token(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """Tokens of batches and heartbeats are taken as they come; the next stream brings the last one, and no offset."""
+    assert receiver.begin_stream(OPEN) == OPEN
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.receive(heartbeat(b"b"))
+    receiver.receive(heartbeat())
+    request = receiver.begin_stream(pb.ScanOpen(as_of=LOG_OFFSET))
+    assert (request.resume_token, request.HasField("as_of")) == (b"b", False)
+    receiver.receive(started(row_ordinal=2))
+    receiver.receive(rows(2, [3], token=b"c"))
+    receiver.receive(end(3))
+    assert receiver.state is ReceiverState.ENDED
+    assert progress.resumes == 1
+
+
+def test_next_stream_keeps_the_offset_when_there_is_no_token(receiver: PushReceiver) -> None:
+    """A scan that had started, and no more, is opened as of the same offset; one that had not, anew."""
+    receiver.begin_stream(OPEN)
+    assert receiver.begin_stream(OPEN) == OPEN
+    receiver.receive(started(log_offset=8))
+    assert receiver.begin_stream(OPEN).as_of == 8
+    with pytest.raises(DataCorrupted, match="as of log offset 9, but the scan is as of 8"):
+        receiver.receive(started(log_offset=9))
+
+
+def test_offset_that_was_asked_for_is_the_one_that_is_read(receiver: PushReceiver) -> None:
+    """A server that reads another offset than it was asked for is found out at the start."""
+    assert receiver.begin_stream(pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, as_of=3)).as_of == 3
+    with pytest.raises(DataCorrupted, match="as of log offset 17, but the scan is as of 3"):
+        receiver.receive(started())
+
+
+def test_next_stream_of_another_source_begins_anew(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """A snapshot has no offset to ask for: before the first row the next stream may read a newer one, and says so."""
+    snapshot = pb.ScanOpen(source=pb.SCAN_SOURCE_SNAPSHOT)
+    receiver.begin_stream(snapshot)
+    receiver.receive(started(log_offset=8))
+    assert receiver.begin_stream(snapshot) == snapshot
+    receiver.receive(started(log_offset=9))
+    assert progress.log_offset == 9
+
+
+@pytest.mark.parametrize("ordinal", [0, 1, 3])
+def test_next_stream_must_go_on_where_the_last_one_was_cut(receiver: PushReceiver, ordinal: int) -> None:
+    """A server that would lose or repeat rows is found out before the first of them."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.begin_stream(OPEN)
+    with pytest.raises(DataCorrupted, match=f"goes on at row {ordinal}, but 2 rows arrived"):
+        receiver.receive(started(row_ordinal=ordinal))
+
+
+def test_without_tokens_nothing_can_go_on(receiver: PushReceiver) -> None:
+    """Rows that no token stands behind would come again: the scan is then at its end, whatever cut it."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    assert receiver.resumable
+    receiver.receive(rows(0, [1], token=b"a"))
+    assert receiver.resumable
+    receiver.receive(rows(1, [2]))
+    assert not receiver.resumable
+
+
+@pytest.mark.parametrize(
+    ("reason", "row_limit", "total"),
+    [
+        (pb.ScanEnd.REASON_UNSPECIFIED, None, 2),
+        (pb.ScanEnd.REASON_STOP_OFFSET, None, 2),
+        (99, None, 2),
+        (pb.ScanEnd.REASON_LIMIT, None, 2),
+        (pb.ScanEnd.REASON_LIMIT, 3, 2),
+    ],
+)
+def test_an_end_for_no_reason_of_this_scan_is_corruption(
+    receiver: PushReceiver,
+    progress: BucketProgress,
+    reason: pb.ScanEnd.Reason,
+    row_limit: int | None,
+    total: int,
+) -> None:
+    """A reason that is unknown, of another source, or a limit that was not reached proves no end."""
+    receiver.begin_stream(pb.ScanOpen(query=pb.ScanQuery(table="t", row_limit=row_limit)))
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    with pytest.raises(DataCorrupted, match="no end of this scan"):
+        receiver.receive(end(total, reason))
+    assert (progress.reason, progress.digest, receiver.state) == (None, None, ReceiverState.SCANNING)
+
+
+def test_a_limit_that_is_reached_is_an_end(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """With the total that was asked for, LIMIT says that there may be more, which nobody wants."""
+    receiver.begin_stream(pb.ScanOpen(query=pb.ScanQuery(table="t", row_limit=2)))
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.receive(end(2, pb.ScanEnd.REASON_LIMIT))
+    assert (progress.reason, receiver.state) == ("LIMIT", ReceiverState.ENDED)
+
+
+def test_early_end_is_no_end(receiver: PushReceiver, progress: BucketProgress) -> None:
+    """A server that drains has not delivered everything: a failure that goes on with the token of the end."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    with pytest.raises(Draining, match="after 2 rows") as caught:
+        receiver.receive(end(2, pb.ScanEnd.REASON_DRAINED, token=b"b"))
+    assert caught.value.resume_token == b"b"
+    assert (progress.reason, progress.digest, receiver.state) == (None, None, ReceiverState.SCANNING)
+    assert receiver.begin_stream(OPEN).resume_token == b"b"
+
+
+def test_early_end_with_another_total_is_corruption(receiver: PushReceiver) -> None:
+    """Also a server that drains must not have lost anything."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match="0 rows arrived, but the server sent 1"):
+        receiver.receive(end(1, pb.ScanEnd.REASON_DRAINED, token=b"b"))
+
+
+def test_what_counts_as_progress(progress: BucketProgress) -> None:
+    """Rows, a further position, and a wait for credit that we owe; no start, nor what says nothing new."""
+    advances: list[None] = []
+    first = rows(0, [1], token=b"a")
+    receiver = PushReceiver("t bucket 0", SCHEMA, len(first) + 1, progress, lambda: advances.append(None))
+    receiver.begin_stream(OPEN)
+    waiting = pb.Heartbeat.STATE_WAITING_CREDIT
+    steps = [
+        (heartbeat(b"early"), 0),
+        (started(), 0),
+        (heartbeat(), 0),
+        (heartbeat(b"", waiting), 0),
+        (first, 1),
+        (heartbeat(b"a"), 1),
+        (heartbeat(b"b"), 2),
+        (heartbeat(b"b", waiting), 2),
+        (rows(1, [], token=b"b"), 2),
+        (heartbeat(b"b", waiting), 3),
+    ]
+    for message, count in steps:
+        receiver.receive(message)
+        assert len(advances) == count
+
+
+@pytest.mark.parametrize(
+    ("metadata", "newest"), [({"rows": "2"}, b"error"), ({"rows": "3"}, b"a"), ({}, b"a")]
+)
+def test_token_of_an_error_counts_where_it_stands_with_us(
+    receiver: PushReceiver, metadata: dict[str, str], newest: bytes
+) -> None:
+    """A server that fails may have dropped rows in front of its error, whose token would then skip them."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started())
+    receiver.receive(rows(0, [1, 2], token=b"a"))
+    receiver.take_failure(StoreClosed("closed", resume_token=b"error", metadata=metadata))
+    assert receiver.begin_stream(OPEN).resume_token == newest
+
+
+@given(
+    window=st.integers(1, 1000),
+    events=st.lists(st.tuples(st.sampled_from(["receive", "consume", "stream"]), st.integers(1, 300))),
+)
+def test_credit_over_streams_is_one_window(window: int, events: list[tuple[str, int]]) -> None:
+    """Whatever is cut and when: less than the window and one message is held, and the scan never stands still."""
+    credit = ScanCredit(window)
+    granted, sent, held = credit.stream_limit, 0, 0
+    for event, size in events:
+        if event == "receive" and sent < granted:
+            credit.receive(size)
+            sent, held = sent + size, held + size
+            assert held - size < window
+        elif event == "consume" and held:
+            size = min(size, held)
+            held -= size
+            if credit.consume(size) is not None:
+                granted = credit.stream_limit
+        elif event == "stream":
+            credit.begin_stream()
+            granted, sent = credit.stream_limit, 0
+            assert granted == max(0, window - held)
+    while held:
+        size = min(7, held)
+        held -= size
+        if credit.consume(size) is not None:
+            granted = credit.stream_limit
+    assert granted > sent

@@ -1,0 +1,387 @@
+"""The trio client against a real server: tables, writes and scans in both modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+import scanner
+from scanner import ScanSource, col
+from scanner.data.digest import combine_digests
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from tests.support.client import SCHEMA, open_client, open_table, rows
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+both_modes = pytest.mark.parametrize("mode", ["push", "session"])
+
+
+async def wait_released(server: Server) -> None:
+    """Return when the server holds no scan any more."""
+    with trio.fail_after(100):
+        while server.statistics().iterators_open:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_tables_come_and_go(tmp_path: Path) -> None:
+    """A created table is listed and described as stored; a dropped one is gone, and errors name what is there."""
+    async with open_client(tmp_path) as (client, _):
+        await client.create_table("b", SCHEMA, ["k"], buckets=2)
+        created = await client.create_table("a", SCHEMA, "k")
+        assert (created.name, created.primary_key, created.buckets) == ("a", ("k",), 4)
+        assert [table.name for table in await client.tables()] == ["a", "b"]
+        with pytest.raises(scanner.TableExists):
+            await client.create_table("a", SCHEMA, ["k"])
+        await client.drop_table("a")
+        with pytest.raises(scanner.TableNotFound, match="b"):
+            await client.table("a")
+
+
+async def test_a_table_that_may_be_there(tmp_path: Path) -> None:
+    """With `exist_ok` the table that is there is taken if it is the one that was asked for, and kept if it is not."""
+    async with open_client(tmp_path) as (client, _):
+        created = await client.create_table("a", SCHEMA, ["k"], buckets=2, exist_ok=True)
+        await created.write(rows(3))
+        again = await client.create_table("a", SCHEMA, "k", buckets=2, exist_ok=True)
+        assert (again.name, again.schema, again.buckets) == ("a", created.schema, 2)
+        assert (await again.new_scan().to_arrow()).num_rows == 3
+        with pytest.raises(scanner.SchemaMismatch, match="exists with other columns: k int64 not null"):
+            await client.create_table("a", SCHEMA.append(pa.field("z", pa.int8())), ["k"], 2, exist_ok=True)
+        with pytest.raises(scanner.SchemaMismatch, match="columns"):
+            await client.create_table("a", SCHEMA, [SCHEMA.names[1]], 2, exist_ok=True)
+        with pytest.raises(scanner.TableExists, match="exists with the bucket count 2, not 3"):
+            await client.create_table("a", SCHEMA, ["k"], 3, exist_ok=True)
+        with pytest.raises(scanner.TableExists):
+            await client.create_table("a", SCHEMA, ["k"], 2)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "message"),
+    [
+        ("http://127.0.0.1:9123", "is a URL; write 127.0.0.1:9123"),
+        ("https://weir.example.com/tables", "is a URL; write weir.example.com"),
+        ("127.0.0.1/x", "is not HOST:PORT"),
+        ("user@host:1", "is not HOST:PORT"),
+    ],
+)
+async def test_endpoints_that_are_none(endpoint: str, message: str) -> None:
+    """A URL is refused before anybody is asked, with what to write instead."""
+    with pytest.raises(scanner.ArgumentInvalid, match=message):
+        async with scanner.connect(endpoint):
+            pass
+
+
+async def test_errors_of_the_block_leave_bare(tmp_path: Path) -> None:
+    """An exception passes through client and scan as itself, not in an ExceptionGroup."""
+    with pytest.raises(scanner.TableNotFound):
+        async with open_client(tmp_path) as (client, _):
+            await client.table("nope")
+    with pytest.raises(KeyError):
+        async with open_table(tmp_path, 10) as (table, _):
+            async with table.new_scan().execute():
+                raise KeyError
+
+
+async def test_nobody_answers() -> None:
+    """A server that is not there is ServerUnavailable."""
+    listener = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
+    port = listener.socket.getsockname()[1]
+    await listener.aclose()
+    with pytest.raises(scanner.ServerUnavailable, match=str(port)):
+        async with scanner.connect(f"127.0.0.1:{port}"):
+            pass
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["", "host:", "host:0", "host:70000", ":9123", "a:b", pytest.param("host:" + "9" * 5000, id="long")],
+)
+async def test_senseless_endpoint(endpoint: str) -> None:
+    """An endpoint is HOST:PORT."""
+    with pytest.raises(scanner.ArgumentInvalid, match="HOST:PORT"):
+        async with scanner.connect(endpoint):
+            pass
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..b", "a\udcff"])
+async def test_names_that_no_machine_can_have(host: str) -> None:
+    """What cannot even be asked for in the DNS is refused as an argument, not with Python's own error."""
+    with pytest.raises(scanner.ArgumentInvalid, match="no name of a machine"):
+        async with scanner.connect(f"{host}:9123"):
+            pass
+
+
+@both_modes
+async def test_scan_returns_every_row_once(tmp_path: Path, mode: str) -> None:
+    """A table scan sums the buckets, each row once, with matching digests and offsets."""
+    async with open_table(tmp_path, 20_000) as (table, server):
+        scan = table.new_scan().with_mode(mode).with_page_bytes(50_000)
+        async with scan.execute() as batches:
+            got = pa.Table.from_batches([batch async for batch in batches], schema=batches.schema)
+            for _ in range(2):
+                with pytest.raises(StopAsyncIteration):
+                    await anext(batches)
+        assert got.sort_by("k").equals(rows(20_000).cast(table.schema))
+        statistics = batches.statistics()
+        assert statistics.rows == 20_000
+        digests = [bucket.digest for bucket in statistics.buckets if bucket.digest is not None]
+        assert statistics.digest == combine_digests(digests)
+        offsets = [(each.bucket, each.end_offset) for each in await table.offsets()]
+        assert [(bucket.bucket, bucket.log_offset) for bucket in statistics.buckets] == offsets
+        assert {bucket.reason for bucket in statistics.buckets} == {"EXHAUSTED"}
+        await wait_released(server)
+
+
+async def test_both_modes_agree(tmp_path: Path) -> None:
+    """Push and session give the same digest for the same state."""
+    async with open_table(tmp_path, 5_000) as (table, _):
+        digests = set()
+        for mode in ("push", "session"):
+            async with table.new_scan().with_mode(mode).execute() as batches:
+                async for _ in batches:
+                    pass
+            digests.add(batches.statistics().digest)
+        assert len(digests) == 1
+
+
+@both_modes
+async def test_empty_table_ends_normally(tmp_path: Path, mode: str) -> None:
+    """An empty table has no batches, an end, and log offsets."""
+    async with open_table(tmp_path, 0) as (table, _):
+        async with table.new_scan().with_mode(mode).execute() as batches:
+            assert [batch async for batch in batches] == []
+        statistics = batches.statistics()
+        assert [bucket.log_offset for bucket in statistics.buckets] == [0, 0, 0]
+        assert statistics.first_batch_s is None
+
+
+@both_modes
+async def test_projection_filter_and_range(tmp_path: Path, mode: str) -> None:
+    """Columns, conditions and key ranges are pushed down together."""
+    async with open_table(tmp_path, 1_000) as (table, _):
+        scan = table.new_scan().with_mode(mode).select("number", "k")
+        got = await scan.key_range((100,), (200,)).where(col("text").is_null()).to_arrow()
+        assert got.schema.names == ["number", "k"]
+        assert sorted(got["k"].to_pylist()) == [k for k in range(100, 200) if k % 7 == 0]
+
+
+@both_modes
+@pytest.mark.parametrize("limit", [0, 1, 999, 5_000, 6_000])
+async def test_limit_is_exact(tmp_path: Path, mode: str, limit: int) -> None:
+    """A limit over several buckets gives exactly that many rows, if there are as many."""
+    async with open_table(tmp_path, 5_000) as (table, server):
+        got = await table.new_scan().with_mode(mode).limit(limit).to_arrow()
+        assert got.num_rows == min(limit, 5_000)
+        assert len(set(got["k"].to_pylist())) == got.num_rows
+        await wait_released(server)
+
+
+async def test_limit_of_one_bucket_has_a_digest(tmp_path: Path) -> None:
+    """One bucket ends at its limit by itself, with an explicit end."""
+    async with open_table(tmp_path, 1_000) as (table, _):
+        async with table.new_scan().bucket(1).limit(10).execute() as batches:
+            assert sum([batch.num_rows async for batch in batches]) == 10
+        (bucket,) = batches.statistics().buckets
+        assert (bucket.bucket, bucket.reason) == (1, "LIMIT")
+        assert bucket.digest is not None
+
+
+@both_modes
+async def test_early_exit_frees_the_server(tmp_path: Path, mode: str) -> None:
+    """Leaving a scan after its first batch ends its streams or sessions at the server."""
+    async with open_table(tmp_path, 20_000, width=500) as (table, server):
+        scan = table.new_scan().with_mode(mode).with_page_bytes(100_000).with_credit(300_000)
+        async with scan.execute() as batches:
+            await anext(batches)
+            assert server.statistics().iterators_open > 0
+        await wait_released(server)
+        assert server.statistics().sessions_open == 0
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(batches)
+        assert (await table.new_scan().to_arrow()).num_rows == 20_000
+
+
+@pytest.mark.parametrize("credit", [1, 3_000, 600_000])
+async def test_consumer_never_holds_more_than_the_credit(tmp_path: Path, credit: int) -> None:
+    """A consumer that stops has at most its credit waiting for it, but for one row's message per bucket."""
+    async with open_table(tmp_path, 6_000 if credit > 1 else 60, width=500) as (table, _):
+        received = 0
+        async with table.new_scan().with_credit(credit).execute() as batches:
+            first = await anext(batches)
+            await wait_all_tasks_blocked(0.05)
+            async for batch in batches:
+                received += batch.num_rows
+        statistics = batches.statistics()
+        assert first.num_rows + received == statistics.rows == (6_000 if credit > 1 else 60)
+        one_row = 2_000
+        assert statistics.overrun_bytes <= one_row
+        assert statistics.held_bytes_max <= credit + 3 * one_row
+
+
+@both_modes
+async def test_failure_stays_a_failure(tmp_path: Path, mode: str) -> None:
+    """A scan whose table is dropped under it fails typed, again and again, and never ends."""
+    async with open_table(tmp_path, 20_000, width=500) as (table, server):
+        scan = table.new_scan().with_mode(mode).with_page_bytes(100_000).with_credit(300_000)
+        async with scan.execute() as batches:
+            await anext(batches)
+            async with scanner.connect(f"127.0.0.1:{server.port}") as other:
+                await other.drop_table("items")
+            with pytest.raises(scanner.ScannerError) as failure:
+                async for _ in batches:
+                    pass
+            for _ in range(2):
+                with pytest.raises(type(failure.value)):
+                    await anext(batches)
+
+
+async def test_scan_of_a_table_that_is_gone(tmp_path: Path) -> None:
+    """A refusal by the server comes with the first batch asked for, typed."""
+    async with open_client(tmp_path) as (client, _):
+        table = await client.create_table("t", SCHEMA, ["k"])
+        await client.drop_table("t")
+        for mode in ("push", "session"):
+            with pytest.raises(scanner.TableNotFound):
+                await table.new_scan().with_mode(mode).to_arrow()
+
+
+async def test_source_that_the_server_has_not(tmp_path: Path) -> None:
+    """A source that is not there yet is refused clearly, by push and by session."""
+    async with open_table(tmp_path, 1) as (table, _):
+        for mode in ("push", "session"):
+            with pytest.raises(scanner.SourceUnsupported):
+                await table.new_scan().with_mode(mode).with_source(ScanSource.LOG).to_arrow()
+
+
+@both_modes
+async def test_poll_timeout_loses_nothing(tmp_path: Path, mode: str) -> None:
+    """A consumer that gives up waiting again and again still gets every row once."""
+    async with open_table(tmp_path, 5_000) as (table, _):
+        seen: list[int] = []
+        scan = table.new_scan().with_mode(mode).with_page_bytes(20_000).with_credit(60_000)
+        async with scan.execute() as batches:
+            while True:
+                with trio.move_on_after(0.0005):
+                    try:
+                        batch = await anext(batches)
+                    except StopAsyncIteration:
+                        break
+                    seen += batch["k"].to_pylist()
+        assert sorted(seen) == list(range(5_000))
+
+
+async def test_more_buckets_than_are_open_at_once(tmp_path: Path) -> None:
+    """A table with more buckets than one scan opens at once is scanned whole, within the credit."""
+    async with open_table(tmp_path, 3_000, buckets=70) as (table, _):
+        async with table.new_scan().with_credit(64_000).execute() as batches:
+            assert sum([batch.num_rows async for batch in batches]) == 3_000
+        assert batches.statistics().held_bytes_max <= 64_000 + 64 * 400
+
+
+async def test_session_is_refused_by_a_cap_after_retries(tmp_path: Path) -> None:
+    """An open that the cap refuses is tried again three times, then the refusal surfaces."""
+    config = ScannerConfig(sessions_per_bucket_max=1)
+    async with open_table(tmp_path, 5_000, buckets=1, config=config) as (table, server):
+        scan = table.new_scan().with_mode("session").with_page_bytes(1_000)
+        async with scan.execute() as first:
+            await anext(first)
+            async with scan.execute() as second:
+                with pytest.raises(scanner.TooManyScans):
+                    await anext(second)
+            assert second.statistics().requests == 4
+            assert server.statistics().sessions_open == 1
+        assert (await scan.to_arrow()).num_rows == 5_000
+
+
+@pytest.mark.parametrize(("depth", "requests"), [(0, 1), (1, 2), (4, 5)])
+async def test_page_depth_bounds_what_is_asked_for(tmp_path: Path, depth: int, requests: int) -> None:
+    """With nothing consumed, depth + 1 pages are asked for, and no more."""
+    async with open_table(tmp_path, 5_000, buckets=1) as (table, _):
+        scan = table.new_scan().with_mode("session").with_page_bytes(1_000).with_page_depth(depth)
+        async with scan.execute() as batches:
+            await anext(batches)
+            with trio.fail_after(100):
+                while batches.statistics().requests < requests:
+                    await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked(0.05)
+            assert batches.statistics().requests == requests
+
+
+async def test_session_release_is_sent_once_mid_scan_and_never_after_the_end(tmp_path: Path) -> None:
+    """A session left mid-scan costs one release; one that ended costs none."""
+    async with open_table(tmp_path, 500, buckets=1) as (table, server):
+        scan = table.new_scan().with_mode("session").with_page_bytes(1_000).with_page_depth(0)
+        async with scan.execute() as batches:
+            await anext(batches)
+        assert batches.statistics().requests == 2
+        assert server.statistics().sessions_open == 0
+        async with table.new_scan().with_mode("session").execute() as whole:
+            assert sum([batch.num_rows async for batch in whole]) == 500
+        assert whole.statistics().requests == 1
+
+
+async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
+    """A write tells which changes it made, in order, and how many rows are durable as it goes."""
+    async with open_table(tmp_path, 0) as (table, _):
+        progress: list[int] = []
+        result = await table.write(rows(20_000), progress.append)
+        assert result.rows == progress[-1] == 20_000
+        assert progress == sorted(progress)
+        for bucket, _, end in await table.offsets():
+            ranges = [each for each in result.ranges if each.bucket == bucket]
+            assert ranges[0].start_offset == 0
+            assert ranges[-1].end_offset == end
+        (again,) = (await table.write(rows(1))).ranges
+        assert again.end_offset - again.start_offset == 2
+
+
+async def test_delete_by_key(tmp_path: Path) -> None:
+    """Deletes take tuples, dicts or Arrow keys; a key that is not there changes nothing."""
+    async with open_table(tmp_path, 10) as (table, _):
+        await table.delete([(0,), {"k": 1}])
+        await table.delete(pa.table({"k": [2, 3]}))
+        assert (await table.delete([(77,)])).ranges == ()
+        assert sorted((await table.new_scan().to_arrow())["k"].to_pylist()) == [4, 5, 6, 7, 8, 9]
+        for keys in ([(1, 2)], ["ab"], [("one",)], [{"x": 1}], [(None,)], [(4.5,)], [(True,)]):
+            with pytest.raises(scanner.KeyInvalid):
+                await table.delete(keys)
+        assert (await table.new_scan().to_arrow()).num_rows == 6
+
+
+async def test_bad_rows_are_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    """Rows that do not fit change nothing, even where the mistake is far down."""
+    async with open_table(tmp_path, 0) as (table, _):
+        broken = pa.concat_tables([rows(20_000), rows(1).set_column(0, "k", pa.array([None], pa.int64()))])
+        with pytest.raises(scanner.KeyInvalid, match="row 20000"):
+            await table.write(broken)
+        with pytest.raises(scanner.SchemaMismatch):
+            await table.write(rows(1).drop_columns(["text"]))
+        assert (await table.new_scan().to_arrow()).num_rows == 0
+
+
+async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
+    """Without retries a lost connection fails the scan and the next call, typed and at once."""
+    async with trio.open_nursery() as nursery:
+        stop = trio.Event()
+
+        async def serve(task_status: trio.TaskStatus[Server]) -> None:
+            async with open_server(tmp_path) as server:
+                task_status.started(server)
+                await stop.wait()
+
+        server = await nursery.start(serve)
+        async with scanner.connect(f"127.0.0.1:{server.port}", retries=0) as client:
+            table = await client.create_table("t", SCHEMA, ["k"])
+            await table.write(rows(20_000, width=500))
+            async with table.new_scan().with_credit(100_000).execute() as batches:
+                await anext(batches)
+                stop.set()
+                with pytest.raises((scanner.ServerUnavailable, scanner.ScanIncomplete)):
+                    async for _ in batches:
+                        pass
+            with pytest.raises(scanner.ServerUnavailable):
+                await client.tables()

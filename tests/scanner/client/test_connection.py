@@ -1,0 +1,232 @@
+"""The connection that outlives its TCP connections, on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+import scanner
+import scanner.sync
+from scanner.client.connection import Connection, connect_by_tcp, open_connection
+from scanner.client.retries import RetryPolicy
+from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
+from tests.support.hosts import MemoryHost, connected_to, memory_host
+from transport import ServerStream, TransportError
+
+ECHO = "/test.Test/Echo"
+WAIT = "/test.Test/Wait"
+
+
+async def echo(stream: ServerStream) -> None:
+    await stream.send(bytes(await stream.receive()))
+
+
+class Waiting:
+    """Calls that end when they are told to."""
+
+    def __init__(self) -> None:
+        self.go_on = trio.Event()
+
+    async def __call__(self, stream: ServerStream) -> None:
+        await self.go_on.wait()
+        await stream.send(b"done")
+
+
+async def outcome_of(act: Callable[[], Awaitable[object]], outcomes: list[object]) -> None:
+    """Do something and note what came of it."""
+    try:
+        outcomes.append(await act())
+    except (ScannerError, TransportError, trio.ClosedResourceError) as error:
+        outcomes.append(error)
+
+
+async def test_calls_share_one_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """As long as it lives, one TCP connection serves every call."""
+    async with memory_host({ECHO: echo}) as host, connected_to(host) as connection:
+        for _ in range(3):
+            assert await connection.call(ECHO, b"hello") == b"hello"
+        assert connection.connects == len(host.dialled_at) == 1
+        assert connection.statistics().bytes_sent > 0
+
+
+async def test_a_lost_connection_is_made_again_for_the_next_call(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The call that was cut fails, once; the next one finds a new connection."""
+    async with memory_host({ECHO: echo, WAIT: Waiting()}) as host, connected_to(host) as connection:
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outcome_of, partial(connection.call, WAIT, b""), outcomes)
+            await trio.testing.wait_all_tasks_blocked()
+            host.cut()
+        assert isinstance(outcomes[0], TransportError)
+        assert connection.connects == 1
+        assert await connection.call(ECHO, b"again") == b"again"
+        assert connection.connects == 2
+
+
+async def test_the_first_connection_is_tried_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Who connects to nobody learns it at once, however many retries there may be."""
+    async with memory_host({}) as host:
+        host.refusals = 1
+        with pytest.raises(ServerUnavailable, match="no weir server answers at memory:1: nobody answers"):
+            async with connected_to(host, retries=100):
+                pass
+        assert host.dialled_at == [0.0]
+
+
+async def test_connecting_again_is_patient(autojump_clock: trio.testing.MockClock) -> None:
+    """A call waits for a server that is away, in growing delays, until it is back."""
+    async with memory_host({ECHO: echo}) as host, connected_to(host) as connection:
+        host.vanish(refusals=4)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await connection.call(ECHO, b"hello") == b"hello"
+        assert len(host.dialled_at) == 6
+        waits = [
+            later - earlier for earlier, later in zip(host.dialled_at[1:], host.dialled_at[2:], strict=False)
+        ]
+        assert all(wait <= 0.1 * 2**index for index, wait in enumerate(waits))
+
+
+async def test_patience_ends(autojump_clock: trio.testing.MockClock) -> None:
+    """After as many attempts as were allowed the last error surfaces; with none allowed, the first."""
+    async with memory_host({}) as host:
+        for retries, dials in ((3, 4), (0, 1)):
+            host.refusals, host.dialled_at = 0, []
+            async with connected_to(host, retries) as connection:
+                host.vanish()
+                await trio.testing.wait_all_tasks_blocked()
+                says = "after 4 attempts" if retries else "no weir server answers"
+                with pytest.raises(ServerUnavailable, match=says):
+                    await connection.call(ECHO, b"hello")
+            assert len(host.dialled_at) == 1 + dials
+
+
+async def test_one_attempt_serves_all_who_wait(autojump_clock: trio.testing.MockClock) -> None:
+    """Tasks that need a connection at the same time share the attempt to make it, and its failure."""
+    async with memory_host({ECHO: echo}) as host, connected_to(host, retries=0) as connection:
+        for refusals in (1, 0):
+            host.vanish(refusals)
+            await trio.testing.wait_all_tasks_blocked()
+            host.open, host.dialled_at = trio.Event(), []
+            outcomes: list[object] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(outcome_of, partial(connection.call, ECHO, b"x"), outcomes)
+                await trio.testing.wait_all_tasks_blocked()
+                host.open.set()
+            assert len(host.dialled_at) == 1
+            if not refusals:
+                assert outcomes == [b"x"] * 5
+            else:
+                assert [type(each) for each in outcomes] == [ServerUnavailable] * 5
+                assert len(set(map(id, outcomes))) == 5
+
+
+async def test_a_cancelled_attempt_is_taken_over(autojump_clock: trio.testing.MockClock) -> None:
+    """If the task that connects is cancelled, another one that waits connects instead."""
+    async with memory_host({ECHO: echo}) as host, connected_to(host, retries=0) as connection:
+        host.cut()
+        await trio.testing.wait_all_tasks_blocked()
+        host.open = trio.Event()
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            with trio.move_on_after(1) as first:
+                nursery.start_soon(outcome_of, partial(_later_call, connection), outcomes)
+                await connection.call(ECHO, b"first")
+            assert first.cancelled_caught
+            host.open.set()
+        assert outcomes == [b"second"]
+
+
+async def _later_call(connection: Connection) -> object:
+    await trio.testing.wait_all_tasks_blocked()
+    return await connection.call(ECHO, b"second")
+
+
+async def test_a_draining_server_finishes_what_runs(autojump_clock: trio.testing.MockClock) -> None:
+    """Calls on a connection that takes no new ones go on there, beside new calls on a new connection."""
+    waiting = Waiting()
+    async with memory_host({ECHO: echo, WAIT: waiting}) as host, connected_to(host) as connection:
+        old = host.server
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outcome_of, partial(connection.call, WAIT, b""), outcomes)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(old.drain, 1000)
+            await trio.testing.wait_all_tasks_blocked()
+            host.server = type(old)({ECHO: echo}, host._config)
+            assert await connection.call(ECHO, b"new") == b"new"
+            assert connection.connects == 2
+            waiting.go_on.set()
+        assert outcomes == [b"done"]
+
+
+async def test_a_left_client_says_so(autojump_clock: trio.testing.MockClock) -> None:
+    """Leaving the block ends calls that run; later ones are a mistake of the caller's, told as such."""
+    async with memory_host({ECHO: echo, WAIT: Waiting()}) as host:
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            async with connected_to(host) as connection:
+                nursery.start_soon(outcome_of, partial(connection.call, WAIT, b""), outcomes)
+                await trio.testing.wait_all_tasks_blocked()
+        assert isinstance(outcomes[0], TransportError)
+        with pytest.raises(trio.ClosedResourceError, match="connect again"):
+            await connection.call(ECHO, b"late")
+
+
+async def test_leaving_while_it_connects(autojump_clock: trio.testing.MockClock) -> None:
+    """A connection that comes after its block was left is closed, and whoever waited for it is told."""
+    async with memory_host({ECHO: echo}) as host:
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            async with connected_to(host) as connection:
+                host.cut()
+                await trio.testing.wait_all_tasks_blocked()
+                host.open = trio.Event()
+                nursery.start_soon(outcome_of, partial(connection.call, ECHO, b""), outcomes)
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(_open_later, host)
+        assert isinstance(outcomes[0], TransportError | trio.ClosedResourceError)
+
+
+async def _open_later(host: MemoryHost) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    host.open.set()
+
+
+async def test_cancellation_ends_the_wait_for_a_connection(autojump_clock: trio.testing.MockClock) -> None:
+    """Who is cancelled between two attempts to connect waits no longer."""
+    async with memory_host({}) as host, connected_to(host, retries=1_000) as connection:
+        host.vanish()
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.move_on_after(50) as scope:
+            await connection.call(ECHO, b"hello")
+        assert scope.cancelled_caught
+        assert trio.current_time() == 50
+
+
+async def test_errors_of_the_block_leave_bare(autojump_clock: trio.testing.MockClock) -> None:
+    """An exception of the block passes through as itself."""
+    async with memory_host({}) as host:
+        with pytest.raises(KeyError):
+            async with connected_to(host):
+                raise KeyError
+        connect = connect_by_tcp("memory", 1, dial=host.dial)
+        with pytest.raises(KeyError):
+            async with open_connection(connect, "memory:1", policy=RetryPolicy()):
+                raise KeyError
+
+
+@pytest.mark.parametrize("retries", [-1, 2**32, 1.5, "8", True, None])
+async def test_senseless_retries_are_refused(retries: int) -> None:
+    """The number of retries is a whole number, 0 or more."""
+    with pytest.raises(ArgumentInvalid, match="retries must be"):
+        async with scanner.connect("127.0.0.1:1", retries=retries):
+            pass
+    with pytest.raises(ArgumentInvalid, match="retries must be"):
+        scanner.sync.connect("127.0.0.1:1", retries=retries)

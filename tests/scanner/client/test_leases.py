@@ -1,0 +1,204 @@
+"""Leases in the client: renewed in the background, dropped at the end, and what happens when they are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pytest
+import trio
+import trio.testing
+
+import scanner
+import scanner.sync
+from scanner.server.config import ScannerConfig
+from tests.support.conformance import open_virtual_items
+from tests.support.server import running_server
+
+T = TypeVar("T")
+CONFIG = ScannerConfig(lease_ttl_s=60, checkpoint_interval_s=0)
+
+
+async def test_a_block_keeps_its_lease_alive(autojump_clock: trio.testing.MockClock) -> None:
+    """It is renewed for as long as the block runs, however long that is, and dropped at its end."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items") as lease:
+            assert lease.info.ttl_s == 60
+            with trio.move_on_after(1000):
+                await trio.sleep_forever()
+            assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
+            assert (await items.table.new_scan().with_lease(lease).to_arrow()).num_rows == 50
+        assert await items.client.list_leases() == []
+
+
+async def test_without_a_block_it_ends_with_its_time(autojump_clock: trio.testing.MockClock) -> None:
+    """Renewed in time it lives; not renewed it is gone."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        lease = await items.client.acquire_lease("items", lease_id="mine", ttl_s=10)
+        for _ in range(3):
+            with trio.move_on_after(8):
+                await trio.sleep_forever()
+            await lease.renew()
+        with trio.move_on_after(11):
+            await trio.sleep_forever()
+        with pytest.raises(scanner.LeaseNotFound):
+            await lease.renew()
+        with pytest.raises(scanner.LeaseNotFound):
+            await items.table.new_scan().with_lease(lease).to_arrow()
+        await lease.drop()
+
+
+async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
+    """Somebody drops it: the block is cancelled at the next renewal, and LEASE_NOT_FOUND raised."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(scanner.LeaseNotFound):
+            async with await items.client.acquire_lease("items") as lease:
+                await items.client.leases.drop(lease.id)
+                await trio.sleep_forever()
+
+
+async def test_a_server_that_is_away_for_a_while(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Renewals are tried again until the lease's time is over; only then is it lost."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items", ttl_s=60) as lease:
+            away = []
+
+            async def refuse(*_: object) -> scanner.LeaseInfo:
+                away.append(trio.current_time())
+                raise scanner.ServerUnavailable("it is away")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(lease._leases, "renew", refuse)
+                with trio.move_on_after(50):
+                    await trio.sleep_forever()
+            assert len(away) > 3
+            with trio.move_on_after(200):
+                await trio.sleep_forever()
+            assert await items.client.list_leases()
+        with pytest.raises(scanner.LeaseNotFound, match="could not be renewed in time: it is away"):
+            async with await items.client.acquire_lease("items") as lost:
+                monkeypatch.setattr(lost._leases, "renew", refuse)
+                await trio.sleep_forever()
+
+
+async def test_an_error_of_the_block_leaves_it_as_it_is(autojump_clock: trio.testing.MockClock) -> None:
+    """No group around it, and the lease is dropped all the same; also when the block is cancelled."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        with pytest.raises(KeyError):
+            async with await items.client.acquire_lease("items"):
+                raise KeyError("of the block")
+        with trio.move_on_after(1):
+            async with await items.client.acquire_lease("items"):
+                await trio.sleep_forever()
+        assert await items.client.list_leases() == []
+
+
+async def test_buckets_are_added_moved_and_released(autojump_clock: trio.testing.MockClock) -> None:
+    """What the object knows is what the server said last; an acquisition after the end is told."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        lease = await items.client.acquire_lease(scanner.LeaseTarget("items", state=scanner.LeaseState.LOG))
+        assert [(each.bucket, each.log_offset, each.checkpoint_id) for each in lease.buckets] == [
+            (0, 50, None)
+        ]
+        await items.write(range(50, 60))
+        await lease.acquire(scanner.LeaseTarget("items", state="new"))
+        assert [(each.log_offset, each.checkpoint_id is None) for each in lease.buckets] == [(60, False)]
+        assert repr(lease) == f"<Lease {lease.id}: 1 buckets, 60 s>"
+        await lease.release("items")
+        assert await items.client.list_leases() == []
+        await items.client.create_table("more", pa.schema([("k", pa.int64())]), "k", 1)
+        await lease.acquire("items")
+        await items.client.leases.drop(lease.id)
+        with pytest.raises(scanner.LeaseNotFound, match="ended before this acquisition"):
+            await lease.acquire("more")
+
+
+async def test_what_was_given_up_is_not_lost(autojump_clock: trio.testing.MockClock) -> None:
+    """A block whose lease its own code has released or dropped goes on, and can acquire again."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        async with await items.client.acquire_lease("items") as lease:
+            for released in (True, False):
+                await (lease.release("items") if released else lease.drop())
+                with trio.move_on_after(300):
+                    await trio.sleep_forever()
+                assert await items.client.list_leases() == []
+                await lease.acquire("items")
+                with trio.move_on_after(300):
+                    await trio.sleep_forever()
+                assert [each.lease_id for each in await items.client.list_leases()] == [lease.id]
+        assert await items.client.list_leases() == []
+
+
+async def test_arguments_that_make_no_sense(autojump_clock: trio.testing.MockClock) -> None:
+    """Refused before anything is sent, or by the server; an error each time."""
+    async with open_virtual_items(1, config=CONFIG) as items:
+        acquire = items.client.acquire_lease
+        for target in (
+            scanner.LeaseTarget("items", state="oldest"),
+            scanner.LeaseTarget("items", [-1]),
+            scanner.LeaseTarget("items", [0], checkpoint_id=-1),
+        ):
+            with pytest.raises(scanner.ArgumentInvalid):
+                await acquire(target)
+        for arguments in ({"ttl_s": 0}, {"ttl_s": -1}, {"ttl_s": 1e30}, {"lease_id": "no spaces"}):
+            with pytest.raises(scanner.ArgumentInvalid):
+                await acquire("items", **arguments)
+        with pytest.raises(scanner.ArgumentInvalid):
+            await acquire()
+        with pytest.raises(scanner.ArgumentInvalid):
+            items.table.new_scan().with_lease("")
+        scan = items.table.new_scan().with_lease("x")
+        assert (scan.plan.source, scan.plan.lease_id) == (scanner.ScanSource.SNAPSHOT, "x")
+        assert scan.with_source("live_kv").plan.lease_id == ""
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+def test_the_blocking_twin(tmp_path: Path) -> None:
+    """The same calls, and a block that is renewed in the client's thread and dropped at its end."""
+    with running_server(tmp_path / "data", CONFIG) as server:
+        with scanner.sync.connect(server.endpoint) as client:
+            table = client.create_table("items", pa.schema([("id", pa.int64())]), "id", 2)
+            table.write(pa.table({"id": range(100)}))
+            with client.acquire_lease("items", ttl_s=30) as lease:
+                table.write(pa.table({"id": range(200)}))
+                client.checkpoint("items")
+                assert 0 < client.list_leases()[0].remaining_s <= 30
+                assert table.new_scan().with_lease(lease).to_arrow().num_rows == 100
+                lease.acquire(scanner.LeaseTarget("items", [0], "new"))
+                lease.release("items", 1)
+                lease.renew(60)
+                assert [each.bucket for each in lease.buckets] == [0]
+                assert (lease.not_leased, lease.info.ttl_s) == ((), 60)
+                assert lease.id in repr(lease)
+            assert client.list_leases() == []
+            with pytest.raises(scanner.LeaseNotFound):
+                with client.acquire_lease("items", ttl_s=0.05) as lost:
+                    client.leases.drop(lost.id)
+                    server.wait_until(lambda _: lost._held is not None and lost._held._finished.is_set())
+            assert client.leases.release("unknown", "items") is None
+            with pytest.raises(scanner.LeaseNotFound):
+                client.leases.renew("unknown")
+            assert [each.leases for each in client.list_checkpoints("items")] == [0, 0, 0, 0]
+
+
+async def test_a_lease_that_ends_before_its_answer(autojump_clock: trio.testing.MockClock) -> None:
+    """A lease whose time is over while the server writes it down is LEASE_NOT_FOUND to who acquired it."""
+    delay_s = 0.0
+
+    async def slow_disk(function: Callable[[], T]) -> T:
+        with trio.move_on_after(delay_s):
+            await trio.sleep_forever()
+        return function()
+
+    async with open_virtual_items(50, config=CONFIG, run_blocking=slow_disk) as items:
+        lease = await items.client.acquire_lease("items", ttl_s=0.5)
+        delay_s = 1.0
+        with pytest.raises(scanner.LeaseNotFound, match="before its acquisition was answered"):
+            await items.client.acquire_lease("items", ttl_s=0.5)
+        with pytest.raises(scanner.LeaseNotFound, match="before its acquisition was answered"):
+            await lease.acquire("items")

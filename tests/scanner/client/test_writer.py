@@ -1,0 +1,38 @@
+"""How rows are cut into write requests."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.client.writer import REQUEST_BYTES_MAX, REQUEST_ROWS_MAX, split_rows
+
+
+@given(sizes=st.lists(st.integers(0, 3_000), max_size=60))
+def test_pieces_are_the_rows_in_order(sizes: list[int]) -> None:
+    """The pieces concatenated are the rows, whatever the chunks; none is empty or too long."""
+    chunks, first = [], 0
+    for size in sizes:
+        chunks.append(pa.record_batch({"k": pa.array(range(first, first + size), pa.int64())}))
+        first += size
+    table = pa.Table.from_batches(chunks, schema=pa.schema([("k", pa.int64())]))
+    pieces = list(split_rows(table))
+    assert [k for piece in pieces for k in piece["k"].to_pylist()] == list(range(first))
+    assert all(0 < piece.num_rows <= REQUEST_ROWS_MAX for piece in pieces)
+
+
+@pytest.mark.parametrize("width", [10, 100_000, 3_000_000])
+def test_pieces_have_a_bounded_size(width: int) -> None:
+    """Wide rows make shorter pieces; a row that is larger than a request goes alone."""
+    batch = pa.record_batch({"text": ["x" * width] * 9})
+    pieces = list(split_rows(batch))
+    assert sum(piece.num_rows for piece in pieces) == 9
+    assert all(piece.num_rows == 1 or piece.nbytes <= REQUEST_BYTES_MAX for piece in pieces)
+
+
+def test_many_tiny_chunks_become_few_requests() -> None:
+    """A table in a thousand chunks is not a thousand requests."""
+    table = pa.concat_tables([pa.table({"k": [i]}) for i in range(1_000)])
+    assert len(list(split_rows(table))) == 1

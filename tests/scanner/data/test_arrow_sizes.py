@@ -1,0 +1,128 @@
+"""What a peer's Arrow data is going to take is known before it takes it, and too much is refused."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.data.arrow_sizes import decoded_bytes, spelled_out_bytes
+from scanner.data.table import TableDescription
+from scanner.errors import ArgumentInvalid
+from scanner.server.tables.writes import read_arrow_stream
+
+CODECS = (None, "lz4", "zstd")
+TEXTS = st.lists(st.none() | st.text(max_size=30), max_size=20)
+TABLE = TableDescription(
+    "t", pa.schema([pa.field("k", pa.int32(), nullable=False), ("s", pa.string())]), ("k",), 1
+)
+MIB = 1 << 20
+
+
+def stream_of(batch: pa.RecordBatch, codec: str | None = None, *, times: int = 1) -> bytes:
+    """An IPC stream with the batch in it, so many times."""
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        for _ in range(times):
+            writer.write_batch(batch)
+    stream: bytes = sink.getvalue().to_pybytes()
+    return stream
+
+
+def keyed(column: pa.Array) -> pa.RecordBatch:
+    """Rows of the table with this column of texts."""
+    return pa.record_batch([pa.array(range(len(column)), pa.int32()), column], names=["k", "s"])
+
+
+@given(texts=TEXTS, codec=st.sampled_from(CODECS), encoded=st.booleans())
+def test_bodies_are_measured_as_they_become(
+    texts: list[str | None], codec: str | None, encoded: bool
+) -> None:
+    """The sum of the decompressed buffers, dictionaries included, to within their padding."""
+    column = pa.array(texts * 50, pa.string())
+    batch = pa.record_batch([column.dictionary_encode() if encoded else column], names=["s"])
+    stream = stream_of(batch, codec)
+    batches, size = decoded_bytes(stream)
+    read = read_arrow_stream(stream, rows_max=1000, bytes_max=MIB)
+    (column,) = read.columns
+    parts = [column.indices, column.dictionary] if encoded else [column]
+    buffers = [buffer.size for part in parts for buffer in part.buffers() if buffer is not None]
+    assert batches == 1
+    assert sum(buffers) <= size + 64
+    assert size <= sum(each + 64 for each in buffers) + 64
+
+
+@given(
+    texts=TEXTS,
+    kind=st.sampled_from(
+        [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+    ),
+    skipped=st.integers(0, 5),
+)
+def test_cells_are_measured_as_they_are_spelled_out(
+    texts: list[str | None], kind: pa.DataType, skipped: int
+) -> None:
+    """No less than the texts take, of whatever encoding, out of a slice too."""
+    encoded = pa.array(texts, pa.string())
+    encoded = encoded.dictionary_encode() if pa.types.is_dictionary(kind) else encoded.cast(kind)
+    column = encoded.slice(min(skipped, len(texts)))
+    texts_bytes = sum(len(text.encode()) for text in texts[skipped:] if text is not None)
+    assert texts_bytes <= spelled_out_bytes(column) <= texts_bytes + 64 + 16 * len(texts)
+
+
+@pytest.mark.parametrize("value", [b"x" * 99, 7, None], ids=["fixed", "number", "null"])
+def test_other_dictionaries_are_measured(value: object) -> None:
+    """Values of a fixed width count as often as they are named, and nulls for nothing."""
+    kind = pa.binary(99) if isinstance(value, bytes) else pa.int64()
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 0, None], pa.int8()), pa.array([value], kind))
+    assert spelled_out_bytes(column) == 2 * (kind.bit_width // 8)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_a_compressed_bomb_is_refused_packed(codec: str) -> None:
+    """Hundreds of kilobytes that would become a hundred megabytes are never decompressed."""
+    stream = stream_of(keyed(pa.array(["x" * 100_000] * 1000)), codec)
+    assert len(stream) < MIB
+    before = pa.total_allocated_bytes()
+    with pytest.raises(
+        ArgumentInvalid, match=r"take 100\d+ bytes once they are decoded, and 1048576 are allowed"
+    ):
+        read_arrow_stream(stream, rows_max=1000, bytes_max=MIB)
+    assert pa.total_allocated_bytes() - before < MIB
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "view"])
+def test_one_value_named_many_times_is_refused(kind: str) -> None:
+    """A column of one long text, named by every row, is not spelled out."""
+    text = "x" * 100_000
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int8()), pa.array([text]))
+    if kind == "view":
+        once = pa.array([text], pa.string_view())
+        view, data = once.buffers()[1:]
+        column = pa.Array.from_buffers(
+            pa.string_view(), 1000, [None, pa.py_buffer(view.to_pybytes() * 1000), data]
+        )
+    batch = read_arrow_stream(stream_of(keyed(column)), rows_max=1000, bytes_max=MIB)
+    assert TABLE.conform(keyed(column.slice(0, 5)), MIB).num_rows == 5
+    with pytest.raises(ArgumentInvalid, match="are allowed; send them in parts"):
+        TABLE.conform(batch, MIB)
+
+
+def test_only_one_batch_is_ever_decoded() -> None:
+    """A stream of thousands is counted, not decoded."""
+    with pytest.raises(ArgumentInvalid, match="holds 5000"):
+        read_arrow_stream(stream_of(keyed(pa.array(["a"])), times=5000), rows_max=1000, bytes_max=MIB)
+
+
+@given(damage=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=6))
+def test_damaged_compressed_streams_are_read_or_refused_by_type(damage: list[tuple[int, int]]) -> None:
+    """Whatever bytes change, it is a batch or one typed error."""
+    damaged = bytearray(stream_of(keyed(pa.array([f"text {number}" for number in range(100)])), "zstd"))
+    for position, byte in damage:
+        damaged[position % len(damaged)] = byte
+    try:
+        assert read_arrow_stream(bytes(damaged), rows_max=1000, bytes_max=MIB).num_rows <= 1000
+    except ArgumentInvalid:
+        return

@@ -1,0 +1,167 @@
+"""Table descriptions: what they accept, what they refuse and how they say so."""
+
+from __future__ import annotations
+
+import struct
+
+import pyarrow as pa
+import pytest
+
+from scanner.data.table import BUCKETS_MAX, TableDescription, stored_type
+from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, ScannerError, SchemaMismatch
+
+_SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string()), ("c", pa.float64())])
+
+
+def table(**changes: object) -> TableDescription:
+    values = {"name": "t", "schema": _SCHEMA, "primary_key": ("b", "a"), "buckets": 4, **changes}
+    return TableDescription(**values)
+
+
+def test_key_columns_become_not_nullable_and_metadata_goes() -> None:
+    """The description holds the schema as it is stored; other columns stay nullable."""
+    described = table(schema=_SCHEMA.with_metadata({"pandas": "x"}))
+    assert [field.nullable for field in described.schema] == [False, False, True]
+    assert described.schema.metadata is None
+    assert described.column_names == ("a", "b", "c")
+    assert described.key_indices == (1, 0)
+    assert described.key_schema.names == ["b", "a"]
+    assert described == table(primary_key=["b", "a"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"name": ""}, ArgumentInvalid, "table name ''"),
+        ({"name": "1a"}, ArgumentInvalid, "'1a'"),
+        ({"name": "a/b"}, ArgumentInvalid, "'a/b'"),
+        ({"name": "../a"}, ArgumentInvalid, r"'\.\./a'"),
+        ({"name": "a\n"}, ArgumentInvalid, "not valid"),
+        ({"name": "a" * 129}, ArgumentInvalid, "not valid"),
+        ({"buckets": 0}, ArgumentInvalid, "not 0"),
+        ({"buckets": BUCKETS_MAX + 1}, ArgumentInvalid, "1 to 1024"),
+        ({"primary_key": ()}, KeyInvalid, "at least one"),
+        ({"primary_key": ("x",)}, ColumnNotFound, "'x'.*a, b, c"),
+        ({"primary_key": ("a", "a")}, ArgumentInvalid, "'a' is named twice"),
+        ({"schema": pa.schema([])}, SchemaMismatch, "not 0"),
+        ({"schema": pa.schema([("a", pa.int8()), ("a", pa.int8())])}, ArgumentInvalid, "'a' is named twice"),
+        (
+            {"schema": _SCHEMA.append(pa.field("ü" * 257, pa.int8()))},
+            SchemaMismatch,
+            "takes 514 bytes; at most 512",
+        ),
+        ({"schema": _SCHEMA.append(pa.field("u", pa.uint8()))}, SchemaMismatch, "'u' has type uint8"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    changes: dict[str, object], error: type[ScannerError], message: str
+) -> None:
+    """Each wrong part is a typed error that names it."""
+    with pytest.raises(error, match=message):
+        table(**changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (pa.large_string(), pa.string()),
+        (pa.string_view(), pa.string()),
+        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()),
+        (pa.large_binary(), pa.binary()),
+        (pa.binary(4), pa.binary()),
+        (pa.decimal64(5, 2), pa.decimal128(5, 2)),
+        (pa.decimal128(38, 3), pa.decimal128(38, 3)),
+        (pa.timestamp("ns", "UTC"), pa.timestamp("ns", "UTC")),
+    ],
+)
+def test_other_layouts_of_the_same_values_are_normalised(given: pa.DataType, stored: pa.DataType) -> None:
+    """What only differs in its layout is stored as the plain type."""
+    assert stored_type("x", given) == stored
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pa.uint64(),
+        pa.float16(),
+        pa.date64(),
+        pa.time32("s"),
+        pa.decimal256(50, 1),
+        pa.null(),
+        pa.list_(pa.int8()),
+    ],
+)
+def test_types_whose_values_would_change_are_refused(given: pa.DataType) -> None:
+    """The error names the column and lists what can be stored."""
+    with pytest.raises(SchemaMismatch, match=r"column 'x' has type .* cast it"):
+        stored_type("x", given)
+
+
+def test_a_projection_keeps_the_asked_order() -> None:
+    """Columns come as asked; none asked for means all; unknown and repeated ones are refused."""
+    described = table()
+    assert described.project(["c", "a"]).names == ["c", "a"]
+    assert described.project() == described.schema
+    with pytest.raises(ColumnNotFound, match=r"'d'.*a, b, c"):
+        described.project(["a", "d"])
+    with pytest.raises(ArgumentInvalid, match="'a' is named twice"):
+        described.project(["a", "a"])
+
+
+def test_conform_orders_and_casts() -> None:
+    """Rows in another column order, layout or integer width are cast to the table's schema."""
+    batch = pa.record_batch(
+        {
+            "c": pa.array([1.5, None]),
+            "b": pa.array(["x", "y"], pa.large_string()),
+            "a": pa.array([1, 2], pa.uint8()),
+        }
+    )
+    conformed = table().conform(batch)
+    assert conformed.schema == table().schema
+    assert conformed.to_pylist() == [{"a": 1, "b": "x", "c": 1.5}, {"a": 2, "b": "y", "c": None}]
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        ({"a": [1], "b": ["x"]}, SchemaMismatch, r"missing \['c'\]"),
+        ({"a": [1], "b": ["x"], "c": [1.0], "d": [1]}, SchemaMismatch, r"unknown \['d'\]"),
+        ({"a": ["one"], "b": ["x"], "c": [1.0]}, SchemaMismatch, "column 'a' is string"),
+        ({"a": [1.5], "b": ["x"], "c": [1.0]}, SchemaMismatch, "column 'a' is double"),
+        ({"a": [1, None], "b": ["x", "y"], "c": [1.0, 1.0]}, KeyInvalid, "'a' is null in row 1"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(
+    columns: dict[str, list[object]], error: type[ScannerError], message: str
+) -> None:
+    """Missing, unknown and uncastable columns and null keys are typed errors that name the column."""
+    with pytest.raises(error, match=message):
+        table().conform(pa.record_batch(columns))
+
+
+def test_a_null_in_a_column_that_forbids_it_is_refused() -> None:
+    """Columns besides the key may be declared not nullable, too."""
+    described = table(schema=_SCHEMA.set(2, pa.field("c", pa.float64(), nullable=False)))
+    batch = pa.record_batch({"a": [1], "b": ["x"], "c": pa.array([None], pa.float64())})
+    with pytest.raises(SchemaMismatch, match="'c' must not be null"):
+        described.conform(batch)
+
+
+def test_keys_to_delete_are_the_key_columns_alone() -> None:
+    """Deletes bring the key columns, in any order, and nothing else."""
+    keys = table().conform_keys(pa.record_batch({"a": [1], "b": ["x"]}))
+    assert keys.schema == table().key_schema
+    with pytest.raises(SchemaMismatch, match=r"unknown \['c'\]"):
+        table().conform_keys(pa.record_batch({"a": [1], "b": ["x"], "c": [1.0]}))
+
+
+def test_buffers_of_a_hostile_peer_are_checked() -> None:
+    """Offsets that point outside the data are refused before anything reads through them."""
+    offsets = pa.py_buffer(struct.pack("<iii", 0, 1 << 30, 1))
+    forged = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"x")])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([1, 2]), forged, pa.array([1.0, 2.0])], names=["a", "b", "c"]
+    )
+    with pytest.raises(SchemaMismatch, match="not valid Arrow data"):
+        table().conform(batch)

@@ -1,0 +1,287 @@
+"""Checkpoints: made once per state, the newest kept, whole or not there, whatever the disk says."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+import trio
+import trio.testing
+
+from scanner.errors import SnapshotLost, StoreClosed, StoreFailed, TableNotFound, TooManyScans
+from scanner.server.config import ScannerConfig
+from scanner.server.retention.lease_targets import Choice
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire.queries import ScanQuery
+from tests.support.keeping import open_keeping, target
+from tests.support.scans import description
+
+if TYPE_CHECKING:
+    from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.storage.interface import Checkpoint, Store
+
+pytestmark = pytest.mark.rocks
+
+T = TypeVar("T")
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with table `items` of two buckets."""
+    store: MemoryStore | RocksStore
+    store = MemoryStore() if request.param == "memory" else RocksStore.open(tmp_path / "data")
+    store.create_table(description(buckets=2))
+    yield store
+    store.close()
+
+
+async def test_the_newest_are_kept(store: Store) -> None:
+    """Of four states the last two; the state of the newest is made once only."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=2)) as kept:
+        checkpoints = await kept.checkpoints()
+        made = []
+        for number in range(4):
+            await kept.write(range(number, number + 1))
+            made.append(await checkpoints.create())
+            assert await checkpoints.create() == made[-1]
+        assert [each.log_offset for each in made] == [1, 2, 3, 4]
+        assert list(checkpoints) == store.checkpoints("items", 0) == made[2:]
+        assert checkpoints.as_of(3) == made[2]
+        assert checkpoints.as_of(1) is None
+
+
+async def test_a_restart_finds_them(store: Store) -> None:
+    """What is on the disk is on the list again, and more than are kept go with the next sweep."""
+    async with open_keeping(store) as kept:
+        for number in range(2):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept:
+        checkpoints = await kept.checkpoints()
+        assert [each.log_offset for each in checkpoints] == [1, 2]
+        await kept.keeping.checkpoints.prune_all()
+        assert [each.log_offset for each in checkpoints] == [2]
+        assert await kept.snapshot_ids() == [0, 1]
+
+
+async def test_of_buckets_that_were_written_only(store: Store) -> None:
+    """From time to time each bucket in use gets one, if something was written to it since."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(5))
+        await kept.bucket(1)
+        for _ in range(2):
+            await kept.keeping.checkpoints.make_all()
+        assert [len(await kept.ids(index)) for index in range(2)] == [1, 1]
+        await kept.write(range(9), 1)
+        await kept.keeping.checkpoints.make_all()
+        assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
+
+
+async def test_a_disk_that_refuses(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure is typed, nothing is on the list, writes go on, and the next attempt succeeds."""
+
+    def refuse(*_: object) -> Checkpoint:
+        raise StoreFailed("no space left on the test")
+
+    async with open_keeping(store) as kept:
+        await kept.write(range(5))
+        checkpoints = await kept.checkpoints()
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "create_checkpoint", refuse)
+            with pytest.raises(StoreFailed):
+                await checkpoints.create()
+            await kept.keeping.checkpoints.make_all()
+        assert "no checkpoint of items[0]: no space left on the test" in caplog.text
+        assert (list(checkpoints), await kept.ids()) == ([], [])
+        await kept.write(range(5, 10))
+        await checkpoints.create()
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "drop_checkpoint", refuse)
+            for number in range(3):
+                await kept.write([100 + number])
+                await checkpoints.create()
+        assert "stays on the disk" in caplog.text
+        assert (len(list(checkpoints)), len(await kept.ids())) == (2, 4)
+    async with open_keeping(store) as kept:
+        await kept.checkpoints()
+        await kept.keeping.checkpoints.prune_all()
+        assert len(await kept.ids()) == 2
+
+
+async def test_a_scan_outlives_its_checkpoint(store: Store) -> None:
+    """A scan that reads a checkpoint goes on when it is dropped; scans of one state share one snapshot."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(30))
+        await (await kept.checkpoints()).create()
+        query = ScanQuery(table="items")
+        first, second = [await kept.snapshots.open(query, "anna") for _ in range(2)]
+        bucket = await kept.bucket()
+        assert len(bucket.snapshots) == 1
+        for number in range(3):
+            await kept.write([100 + number])
+            await (await kept.checkpoints()).create()
+        assert (await kept.checkpoints()).as_of(30) is None
+        assert await kept.scan(first) == await kept.scan(second) == list(range(30))
+
+
+async def test_one_snapshot_for_all_who_open_a_state(store: Store) -> None:
+    """Opened twice at once, one stays; one more than the server allows is refused. Nothing is left open."""
+    async with open_keeping(store, ScannerConfig(snapshots_max=1)) as kept:
+        await kept.write(range(3))
+        checkpoints, pool = await kept.checkpoints(), kept.catalog.snapshots
+        first = await checkpoints.create()
+        snapshots = [store.open_checkpoint("items", 0, first.checkpoint_id) for _ in range(2)]
+        registry = (await kept.bucket()).snapshots
+        holds = [registry.adopt(each) for each in snapshots]
+        assert pool.snapshots_open == 1
+        with pytest.raises(StoreClosed):
+            snapshots[1].scan()
+        await kept.write(range(5))
+        second = store.open_checkpoint("items", 0, (await checkpoints.create()).checkpoint_id)
+        with pytest.raises(TooManyScans):
+            registry.adopt(second)
+        with pytest.raises(StoreClosed):
+            second.scan()
+        for hold in holds:
+            hold.snapshot.scan().close()
+            hold.release(linger=False)
+        assert pool.snapshots_open == 0
+
+
+async def test_a_dropped_table_takes_them_along(store: Store) -> None:
+    """A table of the same name begins without; the old list is forgotten."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(3))
+        old = await kept.checkpoints()
+        made = await old.create()
+        await kept.catalog.drop("items")
+        with pytest.raises(TableNotFound):
+            await old.create()
+        store.create_table(description())
+        await kept.keeping.checkpoints.prune_all()
+        assert list(await kept.checkpoints()) == []
+        with pytest.raises(SnapshotLost, match="weir checkpoint items"):
+            await kept.snapshot_ids()
+        assert (await kept.checkpoints()).get(made.checkpoint_id) is None
+
+
+async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) -> None:
+    """While one that is not kept is being dropped, the next one is leased: that one stays, also after a restart."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=9)) as kept:
+        for number in range(4):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+        checkpoints, gate = await kept.checkpoints(), trio.Event()
+        run_blocking = kept.keeping.checkpoints.run_blocking
+
+        async def wait_first(function: Callable[[], T]) -> T:
+            await gate.wait()
+            return await run_blocking(function)
+
+        kept.keeping.checkpoints.run_blocking = wait_first
+        nursery.start_soon(checkpoints.prune)
+        await trio.testing.wait_all_tasks_blocked()
+        _, missing = await kept.acquire("report", target(Choice.CHECKPOINT, 0, number=1))
+        assert not missing
+        gate.set()
+        await checkpoints.prune()
+        assert await kept.ids() == [each.checkpoint_id for each in checkpoints] == [1, 3]
+        assert await kept.snapshot_ids("report") == [0, 1]
+    async with open_keeping(store) as kept:
+        assert await kept.snapshot_ids("report") == [0, 1]
+
+
+async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
+    """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
+    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(3))
+        checkpoints, gate = await kept.checkpoints(), trio.Event()
+        oldest = await checkpoints.create()
+        run_blocking = kept.keeping.checkpoints.run_blocking
+        opened: list[SnapshotHold] = []
+
+        async def open_it() -> None:
+            opened.append(await checkpoints.open(oldest))
+
+        async def wait(function: Callable[[], T]) -> T:
+            kept.keeping.checkpoints.run_blocking = run_blocking
+            await gate.wait()
+            return await run_blocking(function)
+
+        # Written to: what is as of now is shared with every scan, and would not be opened from the disk.
+        await kept.write(range(3, 6))
+        kept.keeping.checkpoints.run_blocking = wait
+        nursery.start_soon(open_it)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(2):
+            await kept.write([number])
+            await checkpoints.create()
+        assert oldest.checkpoint_id in await kept.ids()
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        while not opened:
+            await trio.lowlevel.checkpoint()
+        assert (opened[0].log_offset, len(opened[0].snapshot.scan().read(100, 1 << 20))) == (3, 3)
+        opened[0].release()
+        await checkpoints.prune()
+        assert [each.log_offset for each in checkpoints] == [10]
+        assert len(await kept.ids()) == 1
+
+
+async def test_a_drop_whose_files_stay_is_a_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk refuses to remove files: that is told, the table is gone, and its name is free for a new one."""
+
+    def refuse(path: Path, **_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with open_keeping(store) as kept:
+            await kept.write(range(3))
+            await (await kept.checkpoints()).create()
+            with monkeypatch.context() as patch:
+                patch.setattr(shutil, "rmtree", refuse)
+                with pytest.raises(StoreFailed, match="Input/output error"):
+                    await kept.catalog.drop("items")
+            with pytest.raises(TableNotFound, match="no table 'items'"):
+                await kept.bucket()
+            store.create_table(description())
+            await kept.write(range(7))
+            await (await kept.checkpoints()).create()
+            assert await kept.snapshot_ids() == list(range(7))
+    with RocksStore.open(tmp_path):
+        assert [len(os.listdir(tmp_path / kind)) for kind in ("tables", "checkpoints")] == [1, 1]
+
+
+async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> None:
+    """What a lease kept of a dropped table goes without touching the new one's, which have the same ids."""
+    async with open_keeping(store) as kept:
+        await kept.write(range(3))
+        await kept.acquire("old", target(Choice.NEW, 0))
+        old = await kept.checkpoints()
+        for number in range(2):
+            await kept.write([100 + number])
+            await old.create()
+        await kept.catalog.drop("items")
+        store.create_table(description())
+        await kept.write(range(7))
+        await kept.acquire("new", target(Choice.NEW, 0))
+        await kept.keeping.leases.sweep()
+        assert [each.checkpoint_id for each in old] == [1, 2], (
+            "the old list let go of what the old lease kept"
+        )
+        assert await kept.ids() == [0]
+        assert await kept.snapshot_ids("new") == list(range(7))
+        newest = old.newest
+        assert newest is not None
+        with pytest.raises(TableNotFound):
+            await old.open(newest)

@@ -1,0 +1,430 @@
+"""Retention: by age, by size, never past a pin, and the cap on what pins may keep."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+import trio
+import trio.testing
+
+from scanner.errors import LeaseNotFound, SlowConsumer, SnapshotLost, StoreFailed
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.clock import WallClock
+from scanner.server.config import ScannerConfig
+from scanner.server.retention.lease_targets import Choice
+from scanner.server.retention.log_retention import Retention, expired_end
+from scanner.server.scan.tokens import MODEL_PUSH
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.tasks import inline
+from scanner.wire.queries import ScanQuery
+from scanner.wire.statuses import from_call_failed
+from tests.support.keeping import WALL_S, Kept, lease_of, open_keeping, target
+from tests.support.scans import (
+    SCAN,
+    description,
+    failure,
+    filled_store,
+    mutations,
+    open_scan,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+from transport import CallFailed
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Store
+
+pytestmark = pytest.mark.rocks
+
+ITEMS = ScanQuery(table="items")
+KEEPS_NOTHING = ScannerConfig(log_retention_s=0.001)
+FOREVER_S = 1e12
+
+T = TypeVar("T")
+
+
+@pytest.fixture(params=["memory", "rocks"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store with table `items` of one bucket; its commits are long ago."""
+    if request.param == "memory":
+        store: MemoryStore | RocksStore = MemoryStore(clock=lambda: 1)
+    else:
+        store = RocksStore.open(tmp_path / "data")
+    store.create_table(description())
+    yield store
+    store.close()
+
+
+async def test_changes_go_when_they_are_old() -> None:
+    """By their commit times: those before the limit go, those after it stay; a sweep without any changes nothing."""
+    now_us = round(WALL_S * 1e6)
+    times = [now_us - 3_000_000_000, now_us - 1_000_000_000, now_us]
+    store = MemoryStore(clock=lambda: times[0])
+    store.create_table(description())
+    async with open_keeping(store, ScannerConfig(log_retention_s=2000)) as kept:
+        bucket = await kept.bucket()
+        for number in range(3):
+            await kept.write(range(number * 10, number * 10 + 10))
+            times.append(times.pop(0))
+        for _ in range(2):
+            await kept.keeping.retention.sweep()
+            assert (bucket.storage.log_start, bucket.storage.log_end) == (10, 30)
+
+
+def test_a_change_goes_when_it_is_older_than_that_and_not_before() -> None:
+    """Exactly as old as may be, it stays; a microsecond older, it goes."""
+    store = MemoryStore(clock=lambda: 5_000)
+    store.create_table(description())
+    bucket = store.bucket("items", 0)
+    bucket.commit([mutations(store, "items", sample(range(10)))])
+    assert [expired_end(bucket, oldest_us, 9_000) for oldest_us in (5_000, 5_001)] == [0, 10]
+
+
+async def test_changes_go_when_there_are_too_many(store: Store) -> None:
+    """What is beyond the size goes, oldest first, and no more than that; writing more lets more go."""
+    row_bytes = await bytes_per_row(store)
+    config = ScannerConfig(log_retention_s=FOREVER_S, log_retention_bytes=round(500 * row_bytes))
+    async with open_keeping(store, config) as kept:
+        bucket = (await kept.bucket()).storage
+        for number in range(1, 4):
+            await write_to_disk(kept, number * 1000, 1000)
+            await kept.keeping.retention.sweep()
+            assert bucket.log_bytes == pytest.approx(config.log_retention_bytes, rel=0.1)
+            start = bucket.log_start
+            await kept.keeping.retention.sweep()
+            assert bucket.log_start - start <= 10, "a sweep without writes takes no more"
+
+
+async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
+    """No age is too old then; what is beyond the size goes."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    config = ScannerConfig(log_retention_s=math.inf)
+    async with open_keeping(store, config) as kept:
+        for first in range(0, 100, 5):
+            await kept.write(range(first, first + 5))
+        await kept.keeping.retention.sweep()
+        bucket = (await kept.bucket()).storage
+        assert bucket.log_start == 0
+        await retention_with(
+            kept, log_retention_s=math.inf, log_retention_bytes=bucket.log_bytes // 2
+        ).sweep()
+        assert 40 <= bucket.log_start <= 60
+
+
+async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
+    """A running scan and a parked one keep the log from their offset on; when they are closed it goes."""
+    async with open_keeping(store, KEEPS_NOTHING) as kept:
+        bucket = (await kept.bucket()).storage
+        await kept.write(range(20))
+        running = await kept.opener.open(ITEMS, "anna")
+        await kept.write(range(20, 40))
+        parked = await kept.opener.open(ITEMS, "bert")
+        parked.scan.park()
+        await kept.write(range(40, 60))
+        for scan, kept_from in ((running, 20), (parked, 40)):
+            await kept.keeping.retention.sweep()
+            assert bucket.log_start == kept_from
+            if scan is parked:
+                await kept.opener.reopen(parked)
+            assert await kept.scan(scan) == list(range(kept_from))
+        await kept.keeping.retention.sweep()
+        assert bucket.log_start == bucket.log_end == 60
+
+
+async def test_nothing_is_opened_beside_a_truncation() -> None:
+    """A scan of the past that comes while the log is being cut is refused, not opened over a log that then goes."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_keeping(store, KEEPS_NOTHING) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(20))
+        bucket, gate = await kept.bucket(), trio.Event()
+        opened: list[object] = []
+
+        async def wait(function: Callable[[], T]) -> T:
+            """The disk takes its time to cut."""
+            if getattr(function, "func", None) == bucket.storage.truncate_log:
+                await gate.wait()
+            return await inline(function)
+
+        async def open_it() -> None:
+            try:
+                opened.append(await kept.opener.open(ITEMS, "anna", log_offset=10))
+            except SnapshotLost as error:
+                opened.append(error)
+
+        retention = Retention(kept.catalog, KEEPS_NOTHING, wait, WallClock(lambda: WALL_S))
+        nursery.start_soon(retention.sweep)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(open_it)
+        nursery.start_soon(kept.write, range(20, 25))
+        await trio.testing.wait_all_tasks_blocked()
+        assert (opened, bucket.storage.log_start, bucket.storage.log_end) == ([], 0, 20)
+        gate.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [type(each) for each in opened] == [SnapshotLost]
+        assert (bucket.storage.log_start, bucket.storage.log_end) == (20, 25)
+
+
+async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store) -> None:
+    """SLOW_CONSUMER for the scan that keeps the most; younger ones and those of others go on, and the log is cut."""
+    async with open_keeping(store, KEEPS_NOTHING) as kept:
+        bucket = (await kept.bucket()).storage
+        opened = {}
+        for name in ("anna", "bert"):
+            opened[f"old {name}"] = await kept.opener.open(ITEMS, name)
+        for number in range(2):
+            await write_to_disk(kept, number * 400, 400)
+            opened[f"young {number}"] = await kept.opener.open(ITEMS, "anna")
+        token = opened["old anna"].token(pb.SCAN_SOURCE_LIVE_KV, MODEL_PUSH)
+        await kept.keeping.retention.sweep()
+        assert not any(each.scan.ended_by for each in opened.values()), "within the limit"
+        await write_to_disk(kept, 800, 400)
+        opened["old bert"].scan.close()
+        await retention_with(kept, log_pinned_bytes_max=round(bucket.log_bytes * 0.8)).sweep()
+        ended = opened["old anna"].scan.ended_by
+        assert isinstance(ended, SlowConsumer)
+        assert "the scan kept" in ended.message
+        assert [name for name, each in opened.items() if each.scan.ended_by] == ["old anna"]
+        assert bucket.log_start == 400
+        opened["old anna"].scan.close()
+        state, _ = await kept.opener.read_token(
+            token, ITEMS, "anna", source=pb.SCAN_SOURCE_LIVE_KV, model=MODEL_PUSH
+        )
+        with pytest.raises(SnapshotLost) as lost:
+            await kept.opener.open(ITEMS, "anna", log_offset=state.log_offset, position=state.position)
+        assert lost.value.oldest_offset == 400
+        for name, rows in (("young 0", 400), ("young 1", 800)):
+            assert await kept.scan(opened[name]) == list(range(rows))
+
+
+async def test_an_ended_scan_goes_on_as_long_as_its_log_is_there(store: Store) -> None:
+    """The last token resumes, if somebody else's pin happens to keep the log."""
+    config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
+    async with open_keeping(store, config) as kept:
+        await kept.write(range(100))
+        opened = await kept.opener.open(ITEMS, "anna")
+        keeper = (await kept.bucket()).pins.pin(100, "operator", "a test", None)
+        await kept.write(range(100, 1200))
+        await kept.keeping.retention.sweep()
+        assert isinstance(opened.scan.ended_by, SlowConsumer)
+        offset, position = opened.log_offset, opened.scan.source.position
+        opened.scan.close()
+        resumed = await kept.opener.open(ITEMS, "anna", log_offset=offset, position=position)
+        keeper.release()
+        assert await kept.scan(resumed) == list(range(100))
+
+
+async def test_a_lease_ends_when_it_keeps_too_much(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    """As a whole, of all its buckets; a renewal tells why, and another acquisition begins anew."""
+    config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
+    async with open_keeping(store, config) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target())
+        await kept.write(range(1000))
+        with caplog.at_level(logging.WARNING):
+            await kept.keeping.retention.sweep()
+        assert "lease report of anna was ended" in caplog.text
+        with pytest.raises(LeaseNotFound, match=r"the lease kept \d+ bytes"):
+            await kept.keeping.leases.renew(lease_of("anna", "report"))
+        assert kept.keeping.leases.leases() == []
+        bucket = await kept.bucket()
+        assert bucket.storage.log_start == bucket.storage.log_end
+        await kept.acquire("report", target(Choice.NEW))
+        await kept.keeping.leases.sweep()
+        assert len(bucket.pins) == 1
+        await kept.keeping.leases.renew(lease_of("anna", "report"))
+
+
+async def test_an_ended_lease_lets_go_of_all_its_buckets() -> None:
+    """At once, so that their logs are cut as well; leased again, what is still there is kept again."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description(buckets=2))
+    config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
+    async with open_keeping(store, config) as kept:
+        buckets = [await kept.bucket(index) for index in range(2)]
+        await kept.acquire("report", target(Choice.LOG))
+        await kept.write(range(1000), 0)
+        await kept.write(range(10), 1)
+        keeper = buckets[0].pins.pin(0, "operator", "a test", None)
+        await kept.keeping.retention.sweep()
+        assert [bucket.storage.log_start for bucket in buckets] == [0, 10]
+        await kept.acquire("report", target(Choice.OFFSET, 0, number=0))
+        keeper.release()
+        assert [len(bucket.pins) for bucket in buckets] == [1, 0]
+        await kept.keeping.leases.sweep()
+        assert [len(bucket.pins) for bucket in buckets] == [1, 0]
+
+
+async def test_an_ended_lease_is_gone_after_a_restart() -> None:
+    """What was not written down before a crash is found out at the start: its log is gone, and so is all of it."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description(buckets=2))
+    config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
+    async with open_keeping(store, config) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target())
+        await kept.write(range(1000))
+        await kept.keeping.retention.sweep()
+    async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
+        assert kept.keeping.leases.leases() == []
+        assert [len((await kept.bucket(index)).pins) for index in range(2)] == [0, 0]
+        with pytest.raises(LeaseNotFound, match="cannot be kept"):
+            await kept.keeping.leases.renew(lease_of("anna", "report"))
+        await kept.keeping.leases.sweep()
+    async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
+        assert kept.keeping.leases.leases() == []
+
+
+async def test_a_bucket_that_cannot_be_cut_does_not_keep_the_others_from_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The failure goes to the log, and the next sweep tries again."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description(buckets=2))
+
+    def refuse(_: int) -> None:
+        raise StoreFailed("no space left on the test")
+
+    async with open_keeping(store, KEEPS_NOTHING) as kept:
+        buckets = [(await kept.bucket(index)).storage for index in range(2)]
+        for index in range(2):
+            await kept.write(range(10), index)
+        with monkeypatch.context() as patch:
+            patch.setattr(buckets[0], "truncate_log", refuse)
+            await kept.keeping.retention.sweep()
+        assert [bucket.log_start for bucket in buckets] == [0, 10]
+        assert "items[0] is not cut: no space left on the test" in caplog.text
+        await kept.keeping.retention.sweep()
+        assert [bucket.log_start for bucket in buckets] == [10, 10]
+
+
+async def test_it_is_done_from_time_to_time(autojump_clock: trio.testing.MockClock) -> None:
+    """The intervals of a running server: checkpoints, retention and expired leases come by themselves."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    config = ScannerConfig(log_retention_s=0.001, checkpoint_interval_s=100, retention_interval_s=10)
+    async with open_keeping(store, config) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.LOG))
+        await kept.write(range(20))
+        kept.keeping.start(nursery)
+        bucket = await kept.bucket()
+        await passes(15)
+        assert (bucket.storage.log_start, await kept.ids()) == (10, [])
+        await passes(75)
+        assert (bucket.storage.log_start, len(bucket.pins)) == (bucket.storage.log_end, 0)
+        await passes(115)
+        assert len(await kept.ids()) == 1
+        await passes(415)
+        assert len(await kept.ids()) == 1, "nothing was written since"
+        await kept.write(range(5))
+        await passes(515)
+        assert len(await kept.ids()) == 2
+        nursery.cancel_scope.cancel()
+
+
+async def passes(until_s: float) -> None:
+    """Let the clock jump, from one thing to be done to the next."""
+    with trio.move_on_at(until_s):
+        await trio.sleep_forever()
+
+
+async def bytes_per_row(store: Store) -> float:
+    """What an insert takes in the log, on the disk."""
+    async with open_keeping(store) as kept:
+        await write_to_disk(kept, 0, 400)
+        return (await kept.bucket()).storage.log_bytes / 400
+
+
+async def write_to_disk(kept: Kept, start: int, count: int) -> None:
+    """Insert rows, and leave nothing in memory, where sizes are rough."""
+    for first in range(start, start + count, 10):
+        await kept.write(range(first, first + 10))
+    (await kept.bucket()).storage.compact()
+
+
+def retention_with(kept: Kept, **limits: float) -> Retention:
+    """Retention with other limits, over the same buckets."""
+    config = dataclasses.replace(KEEPS_NOTHING, **limits)  # type: ignore[arg-type]
+    return Retention(kept.catalog, config, inline, WallClock(lambda: WALL_S))
+
+
+async def test_a_failure_from_time_to_time_ends_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Expected or not, it goes to the log, and the next time it is tried again."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    config = ScannerConfig(log_retention_s=0.001, retention_interval_s=10)
+    failures: list[Exception] = [StoreFailed("of the disk"), RuntimeError("of ours")]
+
+    def refuse(_: int) -> int:
+        raise failures.pop(0)
+
+    async with open_keeping(store, config) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(10))
+        bucket = (await kept.bucket()).storage
+        kept.keeping.start(nursery)
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket, "offset_at", refuse)
+            await passes(25)
+        assert (failures, bucket.log_start) == ([], 0)
+        await passes(35)
+        assert bucket.log_start == 10
+        assert "items[0] is not cut: of the disk" in caplog.text
+        assert "Retention.sweep failed in an unforeseen way" in caplog.text
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.socket
+async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
+    """Over the wire: SLOW_CONSUMER and the token of the last row; the token is then SNAPSHOT_LOST, with an offset."""
+    config = ScannerConfig(
+        block_rows_max=100,
+        log_retention_s=0.001,
+        log_pinned_bytes_max=20_000,
+        retention_interval_s=0.02,
+        heartbeat_interval_s=0.05,
+        snapshot_linger_s=0,
+        checkpoint_interval_s=0,
+    )
+    store = filled_store(1000)
+    async with serving(store, config) as (_, client):
+        async with open_scan(client, credit=2000) as scan:
+            while not scan.heartbeats:
+                await scan.receive()
+            await write(client, write_request(sample(range(2000))))
+            with pytest.raises(CallFailed) as caught:
+                await scan.receive_all()
+        ended = from_call_failed(caught.value)
+        assert isinstance(ended, SlowConsumer)
+        assert ended.resume_token
+        assert ended.metadata["rows"] == str(scan.rows)
+        bucket = store.bucket("items", 0)
+        with trio.fail_after(100):
+            while bucket.log_start < bucket.log_end:
+                await trio.lowlevel.checkpoint()
+        opening = pb.ScanOpen(
+            source=pb.SCAN_SOURCE_LIVE_KV,
+            query=pb.ScanQuery(table="items"),
+            resume_token=ended.resume_token,
+        )
+
+        async def resume() -> None:
+            async with client.open_stream(SCAN) as stream:
+                await stream.send(pb.ScanRequest(open=opening).SerializeToString())
+                await stream.receive()
+
+        lost = await failure(resume)
+        assert isinstance(lost, SnapshotLost)
+        assert lost.oldest_offset == bucket.log_end

@@ -1,0 +1,387 @@
+"""What scans by page keep at the server, for how long, who may have it, and what is freed when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from scanner.errors import (
+    ArgumentInvalid,
+    ColumnNotFound,
+    ResumeTokenInvalid,
+    ScannerError,
+    SnapshotLost,
+    StoreFailed,
+    TableNotFound,
+    TooManyScans,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.proto.weir.v1 import tables_pb2
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
+from scanner.wire.batches import decode_scan_page
+from tests.support.pages import CONFIG, MODELS, PAGE, PAGES, ROWS, TABLE, Pages, Stored, shake
+from tests.support.scans import (
+    TABLES,
+    create_table,
+    description,
+    failure,
+    filled_store,
+    mutations,
+    open_scan,
+    released,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+from transport import connect
+
+pytestmark = pytest.mark.socket
+
+every_model = pytest.mark.parametrize("model", MODELS)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_last_page_lingers(writes: bool) -> None:
+    """A last page whose response was lost comes again while its snapshot lingers; then its scan is lost."""
+    for linger_s in (5, 0):
+        config = ScannerConfig(block_rows_max=100, snapshot_linger_s=linger_s)
+        async with serving(filled_store(ROWS), config) as (server, client):
+            scan = Pages(client, page_bytes=50_000)
+            while scan.token or not scan.pages:
+                token = scan.token
+                await scan.next()
+            if writes:
+                await shake(client)
+            assert server.statistics().page_snapshots_kept == 0
+            if linger_s:
+                for _ in range(3):
+                    assert await scan.call(resume_token=token) == scan.pages[-1]
+            else:
+                error = await failure(lambda: scan.call(resume_token=token))  # noqa: B023
+                assert isinstance(error, SnapshotLost)
+
+
+async def test_close_lets_go(store: Stored) -> None:
+    """Closing frees slot and snapshot; again, or of what is gone, it is no error; afterwards the scan is lost."""
+    async with serving(store, CONFIG) as (server, client):
+        scan = Pages(client)
+        await scan.next()
+        await scan.close()
+        assert server.statistics().iterators_open == 0
+        await scan.close()
+        error = await failure(scan.next)
+        await client.call(
+            TABLES + "DropTable", tables_pb2.DropTableRequest(table="items").SerializeToString()
+        )
+        await scan.close()
+
+    assert isinstance(error, SnapshotLost)
+    assert "closed" in error.message
+
+
+@pytest.mark.parametrize("model", ["cursor", "asof"])
+async def test_close_of_what_is_not_kept(model: str) -> None:
+    """The other models have nothing to close, and a close does them no harm."""
+    async with serving(filled_store(ROWS), CONFIG) as (_, client):
+        scan = Pages(client, model)
+        await scan.next()
+        await scan.close()
+        await scan.pull_all()
+
+    assert scan.rows == ROWS
+
+
+async def test_close_while_a_page_is_being_made() -> None:
+    """The page is made to its end, whatever it is asked for beside it; then the snapshot is free."""
+    config = ScannerConfig(block_rows_max=1, snapshot_linger_s=0)
+    nothing = pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=2)])
+    async with serving(filled_store(500), config) as (server, client):
+        scan = Pages(client, query=pb.ScanQuery(table="items", filter=[nothing]), page_bytes=1)
+        await scan.next()
+        await scan.next()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scan.next)
+            while server.statistics().iterators_open < 2:
+                await trio.lowlevel.checkpoint()
+            await scan.close()
+        await released(server)
+
+    assert scan.pages[-1].fields.rows == 2
+
+
+async def test_an_idle_token_expires(mock_clock: trio.testing.MockClock) -> None:
+    """After its time without a page the snapshot goes; then it is SNAPSHOT_LOST, also where the log reaches back."""
+    config = ScannerConfig(block_rows_max=100, page_snapshot_ttl_s=6.0, session_sweep_interval_s=1.0)
+    async with serving(filled_store(ROWS), config) as (server, client):
+        scan, swept = Pages(client), Pages(client)
+        await scan.next()
+        mock_clock.jump(5)
+        await scan.next()
+        await swept.next()
+        mock_clock.jump(5)
+        await scan.next()
+        mock_clock.jump(2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.statistics().page_snapshots_kept == 1
+        error = await failure(swept.next)
+        mock_clock.jump(5)
+        found = await failure(scan.next)
+
+    assert isinstance(error, SnapshotLost)
+    assert error.oldest_offset == 0
+    assert isinstance(found, SnapshotLost)
+    assert "6 s" in found.message
+
+
+async def test_refused_requests_do_not_extend_a_life(mock_clock: trio.testing.MockClock) -> None:
+    """A malformed request, or one with another query, is no page."""
+    config = ScannerConfig(block_rows_max=100, page_snapshot_ttl_s=6.0, session_sweep_interval_s=6.0)
+    async with serving(filled_store(ROWS), config) as (_, client):
+        scan = Pages(client)
+        await scan.next()
+        mock_clock.jump(5)
+        await failure(lambda: scan.call(batch_size_bytes=0))
+        await failure(lambda: scan.call(query=pb.ScanQuery(table="items", row_limit=1)))
+        mock_clock.jump(1)
+        error = await failure(scan.next)
+
+    assert isinstance(error, SnapshotLost)
+
+
+async def test_a_page_by_token_waits_for_no_commit() -> None:
+    """The snapshot is there: the next page comes while a commit runs, and so does its repetition."""
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        scan = Pages(client)
+        await scan.next()
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        async with bucket.between_commits():  # holds a commit up, and what waits for one
+            await scan.call()
+            await scan.pull_all()
+
+    assert scan.table().equals(TABLE)
+
+
+async def test_caps_refuse_the_next_scan() -> None:
+    """The scan too many is refused, retriably; the count stays; a close makes room, and nothing else needs a slot."""
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        scans = [Pages(client), Pages(client)]
+        for scan in scans:
+            await scan.next()
+        for _ in range(2):
+            error = await failure(Pages(client).next)
+            assert isinstance(error, TooManyScans)
+            assert error.retriable
+            assert server.statistics().page_snapshots_kept == 2
+        for model in ("cursor", "asof"):
+            await Pages(client, model).next()
+        await scans[0].close()
+        scans[0] = Pages(client)
+        await scans[0].next()
+        for scan in scans:
+            await scan.pull_all()
+
+
+async def test_scans_of_many_buckets_are_capped_together() -> None:
+    """The server's cap counts the scans of all buckets."""
+    store = filled_store(ROWS)
+    store.create_table(description("other", buckets=3))
+    for bucket in range(3):
+        store.bucket("other", bucket).commit([mutations(store, "other", sample(range(ROWS)))])
+    async with serving(store, CONFIG) as (_, client):
+        scans = [Pages(client, query=pb.ScanQuery(table="other", bucket=bucket)) for bucket in range(3)]
+        for scan in scans:
+            await scan.next()
+        error = await failure(Pages(client).next)
+        for scan in scans:
+            await scan.close()
+
+    assert isinstance(error, TooManyScans)
+    assert "server" in error.message
+
+
+@every_model
+async def test_a_failed_page_holds_nothing(model: str) -> None:
+    """However often a first page fails, the caps are not used up."""
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        for _ in range(5):
+            scan = Pages(client, model, pb.ScanQuery(table="items", columns=["colour"]))
+            assert isinstance(await failure(scan.next), ColumnNotFound)
+        assert server.statistics().page_snapshots_kept == 0
+        assert server.statistics().iterators_open == 0
+
+
+@pytest.mark.parametrize("received", [False, True])
+async def test_a_lost_first_page_leaks_nothing(received: bool) -> None:
+    """A client that goes before it half-closes, with or without the page, leaves no snapshot behind."""
+    request = pb.ScanPageRequest(
+        model=pb.PAGE_MODEL_TOKEN, query=pb.ScanQuery(table="items"), batch_size_bytes=PAGE
+    )
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        async with client.open_stream(PAGES) as stream:
+            await stream.send(request.SerializeToString())
+            if received:
+                await stream.receive()
+                assert server.statistics().page_snapshots_kept == 1
+        await released(server)
+        assert server.statistics().page_snapshots_kept == 0
+
+
+@pytest.mark.parametrize("half_close", [False, True])
+async def test_a_first_page_that_is_confirmed_lives_on(half_close: bool) -> None:
+    """Whose client half-closes after it, or continues it, has its snapshot, whatever becomes of the stream."""
+    request = pb.ScanPageRequest(
+        model=pb.PAGE_MODEL_TOKEN, query=pb.ScanQuery(table="items"), batch_size_bytes=PAGE
+    )
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        async with client.open_stream(PAGES) as stream:
+            await stream.send(request.SerializeToString())
+            scan = Pages(client, token=decode_scan_page(await stream.receive()).fields.resume_token)
+            if half_close:
+                await stream.send_end()
+                assert await stream.receive() is None
+            else:
+                await scan.call()
+        await scan.call()
+        assert server.statistics().page_snapshots_kept == 1
+        await scan.close()
+
+
+@every_model
+async def test_dropping_the_table_ends_its_scans_with_a_typed_error(store: Stored, model: str) -> None:
+    """A page after the drop says that the table is gone; one of a new table of that name, that it is another's."""
+    async with serving(store, CONFIG) as (server, client):
+        scan = Pages(client, model)
+        await scan.next()
+        await client.call(
+            TABLES + "DropTable", tables_pb2.DropTableRequest(table="items").SerializeToString()
+        )
+        assert server.statistics().page_snapshots_kept == 0
+        gone = await failure(scan.next)
+        await create_table(client, description())
+        another = await failure(scan.next)
+
+    assert isinstance(gone, TableNotFound)
+    assert isinstance(another, ResumeTokenInvalid)
+
+
+async def test_a_page_beside_the_drop_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when a drop has ended its users until the table is gone, a scan by token is told of the drop."""
+    store = filled_store(ROWS)
+
+    def refuse(_: str) -> None:
+        raise StoreFailed("no space left on the test")
+
+    monkeypatch.setattr(store, "drop_table", refuse)
+    async with serving(store, CONFIG) as (_, client):
+        scan = Pages(client, "token")
+        await scan.next()
+        drop = tables_pb2.DropTableRequest(table="items").SerializeToString()
+        stuck = await failure(lambda: client.call(TABLES + "DropTable", drop))
+        gone = await failure(scan.next)
+
+    assert isinstance(stuck, StoreFailed)
+    assert isinstance(gone, TableNotFound)
+
+
+@every_model
+async def test_a_token_of_another_scan_is_refused(model: str) -> None:
+    """Damaged, of another query, bucket, model, or of a push scan: RESUME_TOKEN_INVALID; the scan itself goes on."""
+    store = filled_store(ROWS)
+    store.create_table(description("other"))
+    async with serving(store, CONFIG) as (_, client):
+        scan = Pages(client, model)
+        await scan.next()
+        async with open_scan(client, credit=1) as push:
+            while not push.batches:
+                await push.receive()
+        others = [name for name in MODELS if name != model]
+        wrong: list[dict[str, object]] = [
+            {"resume_token": push.tokens[-1]},
+            {"resume_token": scan.token[:-1]},
+            {"resume_token": b"x"},
+            {"query": pb.ScanQuery(table="items", row_limit=5)},
+            {"query": pb.ScanQuery(table="items", columns=["id"])},
+            {"query": pb.ScanQuery(table="items", bucket=1)},
+            {"query": pb.ScanQuery(table="other")},
+            {"model": MODELS[others[0]]},
+            {"model": MODELS[others[1]]},
+            {"close": True, "resume_token": b"x"},
+            {"close": True, "model": MODELS[others[0]]},
+        ]
+        errors = [await failure(lambda fields=fields: scan.call(**fields)) for fields in wrong]  # type: ignore[misc]
+        await scan.pull_all()
+
+    assert [type(error) for error in errors] == [ResumeTokenInvalid] * len(wrong)
+    assert scan.rows == ROWS
+
+
+@every_model
+async def test_a_push_scan_takes_no_page_token(model: str) -> None:
+    """A page's token is refused where a push scan is opened."""
+    async with serving(filled_store(ROWS), CONFIG) as (_, client):
+        scan = Pages(client, model)
+        await scan.next()
+
+        async def push() -> None:
+            async with open_scan(client, credit=1, resume_token=scan.token) as opened:
+                await opened.receive_all()
+
+        error = await failure(push)
+        await scan.close()
+
+    assert isinstance(error, ResumeTokenInvalid)
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "says"),
+    [
+        ({"model": pb.PAGE_MODEL_UNSPECIFIED}, ArgumentInvalid, "PAGE_MODEL_TOKEN"),
+        ({"model": 77}, ArgumentInvalid, "PAGE_MODEL_TOKEN"),
+        ({"batch_size_bytes": 0}, ArgumentInvalid, "above 0"),
+        ({"close": True}, ArgumentInvalid, "resume_token"),
+        ({"as_of": 5}, ArgumentInvalid, "ASOF"),
+        ({"model": pb.PAGE_MODEL_CURSOR, "as_of": 5}, ArgumentInvalid, "ASOF"),
+        ({"query": pb.ScanQuery()}, ArgumentInvalid, "no table"),
+        ({"query": pb.ScanQuery(table="nothing")}, TableNotFound, "items"),
+    ],
+    ids=str,
+)
+async def test_bad_requests_are_refused(
+    fields: dict[str, object], kind: type[ScannerError], says: str
+) -> None:
+    """A request that makes no sense gets its own error and leaves nothing."""
+    async with serving(filled_store(ROWS), CONFIG) as (server, client):
+        error = await failure(lambda: Pages(client).call(**fields))
+        assert server.statistics().page_snapshots_kept == 0
+
+    assert type(error) is kind
+    assert says in error.message
+
+
+@pytest.mark.rocks
+async def test_a_restart_ends_token_and_nothing_else(tmp_path: Path) -> None:
+    """What the server kept is gone with it; who has everything in the token goes on, in the same state if isolated."""
+    async with serving(tmp_path, CONFIG) as (_, client):
+        await create_table(client, description())
+        await write(client, write_request(sample(range(ROWS))))
+    scans: dict[str, Pages] = {}
+    async with open_server(tmp_path, config=CONFIG) as server, connect(server.host, server.port) as client:
+        for model in MODELS:
+            scans[model] = Pages(client, model)
+            await scans[model].next()
+        await shake(client)
+    async with serving(tmp_path, CONFIG) as (_, client):
+        for scan in scans.values():
+            scan.client = client
+        error = await failure(scans["token"].next)
+        for model in ("cursor", "asof"):
+            await scans[model].pull_all()
+
+    assert isinstance(error, SnapshotLost)
+    assert scans["asof"].table().equals(TABLE)
+    assert scans["cursor"].pages[-1].fields.log_offset > ROWS

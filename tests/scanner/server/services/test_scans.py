@@ -1,0 +1,405 @@
+"""The push scan, spoken message by message over real sockets: credit, ends, heartbeats, refusals."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import trio
+
+from scanner.data.table import TableDescription
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.config import ScannerConfig
+from scanner.server.scan.push import PushScan
+from scanner.sources.kv import KvSource
+from scanner.storage.interface import Mutation
+from scanner.storage.memory.store import MemoryStore
+from tests.support.scans import (
+    SCHEMA,
+    RawScan,
+    description,
+    filled_store,
+    mutations,
+    open_scan,
+    sample,
+    serving,
+    stored_digest,
+)
+
+if TYPE_CHECKING:
+    from scanner.sources.interface import Batch
+
+pytestmark = pytest.mark.socket
+
+ROWS = 3000
+ROW_MESSAGE_BYTES = 600
+"""More than a batch of one row takes, most of which is Arrow's description of the columns."""
+
+
+async def test_a_scan_in_window_only_mode_delivers_everything() -> None:
+    """A client that half-closes without a demand gets every row, held back by HTTP/2 alone."""
+    store = filled_store(ROWS)
+    async with serving(store) as (_, client):
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+
+    assert scan.log_offset == ROWS
+    assert scan.table().equals(pa.Table.from_batches([sample(range(ROWS))]))
+    assert scan.end is not None
+    assert (scan.end.reason, scan.end.rows) == (pb.ScanEnd.REASON_EXHAUSTED, ROWS)
+    assert scan.end.digest == stored_digest(store, range(ROWS))
+
+
+async def test_a_scan_on_credit_delivers_everything() -> None:
+    """Enough credit is as good as none asked for, and the digest does not depend on the mode."""
+    store = filled_store(ROWS)
+    async with serving(store) as (_, client):
+        async with open_scan(client, credit=2**63 - 1) as scan:
+            await scan.receive_all()
+
+    assert scan.table().column("id").to_pylist() == list(range(ROWS))
+    assert scan.end is not None
+    assert scan.end.digest == stored_digest(store, range(ROWS))
+
+
+async def receive_up_to(scan: RawScan, limit: int) -> None:
+    """Receive until the credit is used up, or the end; what is past the limit is at most one row."""
+    while scan.end is None and scan.received_bytes < limit:
+        await scan.receive()
+    if scan.received_bytes > limit:
+        assert scan.batches[-1].num_rows == 1
+        assert scan.received_bytes - scan.batch_sizes[-1] < limit
+
+
+@pytest.mark.parametrize("step", [1, 700, 5000])
+async def test_what_is_sent_is_past_the_limit_by_less_than_a_row(step: int) -> None:
+    """A batch of several rows fits into the credit left; one row may overrun it, and then nothing more comes."""
+    rows = 60 if step == 1 else ROWS
+    async with serving(filled_store(rows)) as (_, client):
+        async with open_scan(client, credit=0) as scan:
+            await scan.receive()
+            limit = 0
+            while scan.end is None:
+                limit = max(limit, scan.received_bytes) + step
+                await scan.demand(limit)
+                await receive_up_to(scan, limit)
+            await scan.receive_all()
+
+    assert scan.rows == rows
+
+
+async def test_nothing_is_sent_or_read_without_credit() -> None:
+    """Before the first demand there is the start and then heartbeats that say what is waited for."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client) as scan:
+            await scan.receive()
+            for _ in range(3):
+                await scan.receive()
+
+    assert scan.batches == []
+    assert len(scan.heartbeats) == 3
+    for heartbeat in scan.heartbeats:
+        assert heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT
+        assert (heartbeat.high_watermark, heartbeat.rows) == (ROWS, 0)
+
+
+async def test_demands_are_cumulative_and_idempotent() -> None:
+    """A repeated or lower demand changes nothing; a higher one lets the difference out."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=3000) as scan:
+            await scan.demand(3000)
+            await scan.demand(10)
+            while not scan.heartbeats:
+                await scan.receive()
+            assert 3000 <= scan.received_bytes < 3000 + ROW_MESSAGE_BYTES
+            await scan.demand(6000)
+            scan.heartbeats.clear()
+            while not scan.heartbeats:
+                await scan.receive()
+            assert 6000 <= scan.received_bytes < 6000 + ROW_MESSAGE_BYTES
+
+
+async def test_a_demand_that_changes_nothing_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeated and lower demands leave the sending task alone; a higher one, a drain and the end wake it."""
+    woken: list[int | None] = []
+
+    def wake(push: PushScan) -> None:
+        woken.append(push._requests.limit)
+        real_wake(push)
+
+    real_wake = PushScan._wake
+    monkeypatch.setattr(PushScan, "_wake", wake)
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=700) as scan:
+            for limit in (700, 10, 0, 700, 900, 900):
+                await scan.demand(limit)
+            await scan.drain()
+            await scan.receive_all()
+    assert woken == [700, 900, 900, 900]
+
+
+async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step for a few hundred bytes is a small one; a consumer that goes on taking gets larger ones."""
+    asked: list[int | None] = []
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        asked.append(bytes_max)
+        real_step(source, 1000)
+
+    real_step = KvSource.step
+    monkeypatch.setattr(KvSource, "step", step)
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=300) as scan:
+            while not scan.heartbeats:
+                await scan.receive()
+            assert asked == [64 << 10]
+            while scan.end is None and len(asked) < 4:
+                await scan.demand(scan.received_bytes + 300)
+                await scan.receive()
+            await scan.demand(1 << 40)
+            await scan.receive_all()
+    assert asked[:4] == [64 << 10, 128 << 10, 256 << 10, 512 << 10]
+    assert asked[-1] is not None
+    assert asked[-1] > 1 << 30
+
+
+@pytest.mark.parametrize("rows_match", [True, False], ids=["batches", "steps"])
+async def test_every_other_task_has_its_turn_between_two_steps(
+    monkeypatch: pytest.MonkeyPatch, rows_match: bool
+) -> None:
+    """A scan that never has to wait, because nothing matches or all fits, leaves the loop between any two acts."""
+    turns = 0
+    seen: list[int] = []
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        seen.append(turns)
+        real_step(source, bytes_max)
+
+    def take(source: KvSource, payload_bytes_max: int, rows_max: int) -> Batch | None:
+        seen.append(turns)
+        return real_take(source, payload_bytes_max, rows_max)
+
+    real_step, real_take = KvSource.step, KvSource.take
+    monkeypatch.setattr(KvSource, "step", step)
+    monkeypatch.setattr(KvSource, "take", take)
+    less = pb.Predicate.OPERATOR_LESS
+    where = pb.Predicate(column="id", operator=less, literals=[pb.Literal(integer=0)])
+    query = pb.ScanQuery(table="items", filter=[] if rows_match else [where])
+    async with serving(filled_store(ROWS)) as (_, client), trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        async with open_scan(client, query=query, credit=1 << 40, batch_rows_max=50) as scan:
+            await scan.receive_all()
+        nursery.cancel_scope.cancel()
+    assert scan.rows == (ROWS if rows_match else 0)
+    assert len(seen) > 5
+    # Of two tasks that are due, either may be first: two acts may see the same turn, but not three.
+    assert all(first < third for first, third in zip(seen, seen[2:], strict=False))
+
+
+async def test_long_keys_do_not_overrun_the_credit() -> None:
+    """A token is as long as its row's key, which no batch knows before it is cut: there is room for the longest."""
+    table = TableDescription(
+        "words", pa.schema([pa.field("word", pa.string(), nullable=False), ("n", pa.int64())]), ("word",), 1
+    )
+    words = sorted({"a\0" * (7 * number % 90) + str(number) for number in range(300)})
+    batch = pa.record_batch([words, list(range(len(words)))], schema=table.schema)
+    store = filled_store(0, table)
+    store.bucket("words", 0).commit([mutations(store, "words", batch)])
+    async with serving(store) as (_, client):
+        async with open_scan(client, query=pb.ScanQuery(table="words"), credit=0) as scan:
+            await scan.receive()
+            limit = 0
+            while scan.end is None:
+                limit = max(limit, scan.received_bytes) + 1500
+                await scan.demand(limit)
+                await receive_up_to(scan, limit)
+            await scan.receive_all()
+    assert scan.rows == len(words)
+    assert any(each.num_rows > 1 for each in scan.batches)
+
+
+async def test_later_writes_are_invisible() -> None:
+    """A scan that waits for credit shows the bucket as of its open, and its heartbeats the present log end."""
+    store = filled_store(ROWS)
+    async with serving(store) as (_, client):
+        async with open_scan(client) as scan:
+            await scan.receive()
+            key = store.key_codec("items").encode_batch(sample([5]))[0]
+            store.bucket("items", 0).commit(
+                [[*mutations(store, "items", sample([7, ROWS + 1])), Mutation(key, None)]]
+            )
+            await scan.receive()
+            await scan.demand(1 << 40)
+            await scan.receive_all()
+
+    assert scan.heartbeats[0].high_watermark == ROWS + 4
+    assert scan.table().equals(pa.Table.from_batches([sample(range(ROWS))]))
+
+
+async def test_an_empty_bucket_ends_normally() -> None:
+    """No rows, a log offset, an end."""
+    async with serving(filled_store(0)) as (_, client):
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+
+    assert (scan.log_offset, scan.rows) == (0, 0)
+    assert scan.end is not None
+    assert (scan.end.reason, scan.end.digest) == (pb.ScanEnd.REASON_EXHAUSTED, 0)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 499, 500, 501, ROWS])
+async def test_a_row_limit_is_exact(limit: int) -> None:
+    """Exactly as many rows as asked for come, across batches, and the end says why."""
+    store = filled_store(ROWS)
+    async with serving(store) as (_, client):
+        async with open_scan(
+            client, query=pb.ScanQuery(table="items", row_limit=limit), credit=1 << 40
+        ) as scan:
+            await scan.receive_all()
+
+    assert scan.rows == limit
+    assert scan.end is not None
+    assert (scan.end.reason, scan.end.rows) == (pb.ScanEnd.REASON_LIMIT, limit)
+    assert scan.end.digest == stored_digest(store, range(limit))
+
+
+async def test_projection_filter_and_range_are_pushed_down() -> None:
+    """Columns come in the asked order, rows as the filter and the key range have them."""
+    store = filled_store(ROWS)
+    codec = store.key_codec("items")
+    query = pb.ScanQuery(
+        table="items",
+        columns=["price", "id"],
+        filter=[
+            pb.Predicate(
+                column="sold", operator=pb.Predicate.OPERATOR_EQUAL, literals=[pb.Literal(boolean=True)]
+            )
+        ],
+        range=pb.KeyRange(start=codec.encode([10]), end=codec.encode([15])),
+    )
+    async with serving(store) as (_, client):
+        async with open_scan(client, query=query, window_only=True) as scan:
+            await scan.receive_all()
+
+    assert scan.schema == pa.schema([SCHEMA.field("price"), SCHEMA.field("id")])
+    assert scan.table().to_pydict() == {"price": [2.5, 3.0, 3.5], "id": [10, 12, 14]}
+
+
+async def test_batch_bounds_of_the_client_are_kept_and_clamped() -> None:
+    """Batches keep to what the client asks for, and to what the server allows."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, window_only=True, batch_rows_max=7) as scan:
+            await scan.receive_all()
+        assert {each.num_rows for each in scan.batches[:-1]} <= {7, 500 % 7, *range(1, 7)}
+        assert scan.rows == ROWS
+        async with open_scan(client, window_only=True, batch_bytes_max=1) as scan:
+            await scan.receive_all()
+        assert {each.num_rows for each in scan.batches} == {1}
+        async with open_scan(client, window_only=True, batch_bytes_max=2**32 - 1) as scan:
+            await scan.receive_all()
+        assert scan.rows == ROWS
+
+
+async def test_a_drain_ends_early_and_cleanly() -> None:
+    """What is ready goes out within the credit, then the end, with the digest of what was delivered."""
+    store = filled_store(ROWS)
+    async with serving(store) as (_, client):
+        async with open_scan(client, credit=5000) as scan:
+            while not scan.heartbeats:
+                await scan.receive()
+            await scan.drain()
+            await scan.receive_all()
+
+    assert scan.end is not None
+    assert scan.end.reason == pb.ScanEnd.REASON_DRAINED
+    assert 0 < scan.end.rows == scan.rows < ROWS
+    assert scan.received_bytes < 5000 + ROW_MESSAGE_BYTES
+    assert scan.end.digest == stored_digest(store, range(scan.rows))
+
+
+async def test_a_drain_before_any_credit_ends_at_once() -> None:
+    """Nothing is ready, so nothing but the end comes."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client) as scan:
+            await scan.drain()
+            await scan.receive_all()
+
+    assert scan.end is not None
+    assert (scan.end.reason, scan.end.rows, scan.rows) == (pb.ScanEnd.REASON_DRAINED, 0, 0)
+
+
+async def test_half_closing_after_a_demand_ends_with_the_credit() -> None:
+    """No more credit will come: when it is used up the scan is drained, not stuck."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client, credit=4000) as scan:
+            await scan.stream.send_end()
+            await scan.receive_all()
+
+    assert scan.end is not None
+    assert scan.end.reason == pb.ScanEnd.REASON_DRAINED
+    assert 4000 <= scan.received_bytes < 4000 + ROW_MESSAGE_BYTES
+    assert scan.end.rows == scan.rows
+
+
+async def test_a_filter_that_drops_everything_makes_visible_progress() -> None:
+    """While nothing passes, heartbeats say that the scan is at work, and others get their turn."""
+    config = ScannerConfig(block_rows_max=1, heartbeat_interval_s=0.001)
+    nothing = pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=0)])
+    async with serving(filled_store(ROWS), config) as (_, client):
+        async with open_scan(
+            client, query=pb.ScanQuery(table="items", filter=[nothing]), window_only=True
+        ) as scan:
+            await scan.receive_all()
+
+    assert scan.end is not None
+    assert (scan.end.reason, scan.rows) == (pb.ScanEnd.REASON_EXHAUSTED, 0)
+    states = {each.state for each in scan.heartbeats}
+    states.discard(
+        pb.Heartbeat.STATE_WAITING_CREDIT
+    )  # before the half-close arrived, which tells of window-only
+    assert states == {pb.Heartbeat.STATE_SCANNING}
+
+
+async def test_two_scans_of_one_bucket_progress_independently() -> None:
+    """A scan that waits for credit does not hold up another."""
+    async with serving(filled_store(ROWS)) as (_, client):
+        async with open_scan(client) as waiting, open_scan(client, credit=1 << 40) as running:
+            await waiting.receive()
+            await running.receive_all()
+            assert running.rows == ROWS
+            await waiting.demand(1 << 40)
+            await waiting.receive_all()
+            assert waiting.rows == ROWS
+
+
+async def test_many_buckets_scan_side_by_side() -> None:
+    """One connection carries a stream per bucket; the parts are the whole, each row once."""
+    store = MemoryStore()
+    table = description(buckets=4)
+    store.create_table(table)
+    for bucket in range(4):
+        store.bucket("items", bucket).commit([mutations(store, "items", sample(range(bucket, ROWS, 4)))])
+    scans: dict[int, RawScan] = {}
+
+    async with serving(store) as (_, client):
+
+        async def scan_bucket(bucket: int) -> None:
+            async with open_scan(
+                client, query=pb.ScanQuery(table="items", bucket=bucket), credit=1 << 40
+            ) as scan:
+                await scan.receive_all()
+                scans[bucket] = scan
+
+        async with trio.open_nursery() as nursery:
+            for bucket in range(4):
+                nursery.start_soon(scan_bucket, bucket)
+
+    for bucket, scan in scans.items():
+        assert scan.table().column("id").to_pylist() == list(range(bucket, ROWS, 4))

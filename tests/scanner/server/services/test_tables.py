@@ -1,0 +1,351 @@
+"""Tables and writes over real sockets: order, durability, refusals, and the data directory underneath."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+import trio
+
+import scanner
+from scanner.data.keys import bucket_of
+from scanner.data.table import TableDescription
+from scanner.errors import (
+    ArgumentInvalid,
+    KeyInvalid,
+    ScannerError,
+    SchemaMismatch,
+    TableExists,
+    TableNotFound,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.proto.weir.v1 import tables_pb2
+from scanner.server.config import ScannerConfig
+from scanner.storage.memory.store import MemoryStore
+from scanner.wire.tables import description_from_proto
+from tests.support.scans import (
+    SCHEMA,
+    SMALL,
+    TABLES,
+    arrow_stream,
+    create_table,
+    description,
+    failure,
+    filled_store,
+    open_scan,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+
+if TYPE_CHECKING:
+    import transport
+
+pytestmark = pytest.mark.socket
+
+BUCKETS = 3
+
+
+async def call(client: transport.Client, name: str, request: bytes) -> bytes:
+    """One unary call of Tables."""
+    return bytes(await client.call(TABLES + name, request))
+
+
+async def all_rows(client: transport.Client, buckets: int = BUCKETS) -> pa.Table:
+    """All rows of the sample table, by key."""
+    parts = []
+    for bucket in range(buckets):
+        async with open_scan(
+            client, query=pb.ScanQuery(table="items", bucket=bucket), window_only=True
+        ) as scan:
+            await scan.receive_all()
+        parts.append(scan.table())
+    return pa.concat_tables(parts).sort_by("id").combine_chunks()
+
+
+def table_of(batch: pa.RecordBatch) -> pa.Table:
+    """A batch as a table."""
+    return pa.Table.from_batches([batch])
+
+
+async def test_tables_are_created_listed_described_and_dropped() -> None:
+    """Each call answers with the table as it is stored; a name is taken once and free again after a drop."""
+    table = description(buckets=BUCKETS)
+    by_name = tables_pb2.DescribeTableRequest(table="items").SerializeToString()
+    async with serving(MemoryStore()) as (_, client):
+        await create_table(client, table)
+        assert isinstance(await failure(lambda: create_table(client, table)), TableExists)
+        await create_table(client, description("a.first"))
+        listed = tables_pb2.ListTablesResponse.FromString(await call(client, "ListTables", b""))
+        described = tables_pb2.DescribeTableResponse.FromString(await call(client, "DescribeTable", by_name))
+        await call(client, "DropTable", tables_pb2.DropTableRequest(table="items").SerializeToString())
+        gone = await failure(lambda: call(client, "DescribeTable", by_name))
+        await create_table(client, description(buckets=1))
+
+    assert [each.name for each in listed.tables] == ["a.first", "items"]
+    assert description_from_proto(described.table) == table
+    assert isinstance(gone, TableNotFound)
+    assert "a.first" in gone.message
+
+
+async def test_writes_are_answered_in_order_with_their_offsets() -> None:
+    """Each response has the ranges of its own request, per bucket one after another."""
+    store = MemoryStore()
+    store.create_table(description(buckets=BUCKETS))
+    async with serving(store) as (_, client):
+        responses = await write(
+            client, *(write_request(sample(range(start, start + 100))) for start in range(0, 3000, 100))
+        )
+        offsets = tables_pb2.ListOffsetsResponse.FromString(
+            await call(
+                client, "ListOffsets", tables_pb2.ListOffsetsRequest(table="items").SerializeToString()
+            )
+        )
+        rows = await all_rows(client)
+
+    assert len(responses) == 30
+    ends = dict.fromkeys(range(BUCKETS), 0)
+    for response in responses:
+        assert sum(each.end_offset - each.start_offset for each in response.ranges) == 100
+        for each in response.ranges:
+            assert each.start_offset == ends[each.bucket]
+            ends[each.bucket] = each.end_offset
+    assert [(each.bucket, each.start_offset, each.end_offset) for each in offsets.ranges] == [
+        (bucket, 0, ends[bucket]) for bucket in range(BUCKETS)
+    ]
+    assert rows.equals(table_of(sample(range(3000))))
+
+
+async def test_rows_are_in_the_bucket_of_their_key() -> None:
+    """A key is found in the bucket that its bytes name."""
+    store = MemoryStore()
+    store.create_table(description(buckets=BUCKETS))
+    async with serving(store) as (_, client):
+        await write(client, write_request(sample(range(50))))
+        async with open_scan(client, query=pb.ScanQuery(table="items", bucket=1), window_only=True) as scan:
+            await scan.receive_all()
+
+    keys = store.key_codec("items").encode_batch(sample(range(50)))
+    assert scan.table().column("id").to_pylist() == [
+        index for index, key in enumerate(keys) if bucket_of(key, BUCKETS) == 1
+    ]
+
+
+async def test_updates_deletes_and_repetitions_apply_in_row_order() -> None:
+    """The last row of a key wins; deleting what is not there changes nothing and says so."""
+    store = filled_store(10)
+    twice = pa.concat_batches([sample([3]), sample([3]).set_column(2, SCHEMA.field(2), pa.array([9.5]))])
+    keys = pa.record_batch({"id": [4, 5, 77]})
+    async with serving(store) as (_, client):
+        changed, deleted, absent = await write(
+            client,
+            write_request(twice),
+            write_request(keys, delete=True),
+            write_request(keys.slice(2), delete=True),
+        )
+        rows = (await all_rows(client, 1)).to_pydict()
+
+    assert [(each.start_offset, each.end_offset) for each in changed.ranges] == [(10, 14)]
+    assert [(each.start_offset, each.end_offset) for each in deleted.ranges] == [(14, 16)]
+    assert list(absent.ranges) == []
+    assert rows["id"] == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert rows["price"][3] == 9.5
+
+
+async def test_columns_go_by_name_and_are_cast_when_nothing_is_lost() -> None:
+    """Column order and representation are the writer's business."""
+    batch = sample(range(20))
+    shuffled = pa.record_batch(
+        {
+            "sold": batch.column("sold"),
+            "name": batch.column("name").cast(pa.large_string()).dictionary_encode(),
+            "price": batch.column("price").cast(pa.float32()),
+            "id": batch.column("id").cast(pa.int16()),
+        }
+    )
+    async with serving(filled_store(0)) as (_, client):
+        await write(client, write_request(shuffled))
+        rows = await all_rows(client, 1)
+
+    assert rows.equals(table_of(batch))
+
+
+async def test_an_empty_write_is_answered() -> None:
+    """No rows, no ranges, one response."""
+    async with serving(filled_store(0)) as (_, client):
+        responses = await write(client, write_request(sample([])))
+
+    assert [list(each.ranges) for each in responses] == [[]]
+
+
+NULL_KEY = pa.record_batch(
+    {"id": pa.array([1, 2, None], pa.int64()), "name": ["a"] * 3, "price": [1.0] * 3, "sold": [True] * 3}
+)
+UPSERT = tables_pb2.WriteRequest.OPERATION_UPSERT
+
+
+def request(**fields: object) -> bytes:
+    """A write with something wrong about it."""
+    whole: dict[str, object] = {
+        "table": "items",
+        "operation": UPSERT,
+        "arrow_stream": arrow_stream(sample([1])),
+        **fields,
+    }
+    return tables_pb2.WriteRequest(**whole).SerializeToString()  # type: ignore[arg-type]
+
+
+def two_batches() -> bytes:
+    """A stream of two batches."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+        writer.write_batch(sample([1]))
+        writer.write_batch(sample([2]))
+    encoded: bytes = sink.getvalue().to_pybytes()
+    return encoded
+
+
+@pytest.mark.parametrize(
+    ("message", "kind", "says"),
+    [
+        (b"\xff\xff\xff", ArgumentInvalid, "not a WriteRequest"),
+        (request(table="nothing"), TableNotFound, "items"),
+        (request(operation=0), ArgumentInvalid, "upsert or a delete"),
+        (request(operation=9), ArgumentInvalid, "9"),
+        (request(arrow_stream=b""), ArgumentInvalid, "Arrow IPC stream"),
+        (request(arrow_stream=b"garbage"), ArgumentInvalid, "Arrow IPC stream"),
+        (request(arrow_stream=arrow_stream(sample(range(9)))[:-300]), ArgumentInvalid, "Arrow IPC stream"),
+        (request(arrow_stream=two_batches()), ArgumentInvalid, "holds 2"),
+        (write_request(sample(range(1001))), ArgumentInvalid, "1000 are allowed"),
+        (write_request(NULL_KEY), KeyInvalid, "'id' is null in row 2"),
+        (write_request(sample([1]).drop_columns(["price"])), SchemaMismatch, "price"),
+        (
+            write_request(sample([1]).append_column("colour", pa.array(["red"]))),
+            SchemaMismatch,
+            "colour",
+        ),
+        (
+            write_request(sample([1]).set_column(2, "price", pa.array(["cheap"]))),
+            SchemaMismatch,
+            "price",
+        ),
+        (write_request(sample([1]), delete=True), SchemaMismatch, "name"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_bad_write_is_refused_after_the_good_ones_before_it(
+    message: bytes, kind: type[ScannerError], says: str
+) -> None:
+    """The requests before it are written and answered; the bad one and those after it are not."""
+    responses = []
+    config = ScannerConfig(write_rows_max=1000)
+    async with serving(filled_store(0), config) as (_, client):
+        async with client.open_stream(TABLES + "Write") as stream:
+            for each in (write_request(sample([10])), write_request(sample([11])), message):
+                await stream.send(each)
+
+            async def receive_all() -> None:
+                while (response := await stream.receive()) is not None:
+                    responses.append(response)
+
+            error = await failure(receive_all)
+        rows = await all_rows(client, 1)
+
+    assert type(error) is kind
+    assert says in error.message
+    assert len(responses) == 2
+    assert rows.column("id").to_pylist() == [10, 11]
+
+
+async def test_scans_between_writes_see_whole_requests() -> None:
+    """Every scan, opened at any moment of a stream of writes, shows all of a request in a bucket or nothing."""
+    store = MemoryStore()
+    store.create_table(description(buckets=1))
+    seen: list[int] = []
+    async with serving(store) as (_, client):
+
+        async def scan_on() -> None:
+            while not seen or seen[-1] < 2000:
+                async with open_scan(client, window_only=True) as scan:
+                    await scan.receive_all()
+                assert scan.log_offset == scan.rows
+                seen.append(scan.rows)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scan_on)
+            await write(
+                client, *(write_request(sample(range(start, start + 50))) for start in range(0, 2000, 50))
+            )
+
+    assert all(rows % 50 == 0 for rows in seen)
+    assert seen == sorted(seen)
+
+
+@pytest.mark.rocks
+async def test_acknowledged_writes_survive_a_restart(tmp_path: Path) -> None:
+    """What was answered is there again after the server was closed, with its schema and its offsets."""
+    async with serving(tmp_path, SMALL) as (_, client):
+        await create_table(client, description(buckets=BUCKETS))
+        await write(client, *(write_request(sample(range(start, start + 500))) for start in (0, 500, 1000)))
+        await write(client, write_request(pa.record_batch({"id": [0, 700]}), delete=True))
+    async with serving(tmp_path, SMALL) as (_, client):
+        rows = await all_rows(client)
+
+    assert rows.equals(table_of(sample(each for each in range(1500) if each not in (0, 700))))
+
+
+@pytest.mark.rocks
+async def test_concurrent_writers_share_commits_and_keep_their_order(tmp_path: Path) -> None:
+    """Many writers on one bucket all get offsets of their own, and each one's last row wins."""
+    async with serving(tmp_path, SMALL) as (_, client):
+        await create_table(client, description(buckets=1))
+        ranges: list[tuple[int, int]] = []
+
+        async def writer(number: int) -> None:
+            key = sample([number])
+            versions = [
+                key.set_column(2, SCHEMA.field("price"), pa.array([float(version)])) for version in range(20)
+            ]
+            for response in await write(client, *map(write_request, versions)):
+                (only,) = response.ranges
+                ranges.append((only.start_offset, only.end_offset))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(writer, number)
+        rows = await all_rows(client, 1)
+
+    assert rows.column("price").to_pylist() == [19.0] * 8
+    ranges.sort()
+    assert ranges[0][0] == 0
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges))
+    assert ranges[-1][1] == 8 * (1 + 19 * 2)
+
+
+async def test_tables_are_listed_in_pages() -> None:
+    """Pages stay below 4 MiB, however wide the tables are, and together they have every table."""
+    store = MemoryStore()
+    wide = pa.schema([("id", pa.int64()), *((f"{'c' * 240}{at}", pa.string()) for at in range(500))])
+    for number in range(40):
+        store.create_table(TableDescription(f"t{number:02}", wide, ("id",), 1))
+    async with serving(store) as (server, client):
+        names: list[str] = []
+        sizes, request = [], tables_pb2.ListTablesRequest()
+        while not names or request.page_token:
+            answer = await call(client, "ListTables", request.SerializeToString())
+            page = tables_pb2.ListTablesResponse.FromString(answer)
+            names += [each.name for each in page.tables]
+            sizes.append(len(answer))
+            request.page_token = page.next_page_token
+        assert names == [f"t{number:02}" for number in range(40)]
+        assert len(sizes) > 1
+        assert max(sizes) <= 2 << 20
+        two = tables_pb2.ListTablesRequest(page_size=2, page_token="t37x").SerializeToString()
+        page = tables_pb2.ListTablesResponse.FromString(await call(client, "ListTables", two))
+        assert ([each.name for each in page.tables], page.next_page_token) == (["t38", "t39"], "")
+        async with scanner.connect(f"127.0.0.1:{server.port}") as user:
+            assert [each.name for each in await user.tables()] == names

@@ -1,0 +1,303 @@
+"""Group commit and retirement, without a network or a clock."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
+from scanner.server.config import ScannerConfig
+from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.sources.kv import KvSource
+from scanner.wire.queries import ScanQuery
+from tests.support.scans import filled_store, mutations, sample
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
+
+T = TypeVar("T")
+STORE = filled_store(0)
+BATCHES = [mutations(STORE, "items", sample([number])) for number in range(20)]
+
+
+@dataclass
+class Disk:
+    """Runs commits one at a time, when it is let; what prepares them is not held up."""
+
+    let: trio.Semaphore = field(default_factory=lambda: trio.Semaphore(0))
+    failure: Exception | None = None
+
+    async def __call__(self, function: Callable[[], T]) -> T:
+        if function.func.__name__ == "prepare":  # type: ignore[attr-defined]  # A partial, as ServedBucket makes it.
+            await trio.lowlevel.checkpoint()
+            return function()
+        await self.let.acquire()
+        if self.failure is not None:
+            raise self.failure
+        return function()
+
+    def release(self, times: int = 1) -> None:
+        """Let commits through."""
+        for _ in range(times):
+            self.let.release()
+
+
+@dataclass
+class Recorder:
+    """A bucket in memory that notes the groups of each commit."""
+
+    bucket: Bucket
+    commits: list[int] = field(default_factory=list)
+
+    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+        """Prepare a commit, and note it."""
+        self.commits.append(len(groups))
+        return self.bucket.prepare(groups, clock_us)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.bucket, name)
+
+
+@asynccontextmanager
+async def served(**limits: int) -> AsyncIterator[tuple[ServedBucket, Recorder, Disk]]:
+    """A bucket of its own, on a disk that waits to be let."""
+    disk = Disk()
+    recorder = Recorder(filled_store(0).bucket("items", 0))
+    async with trio.open_nursery() as nursery:
+        yield (
+            ServedBucket(recorder, ScannerConfig(**limits), nursery, disk),  # type: ignore[arg-type]
+            recorder,
+            disk,
+        )
+
+
+async def open_source(bucket: ServedBucket) -> OpenScan[KvSource]:
+    """A scan of everything."""
+    async with bucket.between_commits():
+        hold = bucket.snapshots.current()
+        return bucket.admit(make_source(hold.snapshot.scan()), hold)
+
+
+def make_source(scan: BucketScan) -> KvSource:
+    """A scan of everything, on a scan of the storage."""
+    return KvSource(
+        scan,
+        STORE.table("items"),
+        STORE.row_codec("items"),
+        ScanQuery(table="items"),
+        block_rows_max=10,
+        block_bytes_max=1000,
+    )
+
+
+async def test_what_waits_for_the_disk_shares_a_commit() -> None:
+    """The first write commits alone; those that came meanwhile commit together, in order."""
+    async with served() as (bucket, recorder, disk):
+        first = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        others = [bucket.submit(batch) for batch in BATCHES[1:6]]
+        disk.release(2)
+        offsets = [await write.wait_durable() for write in (first, *others)]
+
+    assert recorder.commits == [1, 5]
+    assert offsets == [(number, number + 1) for number in range(6)]
+
+
+async def test_a_commit_is_bounded_by_rows() -> None:
+    """Writes past the bound wait for the next commit; one that is larger goes alone."""
+    async with served(commit_rows_max=2) as (bucket, recorder, disk):
+        writes = [bucket.submit(batch) for batch in ([*BATCHES[0], *BATCHES[1], *BATCHES[2]], *BATCHES[3:8])]
+        disk.release(10)
+        for write in writes:
+            await write.wait_durable()
+
+    assert recorder.commits == [1, 2, 2, 1]
+
+
+async def test_writers_wait_for_room_in_the_queue() -> None:
+    """With the queue full a writer waits until a commit takes some."""
+    async with served(write_queue_requests_max=2) as (bucket, _, disk):
+        bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        bucket.submit(BATCHES[1])
+        await bucket.wait_room()
+        bucket.submit(BATCHES[2])
+        waited = trio.Event()
+
+        async def wait() -> None:
+            await bucket.wait_room()
+            waited.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await wait_all_tasks_blocked()
+            assert not waited.is_set()
+            disk.release(3)
+        assert waited.is_set()
+
+
+async def test_a_waiter_that_goes_away_does_not_stop_its_write() -> None:
+    """A cancelled waiter's write is committed, and those after it too."""
+    async with served() as (bucket, recorder, disk):
+        write = bucket.submit(BATCHES[0])
+        with trio.move_on_after(0):
+            await write.wait_durable()
+        disk.release(2)
+        assert await write.wait_durable() == (0, 1)
+        assert await bucket.submit(BATCHES[1]).wait_durable() == (1, 2)
+
+    assert recorder.log_end == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [(StoreFailed("the disk is full"), StoreFailed), (ZeroDivisionError("bug"), InternalError)],
+)
+async def test_a_failed_commit_fails_all_its_writes(failure: Exception, kind: type[ScannerError]) -> None:
+    """Each waiter gets an error of its own, typed, and the next commit is tried."""
+    async with served() as (bucket, _, disk):
+        disk.failure = failure
+        disk.release()
+        writes = [bucket.submit(batch) for batch in BATCHES[:3]]
+        errors = []
+        for write in writes:
+            with pytest.raises(kind) as caught:
+                await write.wait_durable()
+            errors.append(caught.value)
+        assert len({id(error) for error in errors}) == 3
+        disk.failure = None
+        disk.release()
+        assert await bucket.submit(BATCHES[3]).wait_durable() == (0, 1)
+
+
+async def test_a_scan_is_opened_between_commits() -> None:
+    """While a commit runs an open waits, and then shows what is durable."""
+    async with served() as (bucket, _, disk):
+        bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        offsets = []
+
+        async def open_scan() -> None:
+            scan = await open_source(bucket)
+            offsets.append(scan.source.log_offset)
+            scan.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_scan)
+            await wait_all_tasks_blocked()
+            assert offsets == []
+            disk.release()
+
+    assert offsets == [1]
+
+
+async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
+    """While a commit is prepared scans are opened, as of what is durable; only its write and sync keep them waiting."""
+    worked_out, written = trio.Event(), trio.Event()
+
+    async def run(function: Callable[[], T]) -> T:
+        await (worked_out if function.func.__name__ == "prepare" else written).wait()  # type: ignore[attr-defined]
+        return function()
+
+    with trio.fail_after(100):
+        async with trio.open_nursery() as nursery:
+            bucket = ServedBucket(filled_store(3).bucket("items", 0), ScannerConfig(), nursery, run)
+            write = bucket.submit(BATCHES[9])
+            await wait_all_tasks_blocked()
+            scan = await open_source(bucket)
+            assert scan.source.log_offset == 3
+            scan.close()
+            worked_out.set()
+            await wait_all_tasks_blocked()
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_when_blocked, scope)
+                await open_source(bucket)
+            assert scope.cancelled_caught
+            written.set()
+            assert await write.wait_durable() == (3, 4)
+
+
+async def _cancel_when_blocked(scope: trio.CancelScope) -> None:
+    await wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_a_request_that_is_refused_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that share a commit only the one whose entry would be too large fails."""
+    monkeypatch.setattr("scanner.storage.memory.bucket.ENTRY_BYTES_MAX", 100)
+    async with served() as (bucket, recorder, disk):
+        first = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        large = bucket.submit([each for batch in BATCHES[1:9] for each in batch])
+        small = bucket.submit(BATCHES[9])
+        disk.release(2)
+        assert await first.wait_durable() == (0, 1)
+        with pytest.raises(ArgumentInvalid, match="too large"):
+            await large.wait_durable()
+        assert await small.wait_durable() == (1, 2)
+    assert recorder.commits == [1, 2]
+
+
+async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:
+    """Scans are told and waited for, the commit that runs is finished, queued writes fail with the reason."""
+    reason = TableNotFound("table 'items' was dropped")
+    async with served() as (bucket, _, disk):
+        scan = await open_source(bucket)
+        told: list[ScannerError] = []
+        scan.when_ended(told.append)
+        running = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        queued = bucket.submit(BATCHES[1])
+        retired = trio.Event()
+
+        async def retire() -> None:
+            await bucket.retire(reason)
+            retired.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(retire)
+            await wait_all_tasks_blocked()
+            assert told == [reason]
+            disk.release()
+            await wait_all_tasks_blocked()
+            assert not retired.is_set()
+            assert bucket.open_scans == (scan,)
+            scan.close()
+            scan.close()
+        assert await running.wait_durable() == (0, 1)
+        with pytest.raises(TableNotFound, match="dropped"):
+            await queued.wait_durable()
+
+
+async def test_a_retired_bucket_takes_nothing_new() -> None:
+    """Writes and scans of a dropped table fail with the reason."""
+    async with served() as (bucket, _, _disk):
+        await bucket.retire(TableNotFound("table 'items' was dropped"))
+
+        with pytest.raises(TableNotFound, match="dropped"):
+            bucket.submit(BATCHES[0])
+        with pytest.raises(TableNotFound, match="dropped"):
+            await open_source(bucket)
+
+
+async def test_a_server_that_goes_down_settles_every_write() -> None:
+    """Nobody waits for ever for a write that will not be done."""
+    disk = Disk()
+    writes = []
+    async with trio.open_nursery() as nursery:
+        bucket = ServedBucket(filled_store(0).bucket("items", 0), ScannerConfig(), nursery, disk)
+        writes.append(bucket.submit(BATCHES[0]))
+        await wait_all_tasks_blocked()
+        writes.append(bucket.submit(BATCHES[1]))
+        nursery.cancel_scope.cancel()
+
+    for write, says in zip(writes, ("may not have been done", "was not done"), strict=True):
+        with pytest.raises(ScannerError, match=says):
+            await write.wait_durable()

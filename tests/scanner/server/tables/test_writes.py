@@ -1,0 +1,94 @@
+"""Write requests as bytes of a peer that may be hostile, and how their rows find their buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.data.keys import bucket_of
+from scanner.errors import ArgumentInvalid, ScannerError
+from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.server.tables.writes import (
+    WriteCall,
+    conform_request,
+    encode_mutations,
+    read_arrow_stream,
+    route,
+)
+from scanner.storage.interface import Mutation
+from tests.support.scans import arrow_stream, description, filled_store, sample
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = description()
+STORE = filled_store(0)
+STREAM = arrow_stream(sample(range(40)))
+
+
+def conform(stream: bytes, bytes_max: int = 1 << 20) -> pa.RecordBatch:
+    """Take an upsert of a stream."""
+    request = pb.WriteRequest(table="items", operation=pb.WriteRequest.OPERATION_UPSERT, arrow_stream=stream)
+    return conform_request(
+        WriteCall.parse(request.SerializeToString()), TABLE, rows_max=1000, bytes_max=bytes_max
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, len(STREAM) - 1), st.integers(0, 255)), min_size=1, max_size=6))
+def test_damaged_streams_are_read_or_refused_by_type(damage: list[tuple[int, int]]) -> None:
+    """Whatever bytes change, rows come out that can be encoded, or one typed error."""
+    damaged = bytearray(STREAM)
+    for position, byte in damage:
+        damaged[position] = byte
+    try:
+        batch = conform(bytes(damaged))
+    except ScannerError:
+        return
+    assert batch.schema == TABLE.schema
+    STORE.row_codec("items").encode_batch(batch)
+
+
+@given(st.integers(0, len(STREAM) - 1))
+def test_cut_streams_are_read_or_refused_by_type(length: int) -> None:
+    """A stream may lack its end mark and nothing else."""
+    try:
+        batch = conform(STREAM[:length])
+    except ScannerError:
+        return
+    assert batch.equals(sample(range(40)))
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_no_stream(data: bytes) -> None:
+    """Garbage is an argument error."""
+    with pytest.raises(ArgumentInvalid):
+        read_arrow_stream(data, rows_max=1000, bytes_max=1 << 20)
+
+
+@given(st.integers(1, 50), st.integers(1, 7), st.booleans())
+def test_slices_and_buckets_keep_the_row_order(slice_rows: int, buckets: int, delete: bool) -> None:
+    """However it is sliced, every row reaches the bucket of its key, in row order."""
+    batch = sample(range(40))
+    key_codec, row_codec = STORE.key_codec("items"), STORE.row_codec("items")
+    routed: dict[int, list[Mutation]] = {}
+    for mutations in encode_mutations(
+        batch,
+        delete=delete,
+        key_codec=key_codec,
+        row_codec=row_codec,
+        slice_rows=slice_rows,
+        row_bytes_max=1_000,
+    ):
+        assert len(mutations) <= slice_rows
+        route(mutations, buckets, routed)
+
+    keys, rows = key_codec.encode_batch(batch), row_codec.encode_batch(batch)
+    for bucket in range(buckets):
+        assert routed.get(bucket, []) == [
+            Mutation(key, None if delete else row)
+            for key, row in zip(keys, rows, strict=True)
+            if bucket_of(key, buckets) == bucket
+        ]

@@ -1,0 +1,129 @@
+"""The metrics: what a scraper reads of a real server, over HTTP, and that the documentation lists them all."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+from scanner.errors import ArgumentInvalid
+from scanner.server.metrics_http import serve_metrics
+from scanner.storage.memory.store import MemoryStore
+from tests.support.scans import (
+    create_table,
+    description,
+    filled_store,
+    open_scan,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+
+if TYPE_CHECKING:
+    from scanner.server.server import Server
+
+pytestmark = pytest.mark.socket
+
+ROWS = 3000
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "operating.md"
+Samples = dict[tuple[str, str], float]
+
+
+async def request(port: int, text: str) -> str:
+    """Send a request; returns all of the answer."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(text.encode())
+        answer = b""
+        async for part in stream:
+            answer += part
+    return answer.decode()
+
+
+async def scrape(server: Server) -> Samples:
+    """Every sample by name and label."""
+    async with serve_metrics(server.statistics) as port:
+        head, _, body = (await request(port, "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")).partition(
+            "\r\n\r\n"
+        )
+    assert head.startswith("HTTP/1.1 200 OK\r\n")
+    assert f"Content-Length: {len(body)}" in head
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(body)
+        for sample in family.samples
+    }
+
+
+async def test_scans_and_commits_are_counted() -> None:
+    """Scans by how they ended, commits with their times, streams by what holds them up."""
+    async with serving(MemoryStore()) as (server, client):
+        await create_table(client, description())
+        await write(client, write_request(sample(range(ROWS))), write_request(sample(range(10))))
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+        async with open_scan(client) as scan:
+            await scan.receive()
+            while not scan.heartbeats:
+                await scan.receive()
+            during = await scrape(server)
+        while server.statistics().push_scans_open:
+            await trio.lowlevel.checkpoint()
+        after = await scrape(server)
+
+    assert during["weir_scans", ""] == during["weir_snapshots", ""] == 1
+    assert during["weir_streams_stalled", "credit"] == 1
+    assert during["weir_stream_seconds_total", "credit"] > 0
+    assert after["weir_scans_opened_total", ""] == 2
+    assert after["weir_scans_ended_total", "exhausted"] == 1
+    assert after["weir_scans_ended_total", "cut_off"] == 1
+    assert after["weir_scan_rows_total", ""] == ROWS
+    assert after["weir_commit_writes_total", ""] == 2
+    assert after["weir_commit_rows_total", ""] == ROWS + 10
+    assert after["weir_commit_seconds_count", ""] == after["weir_commit_seconds_bucket", "+Inf"] >= 1
+    assert after["weir_snapshots", ""] == 1  # it lingers for a resume of the scan that was cut off
+    for name, value in during.items():
+        if name[0].endswith("_total"):
+            assert after[name] >= value, name
+
+
+async def test_every_metric_is_documented() -> None:
+    """The table of docs/operating.md has every metric that is collected, with its label, and no other."""
+    async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
+        body = (await request(port, "GET /metrics HTTP/1.0\r\n\r\n")).partition("\r\n\r\n")[2]
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.MULTILINE))
+    documented = dict(re.findall(r"^\| `(weir_\w+)(?:\{\w+\})?` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
+    assert documented == kinds
+
+
+async def test_other_requests_are_refused() -> None:
+    """There is one thing to read here, and no other method to read it with."""
+    async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
+        assert (await request(port, "GET / HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 404 ")
+        assert (await request(port, "POST /metrics HTTP/1.1\r\n\r\n")).startswith("HTTP/1.1 405 ")
+        head = await request(port, "HEAD /metrics HTTP/1.1\r\n\r\n")
+        assert head.startswith("HTTP/1.1 200 ")
+        assert head.endswith("\r\n\r\n")
+
+
+async def test_a_request_without_an_end_is_dropped() -> None:
+    """A request that is too long gets no answer, and the next one does."""
+    async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(b"GET /metrics HTTP/1.1\r\n" + b"x" * 20_000)
+            with suppress(trio.BrokenResourceError):  # octets that nobody read make the close a reset
+                assert await stream.receive_some() == b""
+        assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
+
+
+async def test_a_port_in_use_is_one_line() -> None:
+    """An address that cannot be listened on is an argument error that names it."""
+    async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
+        with pytest.raises(ArgumentInvalid, match=f"cannot serve metrics on 127.0.0.1:{port}"):
+            async with serve_metrics(server.statistics, port=port):
+                pass

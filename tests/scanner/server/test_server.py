@@ -1,0 +1,125 @@
+"""The server as a whole: what it refuses to start on, how it drains, and that it survives its peers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+import transport
+from scanner.errors import ArgumentInvalid, StoreLocked
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.config import ScannerConfig
+from scanner.server.server import open_server
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.scans import (
+    SESSION,
+    SMALL,
+    create_table,
+    description,
+    filled_store,
+    open_scan,
+    released,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+
+pytestmark = pytest.mark.socket
+
+ROWS = 3000
+
+
+async def test_a_port_in_use_is_one_line_that_says_what_to_do() -> None:
+    """The error is typed, bare and names the port."""
+    async with open_server(MemoryStore()) as server:
+        with pytest.raises(
+            ArgumentInvalid, match=f"port {server.port} on 127.0.0.1 is in use; choose another"
+        ):
+            async with open_server(MemoryStore(), port=server.port):
+                pass
+
+
+async def test_an_address_that_is_not_ours_is_refused() -> None:
+    """An address that cannot be listened on is an argument error as well."""
+    with pytest.raises(ArgumentInvalid, match=r"cannot listen on 192\.0\.2\.1:0"):
+        async with open_server(MemoryStore(), host="192.0.2.1"):
+            pass
+
+
+@pytest.mark.rocks
+async def test_a_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
+    """The second one is refused by type; after the first has gone the directory is free."""
+    async with open_server(tmp_path):
+        with pytest.raises(StoreLocked, match=str(tmp_path)):
+            async with open_server(tmp_path):
+                pass
+    async with open_server(str(tmp_path)):
+        pass
+
+
+@pytest.mark.rocks
+async def test_a_server_that_ends_mid_scan_lets_go_of_its_directory(tmp_path: Path) -> None:
+    """Open scans and sessions are closed with the server, so the directory can be opened at once."""
+    config = ScannerConfig(block_rows_max=10)
+    with trio.fail_after(100):
+        async with open_server(tmp_path, config=config) as server:
+            async with transport.connect(server.host, server.port) as client:
+                await create_table(client, description())
+                await write(client, write_request(sample(range(ROWS))))
+                request = pb.ScanSessionRequest(query=pb.ScanQuery(table="items"), batch_size_bytes=1)
+                await client.call(SESSION, request.SerializeToString())
+                async with open_scan(client, credit=2000) as scan:
+                    while not scan.batches:
+                        await scan.receive()
+                    assert server.statistics().iterators_open == 2
+                    await server.drain(0)
+        with RocksStore.open(tmp_path) as store:
+            assert [each.name for each in store.tables()] == ["items"]
+
+
+async def test_a_lost_connection_releases_its_scans() -> None:
+    """A client that dies mid-scan leaves nothing open, and others notice nothing."""
+    async with serving(filled_store(ROWS), SMALL) as (server, client):
+        async with transport.connect(server.host, server.port) as dying:
+            stream = dying.open_stream("/weir.v1.Scanner/Scan")
+            async with stream as opened:
+                opening = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, query=pb.ScanQuery(table="items"))
+                await opened.send(pb.ScanRequest(open=opening).SerializeToString())
+                await opened.receive()
+                assert server.statistics().iterators_open == 1
+        await released(server)
+        async with open_scan(client, window_only=True) as scan:
+            await scan.receive_all()
+
+    assert scan.rows == ROWS
+
+
+async def test_draining_lets_a_running_scan_finish() -> None:
+    """A drain refuses what is new and waits for what runs."""
+    async with open_server(filled_store(ROWS), config=SMALL) as server:
+        async with transport.connect(server.host, server.port) as client:
+            async with open_scan(client) as scan:
+                await scan.receive()
+                drained: list[bool] = []
+
+                async def drain() -> None:
+                    drained.append(await server.drain(30))
+
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(drain)
+                    await scan.demand(1 << 40)
+                    await scan.receive_all()
+
+    assert scan.rows == ROWS
+    assert drained == [True]
+
+
+async def test_an_exception_of_the_block_comes_out_as_itself() -> None:
+    """Who runs a server need not look into exception groups."""
+    with pytest.raises(ZeroDivisionError):
+        async with open_server(MemoryStore()):
+            raise ZeroDivisionError

@@ -1,0 +1,209 @@
+"""Backups of checkpoints and data directories made of them, without a server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import ArgumentInvalid, DataCorrupted, StoreLocked
+from scanner.server.inspection import Inspection
+from scanner.storage.rocksdb.backups import Backup, begin_backup, list_backups, load_manifest, restore
+from scanner.storage.rocksdb.catalog import load_catalog
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.storage_damage import flip
+from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
+
+pytestmark = pytest.mark.rocks
+
+NOW_US = 1_700_000_000_000_000
+FIRST_ID = "20231114T221320Z"
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory with a table that was written, and a dropped one."""
+    path = tmp_path / "data"
+    with RocksStore.open(path) as store:
+        store.create_table(one_bucket("items"))
+        store.create_table(one_bucket("dropped"))
+        store.drop_table("dropped")
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, f"text {number}") for number in range(1000))])
+        bucket.commit([[delete(number) for number in range(100)]])
+    return path
+
+
+def back_up(store: RocksStore, data: Path, destination: Path, now_us: int = NOW_US) -> tuple[Backup, int]:
+    """Make a checkpoint of the table and a backup of that; returns the octets that were copied, too."""
+    checkpoint = store.create_checkpoint("items", 0)
+    catalog = load_catalog(data)
+    assert catalog is not None
+    with begin_backup(data, destination, now_us) as writer:
+        writer.add_table(catalog.tables["items"], [checkpoint])
+        return writer.finish(), writer.copied_bytes
+
+
+def test_restored_as_of_the_backup(data: Path, tmp_path: Path) -> None:
+    """What is written after the checkpoint is not in it; rows, changelog, lineage and table ids are as they were."""
+    with RocksStore.open(data) as store:
+        bucket = store.bucket("items", 0)
+        before, changes, lineage = contents(bucket), changes_of(bucket), bucket.lineage
+        backup, _ = back_up(store, data, tmp_path / "backups")
+        bucket.commit([[put(1, "after")]])
+    assert (backup.backup_id, backup.rows) == (FIRST_ID, 900)
+    assert restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored") == backup
+    found = list(Inspection(tmp_path / "restored", now_ms=0).findings())
+    assert found == []
+    with RocksStore.open(tmp_path / "restored") as store:
+        bucket = store.bucket("items", 0)
+        assert (contents(bucket), changes_of(bucket), bucket.lineage) == (before, changes, lineage)
+        assert bucket.lost_changes == 0
+        bucket.commit([[put(1, "another history")]])
+        assert len(bucket.lineage.histories) == len(lineage.histories) + 1
+        store.create_table(one_bucket("next"))
+        assert store.table_id("next") == 2
+
+
+def test_only_what_is_new_is_copied(data: Path, tmp_path: Path) -> None:
+    """A second backup links the files of the first, and each is whole without the other."""
+    destination = tmp_path / "backups"
+    with RocksStore.open(data) as store:
+        _, copied = back_up(store, data, destination)
+        store.bucket("items", 0).commit([[put(1, "more")]])
+        second, copied_then = back_up(store, data, destination)
+    assert second.backup_id == f"{FIRST_ID}-1"
+    assert copied_then < copied / 2
+    assert [each.backup for each in list_backups(destination)] == [
+        load_manifest(destination / FIRST_ID),
+        second,
+    ]
+    subprocess.run(["rm", "-r", destination / FIRST_ID], check=True)
+    assert restore(destination / second.backup_id, tmp_path / "restored").rows == 901
+
+
+def test_each_flipped_bit_is_found(data: Path, tmp_path: Path) -> None:
+    """Damage to any file of a backup refuses its restore, typed, and leaves nothing behind."""
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    backup, restored = tmp_path / "backups" / FIRST_ID, tmp_path / "restored"
+    files = [path for path in backup.rglob("*") if path.is_file() and path.stat().st_size]
+    assert {path.suffix for path in files} > {".sst", ".json"}
+    for path in files:
+        for at in {0, path.stat().st_size // 2, path.stat().st_size - 1}:
+            flip(path, at)
+            with pytest.raises(DataCorrupted, match=path.name):
+                restore(backup, restored)
+            assert not restored.exists()
+            flip(path, at)
+        path.rename(path.with_name("aside"))
+        with pytest.raises((DataCorrupted, ArgumentInvalid), match=path.name):
+            restore(backup, restored)
+        path.with_name("aside").rename(path)
+    restored.mkdir()
+    assert restore(backup, restored).rows == 900
+
+
+def test_a_damaged_file_is_not_linked(data: Path, tmp_path: Path) -> None:
+    """A file of an earlier backup that is damaged since is copied anew, so the next backup is whole."""
+    destination = tmp_path / "backups"
+    with RocksStore.open(data) as store:
+        back_up(store, data, destination)
+        largest = max(destination.rglob("*.sst"), key=lambda path: path.stat().st_size)
+        flip(largest, 100)
+        back_up(store, data, destination)
+    with pytest.raises(DataCorrupted):
+        restore(destination / FIRST_ID, tmp_path / "first")
+    assert restore(destination / f"{FIRST_ID}-1", tmp_path / "second").rows == 900
+
+
+def test_a_damaged_checkpoint_is_not_backed_up(data: Path, tmp_path: Path) -> None:
+    """Rows that cannot be read are refused when the backup is made, not when it is needed."""
+    with RocksStore.open(data) as store:
+        store.create_checkpoint("items", 0)
+    largest = max((data / "checkpoints").rglob("*.sst"), key=lambda path: path.stat().st_size)
+    flip(largest, 100)
+    catalog = load_catalog(data)
+    assert catalog is not None
+    with RocksStore.open(data) as store:
+        (checkpoint,) = store.checkpoints("items", 0)
+        with begin_backup(data, tmp_path / "backups", NOW_US) as writer:
+            with pytest.raises(DataCorrupted, match="not backed up"):
+                writer.add_table(catalog.tables["items"], [checkpoint])
+            assert writer.finish().tables == ()
+
+
+def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
+    """A backup that dies in the middle is none; the earlier one stays whole, and the next one removes what is left."""
+    destination = tmp_path / "backups"
+    with RocksStore.open(data) as store:
+        back_up(store, data, destination)
+        store.bucket("items", 0).commit([puts((number, "new") for number in range(500))])
+        store.create_checkpoint("items", 0)
+    program = f"""
+        import os, signal
+        from pathlib import Path
+        from scanner.storage.rocksdb.backups import begin_backup
+        from scanner.storage.rocksdb.catalog import load_catalog
+        from scanner.storage.rocksdb.checkpoints import list_checkpoints
+
+        data = Path({str(data)!r})
+        checkpoint = list_checkpoints(data / "checkpoints" / "000000" / "0000")[-1]
+        kill = lambda octets: os.kill(os.getpid(), signal.SIGKILL)
+        with begin_backup(data, Path({str(destination)!r}), {NOW_US}, kill) as writer:
+            writer.add_table(load_catalog(data).tables["items"], [checkpoint])
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = destination / f"{FIRST_ID}-1.unfinished"
+    assert left.is_dir()
+    assert [each.directory.name for each in list_backups(destination)] == [FIRST_ID]
+    assert restore(destination / FIRST_ID, tmp_path / "restored").rows == 900
+    with RocksStore.open(data) as store:
+        back_up(store, data, destination)
+    assert not left.exists()
+    assert restore(destination / f"{FIRST_ID}-1", tmp_path / "later").rows == 1000
+
+
+def test_what_is_refused(data: Path, tmp_path: Path) -> None:
+    """No destination that is something else's, none inside the data, one backup at a time, no restore over anything."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "file").touch()
+    for destination in (other, data / "backups", data, tmp_path):
+        with pytest.raises(ArgumentInvalid), begin_backup(data, destination, NOW_US):
+            pass
+    assert not (data / "backups").exists()
+    assert [path.name for path in other.iterdir()] == ["file"]
+    with pytest.raises(ArgumentInvalid, match="no directory of backups"):
+        list_backups(other)
+    with begin_backup(data, tmp_path / "backups", NOW_US), pytest.raises(StoreLocked):
+        with begin_backup(data, tmp_path / "backups", NOW_US):
+            pass
+    assert sorted(path.name for path in (tmp_path / "backups").iterdir()) == ["BACKUPS", "LOCK"]
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    with pytest.raises(ArgumentInvalid, match="not empty"):
+        restore(tmp_path / "backups" / FIRST_ID, other)
+    with pytest.raises(ArgumentInvalid, match="no backup"):
+        restore(other, tmp_path / "restored")
+    assert not (tmp_path / "restored").exists()
+
+
+def test_backups_are_private(data: Path, tmp_path: Path) -> None:
+    """Whatever the umask: rows in a backup, and in what is restored, are for their user only."""
+    before = os.umask(0)
+    try:
+        with RocksStore.open(data) as store:
+            back_up(store, data, tmp_path / "backups")
+        restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
+    finally:
+        os.umask(before)
+    for parent in (tmp_path / "backups", tmp_path / "restored"):
+        open_to_others = [path for path in (parent, *parent.rglob("*")) if path.stat().st_mode & 0o077]
+        assert open_to_others == []

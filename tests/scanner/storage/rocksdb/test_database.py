@@ -1,0 +1,78 @@
+"""What RocksDB's prose means. The other tests of this folder provoke it; here are the texts as they were seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import rocksdict
+
+from scanner.errors import (
+    DataCorrupted,
+    DiskFull,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+    StoreLocked,
+    TooManyFiles,
+)
+from scanner.storage.rocksdb.database import translate, translated
+
+_PATH = Path("/data/tables/000000/0000")
+
+
+@pytest.mark.parametrize(
+    ("prose", "kind"),
+    [
+        (
+            "IO error: lock hold by current process, acquire time 1 acquiring thread 2: /d/LOCK: No locks",
+            StoreLocked,
+        ),
+        ("IO error: While lock file: /d/LOCK: Resource temporarily unavailable", StoreLocked),
+        (
+            "Corruption: block checksum mismatch: stored = 1, computed = 2  in /d/000009.sst offset 0",
+            DataCorrupted,
+        ),
+        ("Invalid argument: /d: does not exist (create_if_missing is false)", DataCorrupted),
+        ("IO error: No such file or directory: While open a file for random read: /d/1.sst", DataCorrupted),
+        (
+            "IO error: No space left on device: While appending to file: /d/4.log: No space left on device",
+            DiskFull,
+        ),
+        ("IO error: Disk quota exceeded: While appending to file: /d/4.log: Disk quota exceeded", DiskFull),
+        ("IO error: While lock file: /d/LOCK: Too many open files", TooManyFiles),
+        ("IO error: File too large: While appending to file: /d/4.log: File too large", StoreFailed),
+        ("something that RocksDB\nnever said before", StoreFailed),
+    ],
+)
+def test_each_text_has_its_error(prose: str, kind: type[ScannerError]) -> None:
+    """The class follows from the text; the message is one line and names the directory."""
+    error = translate(prose, _PATH)
+    assert type(error) is kind
+    assert str(error).startswith(f"{_PATH}: ")
+    assert "\n" not in str(error)
+
+
+def test_only_what_rocksdict_raises_is_translated() -> None:
+    """Bugs of ours and errors that are typed already pass through as they are."""
+    for error in (ValueError("ours"), StoreLocked("typed")):
+        with pytest.raises(type(error), match=str(error)), translated(_PATH):
+            raise error
+
+
+def test_a_closed_database_is_store_closed(tmp_path: Path) -> None:
+    """Rocksdict's one typed error is translated too."""
+    database = rocksdict.Rdict(str(tmp_path), rocksdict.Options(raw_mode=True))
+    database.close()
+    with pytest.raises(StoreClosed, match="was closed"), translated(tmp_path):
+        database.get(b"key")
+
+
+def test_snapshot_iterators_of_rocksdict_are_not_to_be_trusted(tmp_path: Path) -> None:
+    """Why scans make their iterators at the open: when this fails, rocksdict's snapshots have become usable."""
+    database = rocksdict.Rdict(str(tmp_path), rocksdict.Options(raw_mode=True))
+    snapshot = database.snapshot()
+    database[b"later"] = b"row"
+    assert list(snapshot.values()) == [b"row"]
+    del snapshot
+    database.close()

@@ -1,0 +1,231 @@
+"""The changelog in RocksDB: dense whatever was truncated, cheap to check, and its space comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.errors import DataCorrupted
+from scanner.storage.records import ChangeKind, Entry
+from scanner.storage.rocksdb import log as rocks_log
+from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, encode_entry, log_key
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.log import KeySpan, LogFile, unproven_spans
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.storage_damage import delete_change, raw_database
+from tests.support.storage_tables import ITEMS, changes_of, put, puts
+
+_SMALL = StorageConfig(
+    compression=Compression.NONE, bucket_write_buffer_bytes=64 * 1024, write_buffers_bytes=1024 * 1024
+)
+
+
+def _file(start: int, end: int, entries: int, deletions: int) -> LogFile:
+    # As if each chunk had ten changes.
+    return LogFile(log_key(10 * start, start), log_key(10 * (end - 1), end - 1), entries, deletions, 1)
+
+
+def _dense(start: int, end: int) -> LogFile:
+    return _file(start, end, end - start, 0)
+
+
+def _hiding(start: int, end: int, entries: int = 1) -> LogFile:
+    return _file(start, end, entries, 1)
+
+
+@pytest.mark.parametrize(
+    ("files", "log_range", "expected"),
+    [
+        ([], (0, 0), []),
+        ([], (3, 9), [(3, 9)]),
+        ([_dense(0, 9)], (0, 9), []),
+        ([_dense(0, 9)], (4, 6), []),
+        ([_dense(0, 4), _dense(6, 9)], (0, 9), [(4, 6)]),
+        ([_dense(0, 4), _dense(2, 9)], (0, 9), []),
+        ([_file(0, 9, 8, 0)], (0, 9), [(0, 9)]),
+        ([_dense(0, 9), _hiding(0, 4)], (3, 9), [(3, 4)]),
+        ([_dense(0, 9), _hiding(3, 4)], (0, 9), [(3, 4)]),
+        ([_dense(0, 9), _hiding(0, 20, 12)], (5, 20), [(5, 20)]),
+        ([_dense(0, 5), _dense(7, 9), _hiding(4, 8)], (0, 9), [(4, 8)]),
+    ],
+)
+def test_only_what_no_file_vouches_for_is_counted(
+    files: list[LogFile], log_range: tuple[int, int], expected: list[tuple[int, int]]
+) -> None:
+    """A full file without deletions proves its chunks, unless a deletion elsewhere may hide some."""
+    start, end = log_range
+    for order in (files, files[::-1]):
+        spans = unproven_spans(order, LogRange(10 * start, 10 * end, start, end, 0, 0))
+        assert [(span.start, span.end) for span in spans] == expected
+        for span in spans:
+            # The keys bound just these chunks.
+            assert [
+                each for each in range(end + 20) if span.start_key <= log_key(10 * each, each) < span.end_key
+            ] == list(range(span.start, span.end))
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many chunks each check of a log had to count."""
+    counts: list[int] = []
+
+    def counting(files: list[LogFile], log_range: LogRange) -> list[KeySpan]:
+        spans = unproven_spans(files, log_range)
+        counts.append(sum(span.end - span.start for span in spans))
+        return spans
+
+    monkeypatch.setattr(rocks_log, "unproven_spans", counting)
+    return counts
+
+
+def _make(directory: Path) -> None:
+    with RocksStore.open(directory, _SMALL) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for first in range(0, 20_000, 500):
+            items = puts((number, "x" * 50) for number in range(first, first + 500))
+            bucket.commit([[each] for each in items])
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_an_open_after_a_truncation_counts_little(
+    tmp_path: Path, counted: list[int], compacted: bool
+) -> None:
+    """However often the log was truncated, the check at open reads no more than a few write buffers."""
+    _make(tmp_path)
+    for start in (100, 5000, 5001, 12_345):
+        with RocksStore.open(tmp_path, _SMALL) as store:
+            bucket = store.bucket("items", 0)
+            bucket.truncate_log(start)
+            if compacted:
+                bucket.compact()
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        bucket = store.bucket("items", 0)
+        assert (bucket.log_start, bucket.log_end) == (12_345, 20_000)
+        assert len(changes_of(bucket)) == 7_655
+    assert len(counted) == 2 + 1 + 4 + 1  # Two were created; this one was opened thereafter, and so on.
+    assert max(counted) == 0 if compacted else max(counted) < 5_000
+
+
+@pytest.mark.parametrize("offset", [12_345, 12_346, 15_000, 19_998])
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_hole_in_a_truncated_log_is_refused_at_open(tmp_path: Path, offset: int, compacted: bool) -> None:
+    """The check finds one missing change wherever it is, beside deletions that are as they should be."""
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        store.bucket("items", 0).truncate_log(12_345)
+        if compacted:
+            store.bucket("items", 0).compact()
+    delete_change(tmp_path, offset)
+    with (
+        RocksStore.open(tmp_path, _SMALL) as store,
+        pytest.raises(DataCorrupted, match=r"1 of the 7655 pieces|the first changes of the log"),
+    ):
+        store.bucket("items", 0)
+
+
+def test_what_was_truncated_may_be_missing(tmp_path: Path) -> None:
+    """Only the log's range must be dense: what is before it is nobody's."""
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        store.bucket("items", 0).truncate_log(12_345)
+    with raw_database(tmp_path) as raw:
+        raw.get_column_family("log").delete(log_key(12_344, 12_344))
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        assert store.bucket("items", 0).log_start == 12_345
+
+
+def test_a_compaction_gives_the_space_of_a_truncated_log_back(tmp_path: Path) -> None:
+    """The files shrink by about what was dropped, and log_bytes says the same before and after."""
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in tmp_path.glob("tables/*/0000/*.sst"))
+
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        bucket = store.bucket("items", 0)
+        bucket.compact()
+        full, log_full = size(), bucket.log_bytes
+        bucket.truncate_log(18_000)
+        log_left = bucket.log_bytes
+        assert log_left == pytest.approx(log_full / 10, rel=0.3)
+        bucket.compact()
+        assert size() == pytest.approx(full - (log_full - log_left), rel=0.1)
+        assert bucket.log_bytes == pytest.approx(log_left, rel=0.3)
+
+
+def test_writing_on_gives_the_space_back_without_being_asked(tmp_path: Path) -> None:
+    """RocksDB's own compactions drop what was truncated; nobody needs to order one."""
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        bucket = store.bucket("items", 0)
+        for number in range(60):
+            bucket.commit([puts((key, "y" * 50) for key in range(500))])
+            bucket.truncate_log(bucket.log_end - 1000)
+            if number % 10 == 9:
+                bucket.flush()
+        assert bucket._database is not None
+        files = rocks_log._files_of(bucket._database)
+        assert sum(file.entries for file in files) < 40_000
+        bucket.commit([[put(1, "z")]])
+
+
+_GOOD = next(iter(encode_entry(Entry(15_000, 15_001, 1, 1), 15_000, b"\x01", [b"row"])))[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        (b"short", b"", "none of a chunk"),
+        (log_key(15_000, 15_000), b"\x01", "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), b"\x63" + _GOOD[1:], "format 99"),
+        (log_key(15_000, 15_000), _GOOD[:-1], "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), _GOOD + b"x", "offset 15000 are damaged"),
+        (log_key(15_000, 15_000), _GOOD.replace(b"\x01\x03\0\0\0row", b"\x09\x03\0\0\0row"), "no known kind"),
+        (log_key(15_000, 15_000), None, "offset 15000 is missing"),
+    ],
+)
+def test_records_that_are_none_are_damage(
+    tmp_path: Path, key: bytes, value: bytes | None, message: str
+) -> None:
+    """Keys and chunks that are damaged, of another format, or gone are found by who needs them."""
+    _make(tmp_path)
+    with RocksStore.open(tmp_path, _SMALL) as store:
+        bucket = store.bucket("items", 0)
+        bucket.truncate_log(10_000)
+        database = bucket._database
+        assert database is not None
+        if value is None:
+            database.log.delete(key)
+        else:
+            database.log[key] = value
+        bucket.flush()
+        with pytest.raises(DataCorrupted, match=message):
+            _ = bucket.log_bytes if key == b"short" else list(bucket.read_changes(14_000, 16_000))
+
+
+_ROWS_OF_ENTRIES = st.lists(
+    st.tuples(st.sampled_from(ChangeKind), st.one_of(st.binary(max_size=40), st.just(b"x" * 9))), min_size=1
+)
+
+
+@given(changes=_ROWS_OF_ENTRIES, repeat=st.sampled_from([1, 1, 50]), chunk_bytes=st.integers(1, 3000))
+def test_an_entry_is_read_back_as_it_was(
+    changes: list[tuple[ChangeKind, bytes]], repeat: int, chunk_bytes: int
+) -> None:
+    """However it is cut into chunks: kinds, rows and times are the same, and keys ascend without a gap."""
+    changes *= repeat
+    entry = Entry(70, 70 + len(changes), 12, -3)
+    kinds, rows = bytes(kind for kind, _ in changes), [row for _, row in changes]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scanner.storage.rocksdb.changelog.CHUNK_BYTES_MAX", chunk_bytes)
+        chunks = [decode_chunk(key, value) for key, value in encode_entry(entry, 5, kinds, rows)]
+    assert [chunk.ordinal for chunk in chunks] == list(range(5, 5 + len(chunks)))
+    assert [chunk.offset for chunk in chunks] == [70, *(chunk.end for chunk in chunks[:-1])]
+    assert all(chunk.entry == entry for chunk in chunks)
+    assert [kind for chunk in chunks for kind in chunk.kinds] == list(kinds)
+    assert [row for chunk in chunks for row in chunk.rows.to_list()] == rows
+    assert all(chunk.rows.nbytes <= chunk_bytes or len(chunk) == 1 for chunk in chunks)

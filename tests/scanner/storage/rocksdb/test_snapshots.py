@@ -1,0 +1,154 @@
+"""Snapshots on RocksDB: when they take the fast way, what they pin, and that nothing stays locked."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import DataCorrupted, StoreClosed, StoreFailed
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.file_limit import file_size_limit
+from tests.support.storage_tables import ITEMS, drain, put, puts
+
+_OLD = [(number, "old") for number in range(3000)]
+
+
+def _store(directory: Path, config: StorageConfig | None = None) -> RocksStore:
+    store = RocksStore.open(directory, config)
+    store.create_table(ITEMS)
+    store.bucket("items", 0).commit([puts(_OLD)])
+    return store
+
+
+def test_a_scan_of_a_fresh_snapshot_goes_the_fast_way(tmp_path: Path) -> None:
+    """While nothing was committed since, a scan has an iterator of its own; later ones share the snapshot's."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        fast = snapshot.scan()
+        assert snapshot.iterators == 2
+        bucket.truncate_log(10)
+        also_fast = snapshot.scan()
+        assert snapshot.iterators == 3
+        bucket.commit([[put(1, "new")]])
+        shared = snapshot.scan()
+        assert snapshot.iterators == 3
+        assert drain(fast, 500) == drain(also_fast, 500) == drain(shared, 500) == _OLD
+        assert snapshot.iterators == 1
+
+
+def test_a_scan_that_is_opened_while_a_commit_runs_shows_none_of_it(tmp_path: Path) -> None:
+    """Rows that a commit has written but not made durable are invisible, as are those of one that failed."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        database = bucket._database
+        assert database is not None
+        with bucket._committing:
+            row = puts([(1, "half")])[0]
+            database.kv[row.key] = row.row
+            during = snapshot.scan()
+        bucket._failure = StoreFailed("the sync failed")
+        after = snapshot.scan()
+        assert snapshot.iterators == 1
+        assert drain(during, 500) == drain(after, 500) == _OLD
+
+
+def test_snapshots_go_on_after_a_failed_write(tmp_path: Path) -> None:
+    """A bucket whose disk refused opens no new snapshot; those that are open show what they showed."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        with file_size_limit(200 * 1024), pytest.raises(StoreFailed):
+            bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.open_snapshot()
+        assert drain(snapshot.scan(), 500) == _OLD
+
+
+def test_closing_frees_the_directory_whoever_still_holds_what(tmp_path: Path) -> None:
+    """Snapshots, scans half read and their errors may outlive the store: it can be opened again at once."""
+    store = _store(tmp_path)
+    bucket = store.bucket("items", 0)
+    store.create_checkpoint("items", 0)
+    kept = [bucket.open_snapshot(), bucket.open_snapshot(), store.open_checkpoint("items", 0, 0)]
+    fast = [snapshot.scan() for snapshot in kept]
+    bucket.commit([[put(1, "new")]])
+    scans = [*fast, *(snapshot.scan() for snapshot in kept)]
+    for scan in scans:
+        scan.read(10, 1 << 20)
+    store.close()
+    assert bucket.open_iterators == 0
+    errors = []
+    for scan in scans:
+        with pytest.raises(StoreClosed) as caught:
+            scan.read(1, 1)
+        errors.append(caught)
+    with RocksStore.open(tmp_path) as again:
+        assert len(drain(again.bucket("items", 0).open_scan(), 500)) == 3000
+
+
+def test_a_row_that_vanishes_from_a_snapshot_is_damage(tmp_path: Path) -> None:
+    """A scan that comes back to its place and does not find its row there does not go on with another."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        bucket.commit([[put(1, "new")]])
+        one, two = snapshot.scan(), snapshot.scan()
+        one.read(10, 1 << 20)
+        two.read(5, 1 << 20)
+        reader = one._reader
+        assert reader is not None
+        reader.position += b"\x00"  # type: ignore[attr-defined]
+        with pytest.raises(DataCorrupted, match="was there and is gone"):
+            one.read(10, 1 << 20)
+        assert len(drain(two, 500)) == 2995
+
+
+def test_compaction_reclaims_what_no_snapshot_pins(tmp_path: Path) -> None:
+    """Replaced rows stay on disk while a snapshot shows them, and go with it."""
+
+    def size() -> int:
+        return sum(path.stat().st_size for path in tmp_path.glob("tables/*/0000/*.sst"))
+
+    with _store(tmp_path, StorageConfig(compression=Compression.NONE)) as store:
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, f"{number:0200d}") for number in range(3000))])
+        bucket.truncate_log(bucket.log_end)
+        bucket.compact()
+        snapshot = bucket.open_snapshot()
+        bucket.commit([puts((number, "small") for number in range(3000))])
+        bucket.truncate_log(bucket.log_end)
+        bucket.compact()
+        assert size() > 600_000
+        assert drain(snapshot.scan(), 500)[-1] == (2999, f"{2999:0200d}")
+        snapshot.close()
+        assert size() < 200_000
+
+
+def test_a_close_ends_a_running_compaction(tmp_path: Path) -> None:
+    """Nobody waits for a compaction of a store that is closed; its caller learns that it did not finish."""
+    store = _store(tmp_path, StorageConfig(bucket_write_buffer_bytes=64 * 1024))
+    bucket = store.bucket("items", 0)
+    for number in range(20):
+        bucket.commit([puts((number + 20 * each, "x" * 100) for each in range(2000))])
+    outcome: list[BaseException | None] = []
+
+    def compact() -> None:
+        try:
+            bucket.compact()
+            outcome.append(None)
+        except StoreClosed as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=compact)
+    thread.start()
+    store.close()
+    thread.join()
+    # Whether it had finished, had not begun or was in the middle: it returned, and the directory is free.
+    assert len(outcome) == 1
+    with RocksStore.open(tmp_path) as again:
+        assert len(drain(again.bucket("items", 0).open_scan(), 5000)) == 40_000

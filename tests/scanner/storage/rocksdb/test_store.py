@@ -1,0 +1,258 @@
+"""The data directory: its lock, its catalog, what survives a restart, and what a refusing disk looks like."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from scanner.data.table import TableDescription
+from scanner.errors import ArgumentInvalid, DataCorrupted, SchemaMismatch, StoreFailed, StoreLocked
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.catalog import load_catalog
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.database import RocksResources
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.arrow_values import STORED_TYPES
+from tests.support.file_limit import file_size_limit
+from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
+
+
+def test_everything_survives_a_restart(tmp_path: Path) -> None:
+    """Tables, schemas, rows and the log are the same after close and open."""
+    wide = TableDescription(
+        "wide", pa.schema([(f"c{index}", kind) for index, kind in enumerate(STORED_TYPES)]), ("c3", "c0"), 3
+    )
+    with RocksStore.open(tmp_path / "a" / "b") as store:
+        store.create_table(ITEMS)
+        store.create_table(wide)
+        bucket = store.bucket("items", 1)
+        bucket.commit([puts([(1, "a"), (2, "b")]), [delete(1), put(2, "c")]])
+        before = changes_of(bucket)
+    with RocksStore.open(tmp_path / "a" / "b") as store:
+        assert store.tables() == [ITEMS, wide]
+        assert changes_of(store.bucket("items", 1)) == before
+        assert contents(store.bucket("items", 1)) == {2: "c"}
+        assert store.bucket("items", 1).commit([[delete(2)]]) == [(5, 6)]
+
+
+def test_a_second_server_is_told_who_has_the_directory(tmp_path: Path) -> None:
+    """The directory is locked while it is open; the error is one line, names it, and says what to do."""
+    with RocksStore.open(tmp_path):
+        with pytest.raises(StoreLocked) as caught:
+            RocksStore.open(tmp_path)
+        assert str(caught.value) == (
+            f"data directory {tmp_path} is in use by process {os.getpid()};"
+            " stop that server, or use another directory"
+        )
+        code = f"from scanner.storage.rocksdb.store import RocksStore; RocksStore.open({str(tmp_path)!r})"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert child.returncode == 1
+        assert f"process {os.getpid()}" in child.stderr
+    RocksStore.open(tmp_path).close()
+
+
+def test_a_failed_open_leaves_nothing_locked(tmp_path: Path) -> None:
+    """After a refusal the directory can be opened as soon as the cause is gone."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+    catalog = tmp_path / "catalog.json"
+    text = catalog.read_text()
+    catalog.write_text(text[:-10])
+    for _ in range(2):
+        with pytest.raises(DataCorrupted):
+            RocksStore.open(tmp_path)
+    catalog.write_text(text)
+    RocksStore.open(tmp_path).close()
+
+
+def test_a_database_that_is_open_elsewhere_is_locked(tmp_path: Path) -> None:
+    """RocksDB's own lock is a StoreLocked too, in this process and in another."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        store.bucket("items", 0)
+        path = next(tmp_path.glob("tables/*/0000"))
+        with pytest.raises(StoreLocked, match="this process"):
+            RocksBucket(path, RocksResources(StorageConfig()), list, b"any")
+        code = (
+            "from pathlib import Path; from scanner.storage.rocksdb.database import *;"
+            " from scanner.storage.rocksdb.config import *\n"
+            f"open_database(Path({str(path)!r}), RocksResources(StorageConfig()), create=False)"
+        )
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert "StoreLocked" in child.stderr
+        assert "another process" in child.stderr
+
+
+@pytest.mark.parametrize("damage", ["cut", "digit", "binary", "not json", "gone"])
+def test_a_damaged_catalog_is_refused(tmp_path: Path, damage: str) -> None:
+    """Whatever happened to the catalog, the store does not open with other tables than it had."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+    catalog = tmp_path / "catalog.json"
+    text = catalog.read_text()
+    if damage == "gone":
+        catalog.unlink()
+    elif damage == "binary":
+        catalog.write_bytes(b"\xff\xfe")
+    else:
+        changed = {"cut": text[: len(text) // 2], "digit": text.replace('"buckets": 2', '"buckets": 1')}
+        catalog.write_text(changed.get(damage, "[]"))
+    with pytest.raises(DataCorrupted, match=r"catalog\.json"):
+        RocksStore.open(tmp_path)
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    """A server pointed at a wrong directory does not spill into it."""
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(StoreFailed, match="is not empty"):
+        RocksStore.open(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_path_that_cannot_be_a_directory_is_one_clear_line(tmp_path: Path) -> None:
+    """A file in the way is StoreFailed, naming the path."""
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreFailed, match=str(tmp_path / "file")) as caught:
+            RocksStore.open(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_table_that_vanished_is_damage(tmp_path: Path) -> None:
+    """A bucket whose directory is gone is not an empty bucket."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+    next(tmp_path.glob("tables/*")).rename(tmp_path / "elsewhere")
+    with RocksStore.open(tmp_path) as store, pytest.raises(DataCorrupted, match="gone"):
+        store.bucket("items", 0)
+
+
+def test_dropping_a_table_frees_its_files_and_its_name(tmp_path: Path) -> None:
+    """Nothing is left of a dropped table, now and after a restart, and its id is not used again."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        store.drop_table("items")
+        assert list((tmp_path / "tables").iterdir()) == []
+        store.create_table(ITEMS)
+        assert [path.name for path in (tmp_path / "tables").iterdir()] == ["000001"]
+        assert list((tmp_path / "tables" / "000001").glob("*~")) == []
+    with RocksStore.open(tmp_path) as store:
+        assert store.tables() == [ITEMS]
+        store.drop_table("items")
+    catalog = load_catalog(tmp_path)
+    assert catalog is not None
+    assert catalog.next_table_id == 2
+
+
+def test_old_rows_read_as_null_in_a_new_column(tmp_path: Path) -> None:
+    """A column can be added; rows, before-images and keys of older rows stay readable, after a restart too."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        store.bucket("items", 0).commit([puts([(1, "a"), (2, "b")])])
+        store.add_column("items", pa.field("extra", pa.large_string()))
+        description = store.table("items")
+        assert description.schema.names == ["id", "text", "extra"]
+        batch = pa.RecordBatch.from_pylist([{"id": 2, "text": "c", "extra": "new"}], description.schema)
+        key = store.key_codec("items").encode_batch(batch)[0]
+        row = store.row_codec("items").encode_batch(batch)[0]
+        store.bucket("items", 0).commit([[put(3, "x")._replace(key=key, row=row)]])
+    with RocksStore.open(tmp_path) as store:
+        scan = store.bucket("items", 0).open_scan()
+        rows = scan.read(10, 1 << 20).rows
+        assert not scan.read(10, 1 << 20)
+        assert store.row_codec("items").decode(rows).to_pylist() == [
+            {"id": 1, "text": "a", "extra": None},
+            {"id": 2, "text": "c", "extra": "new"},
+        ]
+        assert len(list(store.bucket("items", 0).read_changes(0, 4))) == 4
+
+
+def test_columns_that_cannot_be_added_are_refused(tmp_path: Path) -> None:
+    """A column that old rows have no value for, or that is there, is refused and changes nothing."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        with pytest.raises(SchemaMismatch, match="nullable"):
+            store.add_column("items", pa.field("extra", pa.int8(), nullable=False))
+        with pytest.raises(SchemaMismatch, match="uint8"):
+            store.add_column("items", pa.field("extra", pa.uint8()))
+        with pytest.raises(ArgumentInvalid, match="twice"):
+            store.add_column("items", pa.field("text", pa.string()))
+        assert store.table("items") == ITEMS
+
+
+def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path: Path) -> None:
+    """After a failed write the bucket refuses commits and scans; running scans go on; a restart recovers."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "acknowledged") for number in range(100))])
+        scan = bucket.open_scan()
+        with file_size_limit(64 * 1024), pytest.raises(StoreFailed, match="nothing of this write") as caught:
+            bucket.commit([puts((number, "x" * 1000) for number in range(1000))])
+        assert "\n" not in str(caught.value)
+        assert bucket.log_end == 100
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.commit([[put(1, "y")]])
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.open_scan()
+        assert len(scan.read(1000, 1 << 20)) == 100
+        assert not scan.read(1, 1)
+        assert contents(store.bucket("items", 1)) == {}
+        bucket.reopen(writable=False)
+        assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
+        with pytest.raises(StoreFailed, match="until it is reopened"):
+            bucket.commit([[put(1, "y")]])
+    with RocksStore.open(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
+        assert bucket.commit([[put(1, "y")]]) == [(100, 102)]
+
+
+def test_a_catalog_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    """A table whose creation failed is not there, now and after a restart; later ones can be created."""
+    with RocksStore.open(tmp_path) as store:
+        with file_size_limit(16), pytest.raises(StoreFailed, match="File too large"):
+            store.create_table(ITEMS)
+        assert store.tables() == []
+        assert list((tmp_path / "tables").iterdir()) == []
+        store.create_table(ITEMS)
+    with RocksStore.open(tmp_path) as store:
+        assert store.tables() == [ITEMS]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"block_cache_bytes": 0}, "block_cache_bytes must be"),
+        ({"background_jobs_max": 65}, "background_jobs_max must be 1 to 64"),
+        ({"bucket_write_buffer_bytes": 1 << 30}, "must not exceed write_buffers_bytes"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(changes: dict[str, int], message: str) -> None:
+    """The message names the field, and both fields where two do not go together."""
+    with pytest.raises(ValueError, match=message):
+        StorageConfig(**changes)  # type: ignore[arg-type]
+
+
+def test_nothing_is_written_into_a_directory_that_was_moved(tmp_path: Path) -> None:
+    """A bucket that is open refuses commits and truncations once its data directory has another name."""
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        data.rename(elsewhere)
+        data.mkdir()
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.commit([[put(1, "there")]])
+        with pytest.raises(StoreFailed, match="moved or replaced"):
+            bucket.truncate_log(5)
+        data.rmdir()
+        elsewhere.rename(data)
+        bucket.commit([[put(1, "here again")]])
+        assert contents(bucket)[1] == "here again"

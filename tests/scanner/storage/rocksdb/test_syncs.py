@@ -1,0 +1,142 @@
+"""What is acknowledged is on the disk, and so is its name: each act syncs first, which killing no process can show."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import scanner.storage.rocksdb.bucket
+import scanner.storage.rocksdb.checkpoints
+import scanner.storage.rocksdb.data_directory
+import scanner.storage.rocksdb.database
+import scanner.storage.rocksdb.files
+import scanner.storage.rocksdb.store
+import scanner.storage.rocksdb.table_directories
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.storage_tables import make_tables, one_bucket, put
+from tests.support.sync_spy import spying_on_syncs
+
+ACTS: dict[str, Callable[[RocksStore], object]] = {
+    "create_table": lambda store: store.create_table(one_bucket("new")),
+    "add_column": lambda store: store.add_column("it", pa.field("more", pa.int8())),
+    "drop_table": lambda store: store.drop_table("it"),
+    "write_document": lambda store: store.write_document("notes", b"x"),
+    "create_checkpoint": lambda store: store.create_checkpoint("it", 0),
+    "drop_checkpoint": lambda store: store.drop_checkpoint("it", 0, 0),
+}
+
+
+def pending_after(path: Path, act: str) -> list[str]:
+    """What a power failure could undo when an act has returned."""
+    if act == "open":
+        with spying_on_syncs() as spy:
+            RocksStore.open(path / "a" / "b").close()
+            return spy.pending()
+    make_tables(path, "it")
+    with RocksStore.open(path) as store:
+        if act == "drop_checkpoint":
+            store.create_checkpoint("it", 0)
+        with spying_on_syncs() as spy:
+            ACTS[act](store)
+            return spy.pending()
+
+
+@pytest.mark.parametrize("act", ["open", *ACTS])
+def test_what_has_returned_is_durable(tmp_path: Path, act: str) -> None:
+    """Files are synced before they are renamed, and the directories that name them before the act returns."""
+    assert pending_after(tmp_path, act) == []
+
+
+def _no_sync(*_: object) -> None:
+    """Does nothing."""
+
+
+class _OsThatSyncsNoFiles:
+    """`os`, but files are not synced, only directories."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    @staticmethod
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            os.fsync(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "acts"),
+    [
+        (
+            scanner.storage.rocksdb.files,
+            "sync_directory",
+            ("open", "create_table", "write_document", "add_column"),
+        ),
+        (scanner.storage.rocksdb.table_directories, "sync_directory", ("create_table", "drop_table")),
+        (scanner.storage.rocksdb.checkpoints, "sync_tree", ("create_checkpoint",)),
+        (scanner.storage.rocksdb.checkpoints, "sync_directory", ("create_checkpoint", "drop_checkpoint")),
+        (
+            scanner.storage.rocksdb.files,
+            "os",
+            ("open", "create_table", "write_document", "create_checkpoint"),
+        ),
+    ],
+    ids=["files", "tables", "checkpoint files", "checkpoints", "file contents"],
+)
+def test_each_sync_that_is_left_out_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, acts: tuple[str, ...]
+) -> None:
+    """The test above is none without the syncs: it fails for every act whose syncs are taken away."""
+    monkeypatch.setattr(module, name, _OsThatSyncsNoFiles() if name == "os" else _no_sync)
+    for act in acts:
+        assert pending_after(tmp_path / act, act) != [], act
+
+
+class _Spied:
+    """A database whose writes and syncs are written down."""
+
+    def __init__(self, real: Any, calls: list[str]) -> None:
+        self._real = real
+        self._calls = calls
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def write(self, *args: Any) -> None:
+        self._real.write(*args)
+        self._calls.append("write")
+
+    def flush_wal(self, sync: bool = True) -> None:
+        self._real.flush_wal(sync=sync)
+        self._calls.append(f"flush_wal(sync={sync})")
+
+
+@pytest.mark.parametrize("act", ["commit", "truncate_log"])
+def test_a_commit_syncs_its_log_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """The write-ahead log is synced after the last write and before log_end moves."""
+    calls: list[str] = []
+    open_database = scanner.storage.rocksdb.database.open_database
+
+    def spied(*args: Any, **kwargs: Any) -> Any:
+        database = open_database(*args, **kwargs)
+        database.rocks = _Spied(database.rocks, calls)  # type: ignore[assignment]
+        return database
+
+    make_tables(tmp_path, "it")
+    monkeypatch.setattr(scanner.storage.rocksdb.bucket, "open_database", spied)
+    with RocksStore.open(tmp_path) as store:
+        bucket = store.bucket("it", 0)
+        calls.clear()
+        if act == "commit":
+            bucket.commit([[put(7, "seven")]])
+        else:
+            bucket.truncate_log(1)
+        assert calls[-1] == "flush_wal(sync=True)"
+        assert "write" in calls

@@ -1,0 +1,219 @@
+"""Batches on the wire: protobuf to everyone, uncopied and aligned to us."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.data.digest import checksum
+from scanner.errors import ArgumentInvalid, DataCorrupted
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.batches import (
+    RowBatch,
+    batch_size_bytes,
+    decode_batch,
+    decode_scan_page,
+    decode_scan_response,
+    decode_schema,
+    decode_session_page,
+    encode_batch,
+    encode_page,
+    encode_row_batch,
+    encode_schema,
+    row_batch_overhead,
+    verify_payload,
+)
+from tests.support.scans import SCHEMA, sample
+
+uint64 = st.integers(0, 2**64 - 1)
+uint32 = st.integers(0, 2**32 - 1)
+row_counts = st.integers(1, 2**32 - 1)
+
+
+@given(uint64, row_counts, uint32, st.binary(max_size=300), st.binary(max_size=40))
+def test_a_row_batch_is_ordinary_protobuf(
+    ordinal: int, count: int, crc32c: int, payload: bytes, token: bytes
+) -> None:
+    """What is encoded here, protobuf reads as a ScanResponse with the same fields, and says the same of its size.
+
+    A stock client has no other way to count its credit.
+    """
+    message = b"".join(encode_row_batch(ordinal, count, crc32c, payload, token))
+
+    response = pb.ScanResponse.FromString(message)
+    assert response.ByteSize() == len(message)
+    response.batch.ClearField("padding")
+    assert response == pb.ScanResponse(
+        batch=pb.RowBatch(
+            row_ordinal=ordinal, row_count=count, crc32c=crc32c, resume_token=token, arrow_batch=payload
+        )
+    )
+
+
+@given(uint64, row_counts, uint32, st.binary(max_size=300), st.binary(max_size=40))
+def test_a_row_batch_of_protobuf_is_read(
+    ordinal: int, count: int, crc32c: int, payload: bytes, token: bytes
+) -> None:
+    """What any protobuf library writes is read here, and the size counted is the message's."""
+    message = pb.ScanResponse(
+        batch=pb.RowBatch(
+            row_ordinal=ordinal, row_count=count, crc32c=crc32c, resume_token=token, arrow_batch=payload
+        )
+    ).SerializeToString()
+
+    batch = decode_scan_response(message)
+
+    assert isinstance(batch, RowBatch)
+    assert (batch.row_ordinal, batch.row_count, batch.crc32c) == (ordinal, count, crc32c)
+    assert (batch.resume_token, bytes(batch.payload)) == (token, payload)
+    assert batch.message_bytes == len(message)
+
+
+@given(uint64, st.integers(1, 100_000), uint32, st.integers(0, 70_000))
+def test_the_payload_is_aligned_and_the_overhead_known(
+    ordinal: int, count: int, crc32c: int, size: int
+) -> None:
+    """The payload starts at a multiple of 8, and the overhead is bounded by what was said before."""
+    prefix, payload = encode_row_batch(ordinal, count, crc32c, bytes(size))
+
+    assert len(prefix) % 8 == 0
+    assert len(payload) == size
+    assert len(prefix) <= row_batch_overhead(ordinal, 100_000, 70_000)
+
+
+def test_the_payload_is_a_view_of_the_message() -> None:
+    """Decoding copies nothing: the payload shares the message's memory."""
+    message = bytearray(b"".join(encode_row_batch(1, 2, 3, b"payload")))
+
+    batch = decode_scan_response(message)
+    message[-1:] = b"D"
+
+    assert isinstance(batch, RowBatch)
+    assert bytes(batch.payload) == b"payloaD"
+
+
+def test_fields_in_another_order_are_read() -> None:
+    """A receiver does not rely on the payload being last."""
+    inner = b"\x7a\x03abc\x10\x02\x1d\x01\x00\x00\x00"
+
+    batch = decode_scan_response(b"\x12" + bytes([len(inner)]) + inner)
+
+    assert isinstance(batch, RowBatch)
+    assert (batch.row_count, batch.crc32c, bytes(batch.payload)) == (2, 1, b"abc")
+
+
+def test_other_responses_are_read() -> None:
+    """A response that is no batch comes out as it is."""
+    end = pb.ScanResponse(end=pb.ScanEnd(reason=pb.ScanEnd.REASON_LIMIT, rows=3, digest=4))
+
+    assert decode_scan_response(end.SerializeToString()) == end
+
+
+@given(st.binary(max_size=64))
+def test_random_bytes_parse_or_raise_one_error(data: bytes) -> None:
+    """Bytes of a broken server raise DataCorrupted and nothing else."""
+    for decode in (decode_scan_response, decode_session_page, decode_scan_page):
+        try:
+            decode(data)
+        except DataCorrupted:
+            continue
+
+
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_a_cut_batch_raises(payload: bytes, cut: int) -> None:
+    """A batch that lacks its last bytes is never taken for a whole one."""
+    message = b"".join(encode_row_batch(5, 6, 7, payload))
+    cut = 1 + cut % (len(message) - 1)
+
+    with pytest.raises(DataCorrupted):
+        decode_scan_response(message[:-cut])
+
+
+@given(
+    st.builds(
+        pb.ScanSessionResponse,
+        scanner_id=st.binary(max_size=20),
+        has_more_results=st.booleans(),
+        log_offset=st.none() | uint64,
+        arrow_schema=st.binary(max_size=20),
+        row_ordinal=uint64,
+        row_count=st.integers(1, 2**21 - 1),
+        crc32c=uint32,
+        rows=st.none() | uint64,
+        digest=st.none() | uint32,
+    ),
+    st.binary(min_size=1, max_size=200),
+)
+def test_a_session_page_round_trips(fields: pb.ScanSessionResponse, payload: bytes) -> None:
+    """A page is ordinary protobuf, aligned, and comes back the same."""
+    prefix, view = encode_page(fields, payload)
+    message = bytes(prefix) + bytes(view)
+    whole = pb.ScanSessionResponse.FromString(message)
+    page = decode_session_page(message)
+
+    assert whole.arrow_batch == payload
+    whole.ClearField("arrow_batch")
+    assert whole == fields == page.fields
+    assert bytes(page.payload) == payload
+    assert len(prefix) % 8 == 0
+
+
+@given(
+    st.builds(
+        pb.ScanPageResponse,
+        has_more_results=st.booleans(),
+        resume_token=st.binary(max_size=200),
+        log_offset=uint64,
+        arrow_schema=st.binary(max_size=20),
+        row_ordinal=uint64,
+        row_count=st.integers(1, 2**21 - 1),
+        crc32c=uint32,
+        rows=st.none() | uint64,
+        digest=st.none() | uint32,
+    ),
+    st.binary(min_size=1, max_size=200),
+)
+def test_a_scan_page_round_trips(fields: pb.ScanPageResponse, payload: bytes) -> None:
+    """A page of the other models is numbered and encoded as a session's."""
+    prefix, view = encode_page(fields, payload)
+    message = bytes(prefix) + bytes(view)
+    whole = pb.ScanPageResponse.FromString(message)
+    page = decode_scan_page(message)
+
+    assert whole.arrow_batch == payload
+    whole.ClearField("arrow_batch")
+    assert whole == fields == page.fields
+    assert bytes(page.payload) == payload
+    assert len(prefix) % 8 == 0
+
+
+def test_arrow_round_trips_without_copying() -> None:
+    """A batch and its schema come back equal, and the batch's buffers lie in the message."""
+    batch = sample(range(100))
+    payload = encode_batch(batch)
+    message = pa.py_buffer(b"".join(encode_row_batch(0, 100, checksum(payload), payload)))
+
+    received = decode_scan_response(message)
+    assert isinstance(received, RowBatch)
+    verify_payload(received.payload, received.crc32c)
+    decoded = decode_batch(received.payload, decode_schema(encode_schema(SCHEMA)))
+
+    assert decoded.equals(batch)
+    assert message.address <= decoded.column(0).buffers()[1].address < message.address + message.size
+    assert batch_size_bytes(batch) == payload.size
+
+
+def test_a_changed_payload_is_found() -> None:
+    """A payload that does not match its checksum raises DataCorrupted, which names both sums."""
+    with pytest.raises(DataCorrupted, match="0x00000001"):
+        verify_payload(b"abc", 1)
+
+
+def test_bytes_that_are_not_arrow_raise() -> None:
+    """Garbage for a schema is the peer's argument, garbage for a batch is corrupted data."""
+    with pytest.raises(ArgumentInvalid):
+        decode_schema(b"garbage")
+    with pytest.raises(DataCorrupted):
+        decode_batch(b"garbage", SCHEMA)

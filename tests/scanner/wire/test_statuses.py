@@ -1,0 +1,118 @@
+"""Errors as gRPC statuses, and back."""
+
+from __future__ import annotations
+
+import logging
+from typing import NoReturn
+
+import pytest
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from scanner.errors import (
+    ERRORS,
+    ArgumentInvalid,
+    ErrorRow,
+    InternalError,
+    ScannerError,
+    ServerUnavailable,
+    TableNotFound,
+)
+from scanner.wire.statuses import DOMAIN, from_call_failed, to_call_failed, translated
+from transport import CallFailed, ConnectionLost, StatusCode
+
+
+@pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.reason)
+def test_every_error_round_trips(row: ErrorRow) -> None:
+    """An error arrives as the class it was raised as, with all that it carried."""
+    error = row.exception("what happened", resume_token=b"t", oldest_offset=0, metadata={"bucket": "3"})
+
+    failure = to_call_failed(error)
+    again = from_call_failed(failure)
+
+    assert failure.status is StatusCode[row.status]
+    assert type(again) is row.exception
+    assert (again.message, again.resume_token, again.oldest_offset, again.metadata) == (
+        "what happened",
+        b"t",
+        0,
+        {"bucket": "3"},
+    )
+
+
+def test_absent_extras_stay_absent() -> None:
+    """No token and no offset come back as None, not as empty ones."""
+    again = from_call_failed(to_call_failed(TableNotFound("gone")))
+
+    assert (again.resume_token, again.oldest_offset, again.metadata) == (None, None, {})
+
+
+def test_tools_find_googles_error_info() -> None:
+    """The details hold an ErrorInfo with reason and domain, for those who know nothing of weir."""
+    status = status_pb2.Status.FromString(to_call_failed(TableNotFound("gone")).details)
+    info = error_details_pb2.ErrorInfo()
+
+    assert any(detail.Unpack(info) for detail in status.details)
+    assert (info.reason, info.domain, status.code) == ("TABLE_NOT_FOUND", DOMAIN, StatusCode.NOT_FOUND)
+
+
+def test_a_long_message_is_cut_to_fit_trailers() -> None:
+    """However long the message, the trailers stay within what proxies let through."""
+    failure = to_call_failed(TableNotFound("ä" * 100_000))
+
+    assert len(failure.message.encode()) <= 1500
+    assert len(failure.details) < 4096
+
+
+def test_a_long_token_is_left_out_of_trailers() -> None:
+    """A token with a huge key would not fit; the client has the one of its last batch."""
+    fits = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4096))))
+    too_long = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4097))))
+
+    assert fits.resume_token == bytes(4096)
+    assert too_long.resume_token is None
+
+
+@pytest.mark.parametrize("details", [b"", b"\xff\xff garbage"])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (StatusCode.UNAVAILABLE, ServerUnavailable),
+        (StatusCode.RESOURCE_EXHAUSTED, ArgumentInvalid),
+        (StatusCode.UNKNOWN, InternalError),
+        (StatusCode.INTERNAL, InternalError),
+    ],
+)
+def test_a_failure_without_our_details_is_told_by_its_status(
+    status: StatusCode, kind: type[ScannerError], details: bytes
+) -> None:
+    """A proxy's failure, or a damaged one, becomes the nearest error and keeps its words."""
+    error = from_call_failed(CallFailed(status, "no healthy upstream", details))
+
+    assert type(error) is kind
+    assert "no healthy upstream" in error.message
+
+
+async def test_an_unforeseen_exception_is_logged_and_told_as_internal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The peer learns that the server failed, not how; the log has the traceback."""
+
+    async def broken() -> NoReturn:
+        raise ZeroDivisionError("secret")
+
+    with caplog.at_level(logging.ERROR), pytest.raises(CallFailed) as caught:
+        await translated(broken, "the test")
+
+    assert caught.value.status is StatusCode.INTERNAL
+    assert "secret" not in caught.value.message
+    assert "ZeroDivisionError: secret" in caplog.text
+
+
+async def test_transport_errors_pass_as_they_are() -> None:
+    """The stream's own end is nobody's failure to be told."""
+
+    async def cut() -> NoReturn:
+        raise ConnectionLost("gone")
+
+    with pytest.raises(ConnectionLost):
+        await translated(cut, "the test")
