@@ -8,8 +8,8 @@ A commit is prepared first: its before-images are read, its changes worked out a
 time and
 holds nobody up; what is left is the write and the sync.
 
-Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what was
-acknowledged, that tells how much.
+Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what
+was acknowledged, that tells how much.
 
 Invariants:
 
@@ -572,7 +572,7 @@ class RocksBucket:
 
     def _load_durable_end(self) -> int:
         """The end that the log is known to have had; logged, if it has not."""
-        known = read_durable_end(self._path)
+        known = read_durable_end(self._path, self._identity)
         if known is None:
             return self._range.end
         if known.end > self._range.end:
@@ -650,7 +650,8 @@ class RocksBucket:
             batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         self._make_durable(database, batch)
         self._range, self._lineage, self._began_history = log_range, lineage, True
-        write_durable_end(self._path, DurableEnd(log_range.end, lineage.histories[-1].history_id))
+        durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
+        write_durable_end(self._path, self._identity, durable)
 
     def _watch_clock(self, log_range: LogRange) -> None:
         """Say once when the clock falls behind the newest commit, and once when it has caught up."""

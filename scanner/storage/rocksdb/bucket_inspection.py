@@ -432,7 +432,7 @@ class BucketInspection:
     def _lost(self, where: str, contents: Contents) -> Iterator[Finding]:
         """What was acknowledged and is not there, as far as is known."""
         end, lineage = contents.log_range.end, contents.lineage
-        known = read_durable_end(self._directory)
+        known = read_durable_end(self._directory, self._reader.entry.bucket_identity(self._index))
         path = self._directory / DURABLE_END_NAME
         if known is not None and known.end > end:
             yield Finding(
@@ -446,7 +446,7 @@ class BucketInspection:
             yield Finding(
                 Severity.WARNING,
                 str(path.relative_to(self._root)),
-                "the file is damaged",
+                "the file is damaged, or of another bucket",
                 "whether acknowledged changes were lost is not known",
                 "nothing: the next commit writes it anew",
             )

@@ -10,7 +10,9 @@ loses power may leave it behind the log, never ahead of it.
             4     format, 2
             5-12  end, big-endian
             13-28 id of the history that it is of
-            29-32 CRC-32C of what precedes
+            29-32 CRC-32C of the bucket's identity and of what precedes
+
+The identity is covered so that the file of another bucket says nothing of this one.
 
 This module knows no RocksDB.
 """
@@ -40,27 +42,27 @@ class DurableEnd(NamedTuple):
     """The history that wrote it."""
 
 
-def write_durable_end(directory: Path, durable: DurableEnd) -> None:
+def write_durable_end(directory: Path, identity: bytes, durable: DurableEnd) -> None:
     """Write the file of a bucket; not synced. A disk that refuses is none of the commit's business: it is durable."""
     fields = _FIELDS.pack(_MAGIC, _FORMAT, *durable)
     try:
         descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields)), 0)
+            os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields, checksum(identity))), 0)
         finally:
             os.close(descriptor)
     except OSError:
         pass  # The next commit tries again; until then the file says less, which is true too.
 
 
-def read_durable_end(directory: Path) -> DurableEnd | None:
-    """Read the file of a bucket; None if there is none, or it is not whole: then nothing is known."""
+def read_durable_end(directory: Path, identity: bytes) -> DurableEnd | None:
+    """Read the file of a bucket; None if there is none, or it is not whole or not of this bucket: nothing is known."""
     try:
         content = (directory / NAME).read_bytes()
         fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
         magic, form, end, history_id = _FIELDS.unpack(fields)
     except (OSError, struct.error):
         return None
-    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields)):
+    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields, checksum(identity))):
         return None
     return DurableEnd(end, history_id)

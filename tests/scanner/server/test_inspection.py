@@ -172,7 +172,9 @@ def exchange_table(data: Path) -> None:
 
 def lose_tail(data: Path) -> None:
     """A durable end behind the log's."""
-    write_durable_end(_table(data) / "0000", DurableEnd(300, bytes(16)))
+    entry = load_table_entry(_table(data))
+    assert entry is not None
+    write_durable_end(_table(data) / "0000", entry.bucket_identity(0), DurableEnd(300, bytes(16)))
 
 
 def damage_checkpoint(data: Path) -> None:

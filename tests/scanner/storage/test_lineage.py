@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from scanner.storage.lineage import (
     encode_lineage,
 )
 from scanner.storage.rocksdb import durable_end
+from scanner.storage.rocksdb.catalog import load_table_entry
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_tables import ITEMS, contents, put
@@ -197,6 +199,26 @@ def test_a_side_file_that_says_nothing_costs_nothing(tmp_path: Path, content: by
         bucket = store.bucket("items", 0)
         assert (bucket.log_end, bucket.lost_changes) == (1, 0)
         bucket.commit([[put(2, "a")]])
-        found = durable_end.read_durable_end(path.parent)
-        assert found is not None
-        assert found.end == 2
+    for identity, known in ((_identity_of(path.parent), True), (b"another bucket", False)):
+        found = durable_end.read_durable_end(path.parent, identity)
+        assert (found is not None and found.end == 2) == known
+
+
+@pytest.mark.rocks
+def test_a_side_file_of_another_bucket_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was copied over this bucket's, and tells of more changes than this one ever had: none of them is lost."""
+    with RocksStore.open(tmp_path, StorageConfig()) as store:
+        for table, changes in ((ITEMS, 1), (replace(ITEMS, name="others"), 9)):
+            store.create_table(table)
+            store.bucket(table.name, 0).commit([[put(key, "a") for key in range(changes)]])
+    ours, others = sorted(tmp_path.glob(f"tables/*/0000/{durable_end.NAME}"))
+    ours.write_bytes(others.read_bytes())
+    with RocksStore.open(tmp_path) as store:
+        assert (store.bucket("items", 0).log_end, store.bucket("items", 0).lost_changes) == (1, 0)
+    assert "lost" not in caplog.text
+
+
+def _identity_of(bucket: Path) -> bytes:
+    entry = load_table_entry(bucket.parent)
+    assert entry is not None
+    return entry.bucket_identity(0)
