@@ -36,6 +36,27 @@ UnaryHandler = Callable[[Any, ServerStream], Awaitable[bytes]]
 _StreamT = TypeVar("_StreamT", bound=trio.abc.Stream)
 
 _log = logging.getLogger("weir.transport")
+_ACCEPT_FAILURES_LOGGED_S = 10.0
+"""One line in so many seconds, while connections cannot be accepted."""
+
+
+class _OneLine(logging.Filter):
+    """Shortens what trio logs of a connection that it cannot accept: a traceback, ten times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._silent_until = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let a line through now and then, without its traceback."""
+        if record.created < self._silent_until:
+            return False
+        self._silent_until = record.created + _ACCEPT_FAILURES_LOGGED_S
+        record.exc_info = None
+        return True
+
+
+logging.getLogger("trio.serve_listeners").addFilter(_OneLine())
 _ROUNDS_OF_OTHERS: Final = 6
 """Rounds of the event loop between the beginnings of two calls of one connection. What a call does first costs a
 millisecond; where nobody else has anything to do, a round costs microseconds."""

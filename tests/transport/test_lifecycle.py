@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
 
 import pytest
@@ -20,6 +21,7 @@ from transport import (
     StreamRefused,
     TransportConfig,
     connect_stream,
+    serve,
 )
 from transport.errors import ErrorCode
 
@@ -372,3 +374,31 @@ async def test_exception_in_the_block_comes_out_as_itself() -> None:
         with pytest.raises(CallFailed, match="mine"):
             async with connect_stream(ours):
                 raise CallFailed(StatusCode.ABORTED, "mine")
+
+
+class FullListener(trio.abc.Listener[trio.abc.Stream]):
+    """One that has no descriptors left."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+
+    async def accept(self) -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        self.refusals += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_want_of_descriptors_is_one_line(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Connections that cannot be accepted are tried again, and logged now and then, without a traceback."""
+    listener = FullListener()
+    async with serve({}, listener=listener):
+        while listener.refusals < 20:
+            await trio.sleep(0.1)
+    (line,) = (each for each in caplog.records if each.name == "trio.serve_listeners")
+    assert "EMFILE" in line.getMessage()
+    assert line.exc_info is None
