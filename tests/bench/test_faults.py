@@ -17,6 +17,7 @@ from bench.faulting.history import build
 from bench.harness.bars import failures
 from bench.questions.faults import Found, bars, line_of, run
 from scanner.storage.lineage import Lineage
+from scanner.storage.rocksdb import catalog, documents
 from scanner.storage.rocksdb.bucket import RocksBucket
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ TRIES = 8
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Built, Path]]:
     """A data directory, with its copies."""
     place = tmp_path_factory.mktemp("faults")
-    yield build("a test", place), place
+    yield build("a killed test", place), place  # so that the write-ahead logs have something
     shutil.rmtree(place)
 
 
@@ -61,10 +62,24 @@ def _no_lineage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lineage, "require", lambda *_: None)
 
 
+def _no_durable_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RocksBucket, "_load_durable_end", lambda bucket: bucket.log_end)
+
+
+def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (catalog, documents):
+        monkeypatch.setattr(module, "unseal", lambda _name, sealed, _where: sealed.partition(b"\n")[2])
+
+
 @pytest.mark.parametrize(
     ("breaks", "kind"),
-    [(_no_identity, "bucket swap"), (_no_lineage, "everything older")],
-    ids=["identity", "lineage"],
+    [
+        (_no_identity, "bucket swap"),
+        (_no_lineage, "everything older"),
+        (_no_durable_end, "wal cut"),
+        (_no_checksums, "document flip"),
+    ],
+    ids=["identity", "lineage", "durable end", "checksums"],
 )
 def test_a_broken_variant_is_caught(
     built: tuple[Built, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: object, kind: str
