@@ -22,9 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.data.comparisons import Test, compared, equal_to_any, starts_with
-from scanner.data.literals import LiteralValue, literal, literal_from_proto, literal_to_proto
+from scanner.data.literals import LiteralValue, literal
 from scanner.errors import ArgumentInvalid, ColumnNotFound
-from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 __all__ = [
     "DEPTH_MAX",
@@ -33,8 +32,6 @@ __all__ = [
     "Operator",
     "Predicate",
     "literal",
-    "predicate_from_proto",
-    "predicate_to_proto",
 ]
 
 DEPTH_MAX: Final = 32
@@ -44,21 +41,21 @@ DEPTH_MAX: Final = 32
 class Operator(enum.Enum):
     """How a cell is compared, or predicates are combined; the value is the number on the wire."""
 
-    EQUAL = pb.Predicate.OPERATOR_EQUAL
-    NOT_EQUAL = pb.Predicate.OPERATOR_NOT_EQUAL
-    LESS = pb.Predicate.OPERATOR_LESS
-    LESS_OR_EQUAL = pb.Predicate.OPERATOR_LESS_OR_EQUAL
-    GREATER = pb.Predicate.OPERATOR_GREATER
-    GREATER_OR_EQUAL = pb.Predicate.OPERATOR_GREATER_OR_EQUAL
-    IN = pb.Predicate.OPERATOR_IN
+    EQUAL = 1
+    NOT_EQUAL = 2
+    LESS = 3
+    LESS_OR_EQUAL = 4
+    GREATER = 5
+    GREATER_OR_EQUAL = 6
+    IN = 7
     """Equal to one of the literals, of which there is at least one."""
-    IS_NULL = pb.Predicate.OPERATOR_IS_NULL
-    IS_NOT_NULL = pb.Predicate.OPERATOR_IS_NOT_NULL
-    STARTS_WITH = pb.Predicate.OPERATOR_STARTS_WITH
+    IS_NULL = 8
+    IS_NOT_NULL = 9
+    STARTS_WITH = 10
     """Of a string or binary column."""
-    AND = pb.Predicate.OPERATOR_AND
-    OR = pb.Predicate.OPERATOR_OR
-    NOT = pb.Predicate.OPERATOR_NOT
+    AND = 11
+    OR = 12
+    NOT = 13
 
 
 _COMPARISONS: Final = {
@@ -129,37 +126,6 @@ class Predicate:
             raise ArgumentInvalid(f"{self.operator.name} takes {wanted}, but got {count}")
         if self.column or self.literals:
             raise ArgumentInvalid(f"{self.operator.name} takes operands only, neither column nor literals")
-
-
-def predicate_to_proto(predicate: Predicate) -> pb.Predicate:
-    """Write a predicate as its message."""
-    return pb.Predicate(
-        column=predicate.column,
-        operator=predicate.operator.value,
-        literals=[literal_to_proto(value) for value in predicate.literals],
-        operands=[predicate_to_proto(each) for each in predicate.operands],
-    )
-
-
-def predicate_from_proto(message: pb.Predicate) -> Predicate:
-    """Read a predicate.
-
-    Args:
-        message: From the peer. Protobuf reads none that is nested more than a hundred times.
-
-    Raises:
-        ArgumentInvalid: An operator is not known here, a literal cannot be read, or a part makes no sense.
-    """
-    try:
-        operator = Operator(message.operator)
-    except ValueError:
-        raise ArgumentInvalid(
-            f"the filter on column {message.column!r} has operator {message.operator}, "
-            "which this server does not know"
-        ) from None
-    literals = tuple(literal_from_proto(message.column, each) for each in message.literals)
-    operands = tuple(predicate_from_proto(each) for each in message.operands)
-    return Predicate(message.column, operator, literals, operands)
 
 
 class Filter:

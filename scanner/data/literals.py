@@ -1,4 +1,4 @@
-"""Values that columns are compared with: how they are made, how they travel, and what they are exactly.
+"""Values that columns are compared with: how they are made, and what they are exactly.
 
 A literal has a kind of its own, which is not the column's: an integer, a float64, a decimal number, a string, octets,
 a bool, or a date or timestamp (`Temporal`). `scanner.data.comparisons` compares it by value with a column of any type.
@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from scanner.errors import ArgumentInvalid
-from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 63) - 1
@@ -138,44 +137,6 @@ def decimal_literal(value: decimal.Decimal | str) -> decimal.Decimal:
             " with at most four digits of exponent"
         )
     return decimal.Decimal(text)
-
-
-def literal_to_proto(value: LiteralValue) -> pb.Literal:
-    """Write a literal as its message."""
-    match value:
-        case bool():
-            return pb.Literal(boolean=value)
-        case int():
-            return pb.Literal(integer=value)
-        case float():
-            return pb.Literal(number=value)
-        case str():
-            return pb.Literal(text=value)
-        case bytes():
-            return pb.Literal(binary=value)
-        case decimal.Decimal():
-            return pb.Literal(decimal=str(value))
-        case Temporal():
-            return pb.Literal(temporal=value.text)
-
-
-def literal_from_proto(column: str, message: pb.Literal) -> LiteralValue:
-    """Read a literal.
-
-    Raises:
-        ArgumentInvalid: It has no value, or one that cannot be read.
-    """
-    kind = message.WhichOneof("value")
-    if kind is None:
-        raise ArgumentInvalid(
-            f"the filter on column {column!r} has a literal without a value; use IS_NULL to find nulls"
-        )
-    if kind == "decimal":
-        return decimal_literal(message.decimal)
-    if kind == "temporal":
-        return Temporal(message.temporal)
-    value: LiteralValue = getattr(message, kind)
-    return value
 
 
 def _zone_seconds(zone: str | None) -> Fraction:

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from scanner.data.filters import Predicate, predicate_from_proto, predicate_to_proto
 from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.predicates import predicate_from_proto, predicate_to_proto
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+    from scanner.data.filters import Predicate
 
 _EVERYTHING = KeyRange()
 _Message = TypeVar("_Message", bound=Message)

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.comparisons import compared, equal_to_any, exact_cell, starts_with
-from scanner.data.literals import Temporal, literal, literal_from_proto
+from scanner.data.literals import Temporal, literal
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.predicates import literal_from_proto
 from tests.support.arrow_values import STORED_TYPES, raw_values
 from tests.support.arrow_values import column as column_of
 from tests.support.exact_values import PER_SECOND, exact_values

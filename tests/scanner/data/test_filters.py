@@ -18,12 +18,11 @@ from scanner.data.filters import (
     Operator,
     Predicate,
     literal,
-    predicate_from_proto,
-    predicate_to_proto,
 )
 from scanner.data.literals import Temporal
 from scanner.errors import ArgumentInvalid, ColumnNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire.predicates import predicate_from_proto, predicate_to_proto
 from tests.support.predicates import PREDICATES, combined
 
 COMPARISONS = {
@@ -266,3 +265,9 @@ def test_values_that_cannot_travel_are_refused() -> None:
     assert literal(np.datetime64("2013-01-02T03:04:05.000000006")) == Temporal(
         "2013-01-02T03:04:05.000000006"
     )
+
+
+def test_operators_have_their_numbers_on_the_wire() -> None:
+    """Each operator is the one of its name there, and there is no other."""
+    numbers = {f"OPERATOR_{each.name}": each.value for each in Operator}
+    assert {"OPERATOR_UNSPECIFIED": 0} | numbers == dict(pb.Predicate.Operator.items())
