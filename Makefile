@@ -8,7 +8,7 @@ SHELL := bash
 
 uv_version := 0.13.8
 python := .venv/bin/python
-packages := transport scanner spark_source bench tools
+packages := weir transport scanner spark_source bench tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated.
@@ -68,7 +68,7 @@ clean: ## Removes .venv, caches and results
 	@test -x .venv/bin/uv && .venv/bin/uv --version | grep -qF ' $(uv_version) ' \
 	    || $(python) -m pip install --quiet --disable-pip-version-check uv==$(uv_version)
 	@echo 'installing what uv.lock pins into .venv'
-	@$(uv) sync --frozen --quiet
+	@$(uv) sync --frozen --all-extras --quiet
 	@touch $@
 
 # Beside the Python packages, so that no tool that walks the tree walks through it.

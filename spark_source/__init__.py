@@ -10,8 +10,11 @@ the classes to its Python workers by name, not by value. `spark_source.compare` 
 and compares them; it is not imported here, because tasks do not need it.
 """
 
-from spark_source.data_source import WeirDataSource, register
-from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError, SourceUnsupportedError
+from scanner.extras import extras_needed
+
+with extras_needed("the data source of Spark"):
+    from spark_source.data_source import WeirDataSource, register
+    from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError, SourceUnsupportedError
 
 __all__ = [
     "SourceError",

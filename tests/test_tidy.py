@@ -7,8 +7,8 @@ from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("transport", "scanner", "spark_source", "bench", "tests", "tools")
-SHIPPED = ("transport", "scanner", "spark_source")
+PACKAGES = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools")
+SHIPPED = ("weir", "transport", "scanner", "spark_source")
 
 FUNCTION_LINES_MAX = 70
 

@@ -15,8 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cryptography import x509
-
 from transport.errors import TlsExpected, TransportError
 
 ALPN: Final = "h2"
@@ -270,6 +268,8 @@ class _Validity:
 
 
 def _validity(certificate: FilePath) -> _Validity:
+    from cryptography import x509  # Servers alone need it.
+
     try:
         with open(certificate, "rb") as file:
             chain = x509.load_pem_x509_certificates(file.read())

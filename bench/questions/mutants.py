@@ -53,7 +53,7 @@ TRIAL_TIMEOUT_S: Final = 600.0
 """For all tests of a mutant together."""
 TEST_TIMEOUT_S: Final = 60
 """For one test; the slowest of those that are run takes a few seconds."""
-_COPIED: Final = ("transport", "scanner", "spark_source", "bench", "tests", "tools", "docs")
+_COPIED: Final = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools", "docs")
 _COPIED_FILES: Final = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import click
 
 from scanner.cli.escapes import escaped
+from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
 
 if TYPE_CHECKING:
     from scanner import sync
@@ -120,8 +121,11 @@ class LazyGroup(OneLineGroup):
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        with interrupted_at_once():
-            command: click.Command = getattr(importlib.import_module(module), attribute)
+        try:
+            with interrupted_at_once(), extras_needed(f"weir {cmd_name}"):
+                command: click.Command = getattr(importlib.import_module(module), attribute)
+        except ExtraMissing as error:
+            raise Failure(str(error)) from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -182,7 +186,7 @@ def example(*lines: str) -> str:
         "weir scan orders --limit 10           look at it",
     ),
 )
-@click.version_option(package_name="weir", prog_name="weir")
+@click.version_option(package_name=DISTRIBUTION, prog_name="weir")
 def weir() -> None:
     """Live key-value tables, scanned by push."""
 

@@ -15,6 +15,7 @@ from scanner.client import table as trio_table
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.extras import extras_needed
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 
@@ -322,7 +323,8 @@ class Scan(ScanBuilder):
 
     def to_pandas(self) -> pd.DataFrame:
         """Run the scan and collect every row as a data frame."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        with extras_needed("to_pandas()"):
+            frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
 

@@ -1,1 +1,6 @@
 """The store on RocksDB, and all that knows its files."""
+
+from scanner.extras import extras_needed
+
+with extras_needed("a store on the disk"):
+    import rocksdict  # noqa: F401

@@ -1,0 +1,116 @@
+"""A client install has what a client needs, and no more: the wheel in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from tests.support.server import running_server
+
+pytestmark = [pytest.mark.slow, pytest.mark.socket]
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+EXTRAS = ("click", "cryptography", "pandas", "prometheus_client", "pyspark", "rich", "rocksdict")
+SCAN = f"""
+import sys
+from importlib.util import find_spec
+
+import pyarrow as pa
+
+import weir
+import weir.sync
+
+with weir.sync.connect(sys.argv[1]) as client:
+    client.table("items").write(pa.table({{"id": [4]}}))
+    rows = client.table("items").new_scan().where(weir.col("id") > 1).where("id < 5").to_arrow()
+    print(sorted(rows["id"].to_pylist()))
+    try:
+        client.table("items").new_scan().to_pandas()
+    except ImportError as error:
+        print(error)
+    print([name for name in {EXTRAS} if find_spec(name)])
+try:
+    import weir.spark
+except ImportError as error:
+    print(error)
+try:
+    import scanner.storage.rocksdb.store
+except ImportError as error:
+    print(error)
+"""
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and what it depends on, as uv.lock pins it; no extra."""
+    environment = tmp_path_factory.mktemp("clean") / "venv"
+    variables = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    subprocess.run(
+        [REPOSITORY / ".venv/bin/uv", "sync", "--frozen", "--no-dev", "--no-editable", "--quiet"],
+        cwd=REPOSITORY,
+        env={**variables, "UV_PROJECT_ENVIRONMENT": str(environment), "UV_PYTHON_DOWNLOADS": "never"},
+        check=True,
+    )
+    return environment
+
+
+def test_a_client_install_scans(clean: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Reading and writing need no extra; what does need one says which, in one line."""
+    with running_server(tmp_path / "data") as running:
+        with scanner.sync.connect(running.endpoint) as client:
+            schema = pa.schema([pa.field("id", pa.int64(), nullable=False)])
+            client.create_table("items", schema, primary_key=["id"]).write(
+                pa.table({"id": [1, 2, 3]}, schema)
+            )
+        done = subprocess.run(
+            [clean / "bin/python", "-c", SCAN, running.endpoint],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "[2, 3, 4]",
+        "to_pandas() needs pandas, which is not installed: pip install 'weirstream[pandas]'",
+        "[]",
+        "the data source of Spark needs pyspark, which is not installed: pip install 'weirstream[spark]'",
+        "a store on the disk needs rocksdict, which is not installed: pip install 'weirstream[server]'",
+    ]
+    size = sum(path.stat().st_size for path in clean.rglob("*") if path.is_file() and not path.is_symlink())
+    with capsys.disabled():
+        print(f"\na client install takes {size / 1e6:.0f} MB")
+
+
+def test_the_command_names_its_extra(clean: Path, tmp_path: Path) -> None:
+    """`weir` without click is one line on standard error."""
+    done = subprocess.run(
+        [clean / "bin/weir", "tables"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert (
+        done.stderr
+        == "weir: the command weir needs click, which is not installed: pip install 'weirstream[cli]'\n"
+    )
+
+
+def test_another_package_of_the_same_name_is_named(tmp_path: Path) -> None:
+    """A foreign `transport` in front of ours ends the import in one line that says where it is."""
+    (tmp_path / "transport.py").touch()
+    python = REPOSITORY / ".venv/bin/python"
+    path = f"{tmp_path}{os.pathsep}{REPOSITORY}"
+    done = subprocess.run(
+        [python, "-c", "import weir"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"Python finds {tmp_path}/transport.py under that name" in done.stderr.splitlines()[-1]

@@ -1,0 +1,19 @@
+"""The data source of Spark; see `spark_source`."""
+
+from spark_source import (
+    SourceError,
+    SourceOptionError,
+    SourceSchemaError,
+    SourceUnsupportedError,
+    WeirDataSource,
+    register,
+)
+
+__all__ = [
+    "SourceError",
+    "SourceOptionError",
+    "SourceSchemaError",
+    "SourceUnsupportedError",
+    "WeirDataSource",
+    "register",
+]
