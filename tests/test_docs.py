@@ -47,13 +47,18 @@ def test_pages_that_the_code_names_are_there() -> None:
     assert {link for link in named if not (REPOSITORY / link).exists()} == set()
 
 
-def test_architecture_names_modules_that_exist() -> None:
-    """The modules drawn in the architecture page are there."""
-    scanner = REPOSITORY / "scanner"
-    page = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
-    for module in (
-        "scan", "client", "sync", "table_scan", "receiver", "pull/session_client", "server", "pull/session",
-        "sources/kv", "buckets", "table", "keys", "rows", "digest", "filters", "wire", "errors",
-    ):  # fmt: skip
-        assert module.rpartition("/")[2] in page
-        assert (scanner / f"{module}.py").exists(), module
+OUR_FILE = re.compile(r"`((?:weir|transport|scanner|spark_source|bench|tests|tools)/[\w./-]+\.\w+)`")
+
+
+def test_files_that_pages_name_exist() -> None:
+    """A page that says where something is says where it is now."""
+    pages = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
+    named = {
+        name
+        for page in pages
+        for name in re.findall(
+            r"`((?:weir|transport|scanner|spark_source|bench|tests|tools)/[\w./-]+\.\w+)`", page.read_text()
+        )
+    }
+    assert named
+    assert {name for name in named if not (REPOSITORY / name).exists()} == set()
