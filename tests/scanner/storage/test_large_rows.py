@@ -58,9 +58,12 @@ def test_a_scan_reads_no_more_large_rows_than_it_gives(store: RocksStore, shared
     assert tracemalloc.get_traced_memory()[1] < 8 * ROW_BYTES
 
 
-def test_large_rows_behind_small_ones(store: RocksStore, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows_in_a_block", [1, 2, 3])
+def test_large_rows_behind_small_ones(
+    store: RocksStore, monkeypatch: pytest.MonkeyPatch, rows_in_a_block: int
+) -> None:
     """A piece that was thought to be small, and is too much for one block, comes in several; nothing is lost."""
-    monkeypatch.setattr(row_block, "BLOCK_BYTES_MAX", 3 * ROW_BYTES)
+    monkeypatch.setattr(row_block, "BLOCK_BYTES_MAX", rows_in_a_block * ROW_BYTES + ROW_BYTES // 2)
     bucket = store.bucket("items", 0)
     bucket.commit([[put(number, "x" * ROW_BYTES) for number in range(ROWS + 2000, 2 * ROWS + 2000)]])
     scan = bucket.open_scan()
