@@ -23,6 +23,8 @@ from scanner.storage.rocksdb.bucket import RocksBucket
 if TYPE_CHECKING:
     from bench.faulting.truth import Built
 
+pytestmark = pytest.mark.slow
+
 TRIES = 8
 
 

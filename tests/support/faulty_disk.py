@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -47,12 +48,16 @@ class Faults:
 
 @contextmanager
 def faulty_disk(at: int, *, kill: bool) -> Iterator[Faults]:
-    """Let the n-th change fail until the end of the block, which a kill ends quietly."""
-    faults = Faults(at, kill=kill)
+    """Let the n-th change of this thread fail until the end of the block, which a kill ends quietly.
+
+    Servers of other tests may be alive in this process, in threads of their own.
+    """
+    faults, ours = Faults(at, kill=kill), threading.get_ident()
 
     def faulty(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            faults.check(name)
+            if threading.get_ident() == ours:
+                faults.check(name)
             return real(*args, **kwargs)
 
         return call
