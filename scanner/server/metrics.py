@@ -6,6 +6,7 @@ Names and labels are listed in docs/operating.md, which a test compares with wha
 
 from __future__ import annotations
 
+import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from scanner.extras import DISTRIBUTION
 from scanner.server.auth.audit import AuditEvent
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
+        yield _labelled_gauge(
+            "weir_build_info",
+            "1, with the version.",
+            "version",
+            {importlib.metadata.version(DISTRIBUTION): 1},
+        )
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from scanner.errors import ArgumentInvalid
 from scanner.nesting import bare
@@ -44,6 +44,7 @@ async def serve_metrics(
     """
     registry = CollectorRegistry()
     registry.register(ServerCollector(read))
+    ProcessCollector(registry=registry)
     slots = trio.CapacityLimiter(_CONNECTIONS_MAX)
 
     async def handle(stream: trio.SocketStream) -> None:

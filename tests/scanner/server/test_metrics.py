@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -92,11 +93,28 @@ async def test_scans_and_commits_are_counted() -> None:
             assert after[name] >= value, name
 
 
-async def test_every_metric_is_documented() -> None:
-    """The table of docs/operating.md has every metric that is collected, with its label, and no other."""
+async def collected() -> dict[str, str]:
+    """The kind of every metric of a server, the process's own included, by name."""
     async with serving(filled_store(1)) as (server, _), serve_metrics(server.statistics) as port:
         body = (await request(port, "GET /metrics HTTP/1.0\r\n\r\n")).partition("\r\n\r\n")[2]
-    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.MULTILINE))
+    return dict(re.findall(r"^# TYPE (\S+) (\S+)$", body, re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
+async def test_files_for_operators_name_metrics_that_exist(name: str) -> None:
+    """An alert on a metric that is gone would never fire."""
+    text = (PAGE.with_suffix("") / name).read_text(encoding="utf-8")
+    asked = set(re.findall(r"\b((?:weir|process)_\w+)", text))
+    there = {*(await collected()), "weir_commit_seconds_bucket", "weir_certificate_expiry_timestamp_seconds"}
+    assert asked
+    assert asked <= there
+    if name.endswith(".json"):
+        assert json.loads(text)["panels"]
+
+
+async def test_every_metric_is_documented() -> None:
+    """The table of docs/operating.md has every metric that is collected, with its label, and no other."""
+    kinds = {name: kind for name, kind in (await collected()).items() if name.startswith("weir_")}
     documented = dict(re.findall(r"^\| `(weir_\w+)(?:\{\w+\})?` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
     assert documented == kinds
 
