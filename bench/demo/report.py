@@ -14,7 +14,7 @@ from bench.harness import flights
 from bench.harness.bars import Bar, machine
 from bench.harness.isolation import CheckedScan
 
-LIBRARIES = ("weir", "h2", "pyarrow", "pyspark", "rocksdict", "trio")
+LIBRARIES = ("weirstream", "h2", "pyarrow", "pyspark", "rocksdict", "trio")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
