@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.filters import (
+    DEPTH_MAX,
     Filter,
     LiteralValue,
     Operator,
@@ -271,3 +272,16 @@ def test_operators_have_their_numbers_on_the_wire() -> None:
     """Each operator is the one of its name there, and there is no other."""
     numbers = {f"OPERATOR_{each.name}": each.value for each in Operator}
     assert {"OPERATOR_UNSPECIFIED": 0} | numbers == dict(pb.Predicate.Operator.items())
+
+
+def test_nesting_has_a_bound() -> None:
+    """As many levels as are allowed evaluate; one more is refused, whoever made the tree."""
+    schema = pa.schema([pa.field("c", pa.int64())])
+    batch = pa.record_batch([pa.array([1, 2])], schema=schema)
+    tree = Predicate("c", Operator.EQUAL, (1,))
+    for depth in range(2, DEPTH_MAX + 1):
+        tree = Predicate("", Operator.NOT, (), (tree,))
+        assert tree.depth == depth
+    assert Filter([tree], schema).mask(batch).to_pylist() == [False, True]
+    with pytest.raises(ArgumentInvalid, match=f"more than {DEPTH_MAX} levels"):
+        Predicate("", Operator.NOT, (), (tree,))
