@@ -374,9 +374,18 @@ class Case:
             if now.states:
                 now.states = [*now.states, *written]
             return False
-        now.states = [
-            state for state in written if [(bucket, state[0])] == [(at, end) for at, _, end in ranges]
+        known = bool(now.states)
+        fitting = [
+            (end, state)
+            for (end, _), state in zip(before, written, strict=True)
+            if [(bucket, state[0])] == [(at, after_it) for at, _, after_it in ranges]
         ]
+        now.states = [state for _, state in fitting]
+        if fitting and not known:
+            # It could not be read, and takes writes: where it ended is known only now.
+            self._judge_end(
+                truth, bucket, max(end for end, _ in fitting), f"{truth.name}/{bucket} by a write"
+            )
         if not now.states:
             ends = [end for end, _ in written]
             self._say(f"a write to {truth.name}/{bucket} made {ranges}, which should end at one of {ends}")

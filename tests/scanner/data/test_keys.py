@@ -104,7 +104,7 @@ def test_every_float_has_its_place() -> None:
 
 @pytest.mark.parametrize("data_type", STORED_TYPES, ids=str)
 def test_a_slice_begins_at_its_own_first_row(data_type: pa.DataType) -> None:
-    """A server encodes a write in slices, whose buffers begin before their first row: keys are those of rows."""
+    """A server encodes a write in slices, whose buffers begin before their first row and end behind their last one."""
     others: dict[pa.DataType, list[object]] = {
         pa.bool_(): [False, True],
         pa.string(): ["a", "b"],
@@ -114,6 +114,11 @@ def test_a_slice_begins_at_its_own_first_row(data_type: pa.DataType) -> None:
     codec = codec_of(data_type)
     first, second = encode_columns(codec, [values])
     assert encode_columns(codec, [values[1:]]) == [second] != [first]
+    many = pa.concat_arrays([values] * 40)
+    for start, count in ((1, 1), (1, 16), (3, 32), (0, 64)):
+        assert (
+            encode_columns(codec, [many.slice(start, count)]) == ([first, second] * 40)[start : start + count]
+        )
 
 
 @pytest.mark.parametrize("data_type", [pa.float32(), pa.float64()], ids=str)

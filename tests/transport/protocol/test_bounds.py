@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.support import wire
 from tests.support.pair import Peer, drain_messages, sent
 from transport.config import TransportConfig
-from transport.errors import MessageRefused, StatusCode
+from transport.errors import ErrorCode, MessageRefused, RemoteProtocolError, StatusCode
+from transport.protocol.control import filter_settings_untrusted
 from transport.protocol.flow_control import SendWindow
 from transport.protocol.memory import MESSAGE_OVERHEAD_BYTES, ReceiveMemory
 from transport.protocol.small_frames import FRAME_BYTES_MIN, HOLD_S, worth_a_frame
@@ -153,3 +154,12 @@ def test_calls_without_a_message_are_ended_in_time() -> None:
     sent(peer.core)
     assert set(peer.core.streams) == {3}
     assert math.isinf(peer.core._first_messages.deadline)
+
+
+def test_settings_have_a_bound() -> None:
+    """As many entries as are allowed are read, and one more ends the connection."""
+    entry = struct.pack(">HI", 0x3, 100)
+    assert filter_settings_untrusted(32 * entry, settings_max=32) == 32 * entry
+    with pytest.raises(RemoteProtocolError, match="SETTINGS of 33 entries") as caught:
+        filter_settings_untrusted(33 * entry, settings_max=32)
+    assert caught.value.code == ErrorCode.ENHANCE_YOUR_CALM

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pytest
 
 from scanner.data.table import TableDescription
-from scanner.errors import ArgumentInvalid, DataCorrupted, SchemaMismatch, StoreFailed, StoreLocked
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    DiskFull,
+    ScannerError,
+    SchemaMismatch,
+    StoreFailed,
+    StoreLocked,
+    TooManyFiles,
+)
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.config import StorageConfig
@@ -211,6 +220,42 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
         bucket = store.bucket("items", 0)
         assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
         assert bucket.commit([[put(1, "y")]]) == [(100, 102)]
+
+
+@pytest.mark.parametrize("kind", [DiskFull, TooManyFiles, DataCorrupted, StoreFailed, StoreLocked])
+def test_a_bucket_that_takes_no_writes_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[ScannerError]
+) -> None:
+    """Later writes are refused with the kind of what failed, where a user can do something about it."""
+
+    def refuse(bucket: RocksBucket, *_: object) -> None:
+        bucket._fail(kind("what happened"))
+        raise StoreFailed("nothing of this write is promised")
+
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(RocksBucket, "_make_durable", refuse)
+            with pytest.raises(StoreFailed, match="nothing of this write"):
+                bucket.commit([[put(1, "x")]])
+        with pytest.raises(ScannerError, match="what happened") as caught:
+            bucket.commit([[put(1, "y")]])
+        assert type(caught.value) is (StoreFailed if kind is StoreLocked else kind)
+
+
+def test_a_clock_that_was_set_back_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A line when commits come from before the newest one, and a line when the clock has caught up; no more."""
+    hour_us = 3_600_000_000
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for at, clock_us in enumerate((9 * hour_us, 5 * hour_us, 6 * hour_us, 10 * hour_us, 11 * hour_us)):
+            bucket.commit([[put(at, "x")]], clock_us)
+    lines = [each.getMessage() for each in caplog.records if "clock" in each.getMessage()]
+    assert len(lines) == 2
+    assert "the clock is 14400.0 s behind the newest commit" in lines[0]
+    assert "the clock has caught up" in lines[1]
 
 
 def test_a_catalog_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
