@@ -647,7 +647,6 @@ class RocksBucket:
         if not self._began_history:
             lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
-            batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         self._make_durable(database, batch)
         self._range, self._lineage, self._began_history = log_range, lineage, True
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
@@ -670,6 +669,8 @@ class RocksBucket:
         self._clock_behind = behind
 
     def _make_durable(self, database: Database, batch: WriteBatch) -> None:
+        # In each batch: a write-ahead log of another bucket, wherever it begins, is replayed and then refused.
+        batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         try:
             with translated(self._path):
                 database.rocks.write(batch)
@@ -686,7 +687,6 @@ class RocksBucket:
     def _write_first_range(self, database: Database) -> None:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
-        batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         self._make_durable(database, batch)
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:

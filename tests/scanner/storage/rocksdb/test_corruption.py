@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +14,17 @@ from scanner.errors import DataCorrupted, ScannerError, StoreFailed
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
-from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, items_of, put, puts
+from tests.support.storage_tables import (
+    ITEMS,
+    contents,
+    delete,
+    drain,
+    item_key,
+    items_of,
+    one_bucket,
+    put,
+    puts,
+)
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.bucket import RocksBucket
@@ -234,3 +246,29 @@ def test_missing_files_are_damage_and_not_an_empty_table(tmp_path: Path, victim:
         with pytest.raises(DataCorrupted, match="0000"):
             store.bucket("items", 0)
         assert contents(store.bucket("items", 1)) == {}
+
+
+def test_the_write_ahead_log_of_another_bucket_is_refused(tmp_path: Path) -> None:
+    """A log that begins in the middle of a history, under the name of another bucket's: nobody sees a row of it.
+
+    RocksDB numbers the column families of each database in an order of its own, one of six: with seven databases there
+    are two whose logs fit each other.
+    """
+    served = tmp_path / "served"
+    tables = [f"table{number}" for number in range(7)]
+    with RocksStore.open(served) as store:
+        for name in tables:
+            store.create_table(one_bucket(name))
+            store.bucket(name, 0).commit([puts((number, name) for number in range(20))])
+            store.bucket(name, 0).flush()  # The log is a new one then.
+            store.bucket(name, 0).commit([puts((number, f"{name}, later") for number in range(10, 30))])
+        shutil.copytree(served, tmp_path / "killed")
+    for ours, theirs in itertools.combinations(range(len(tables)), 2):
+        now = tmp_path / f"{ours} {theirs}"
+        shutil.copytree(tmp_path / "killed", now)
+        log, other = (max(now.glob(f"tables/{table:06d}/0000/*.log")) for table in (ours, theirs))
+        assert log.stat().st_size
+        shutil.copy(other, log)
+        with RocksStore.open(now) as store, pytest.raises(DataCorrupted):
+            contents(store.bucket(tables[ours], 0))
+        shutil.rmtree(now)
