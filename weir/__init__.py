@@ -11,7 +11,11 @@ names are those of `scanner`, `scanner.sync` and `spark_source`, where their doc
 
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
+
+# Code that people generate from our .proto files is `weir.v1`, in a directory of theirs.
+__path__ = extend_path(__path__, __name__)
 
 for _name in ("scanner", "transport"):
     _found = find_spec(_name)

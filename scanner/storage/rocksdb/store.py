@@ -205,12 +205,17 @@ class RocksStore:
         with self._opening, self._space.in_need():
             # It is used again, should the disk refuse.
             table.suspend()
-            marked = mark_dropping(self._path, table.entry.table_id)
+            try:
+                marked = mark_dropping(self._path, table.entry.table_id)
+            except BaseException:
+                table.stay()
+                raise
             try:
                 self._save(before.without_table(name))
             except BaseException:
                 self._restore_catalog(before)
                 unmark_dropping(marked)
+                table.stay()
                 raise
             table.close()
             del self._tables[name]
@@ -414,11 +419,16 @@ class _OpenTable:
         return keys_of_rows(rows, self.row_codec, self.key_codec)
 
     def suspend(self) -> None:
-        """Close everything until it is used again."""
+        """Close everything; its buckets cannot be used until `stay`, since their directory is about to go."""
         for bucket in self.buckets.values():
-            bucket.suspend()
+            bucket.suspend(leaving=True)
         for snapshot in list(self.snapshots):
             snapshot.close()
+
+    def stay(self) -> None:
+        """Let the buckets be used again."""
+        for bucket in self.buckets.values():
+            bucket.stay()
 
     def close(self) -> None:
         for bucket in self.buckets.values():

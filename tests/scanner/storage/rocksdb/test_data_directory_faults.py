@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scanner.errors import ScannerError
+from scanner.errors import ScannerError, StoreClosed, StoreFailed
 from scanner.storage.rocksdb.catalog import Catalog, TableEntry, load_catalog, load_table_entry, save_catalog
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.faulty_disk import faulty_disk
@@ -169,3 +169,26 @@ def unique_of(path: Path) -> dict[str, str]:
     catalog = load_catalog(path)
     assert catalog is not None
     return {name: entry.unique_id for name, entry in catalog.tables.items()}
+
+
+def test_nobody_opens_a_bucket_that_is_being_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read in the middle of a drop is told that the bucket is closed; should the disk refuse, it is served again."""
+    make_tables(tmp_path, "it")
+    seen: list[str] = []
+
+    def mark(*_: object) -> Path:
+        with pytest.raises(StoreClosed) as caught:
+            bucket.open_reader()
+        seen.append(caught.value.message)
+        raise StoreFailed("the disk refused")
+
+    with RocksStore.open(tmp_path) as store:
+        bucket = store.bucket("it", 0)
+        bucket.open_reader().close()
+        with monkeypatch.context() as patch:
+            patch.setattr("scanner.storage.rocksdb.store.mark_dropping", mark)
+            with pytest.raises(StoreFailed, match="refused"):
+                store.drop_table("it")
+        bucket.open_reader().close()
+        store.drop_table("it")
+    assert "is being dropped" in seen[0]
