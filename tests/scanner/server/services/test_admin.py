@@ -32,7 +32,7 @@ async def test_a_scan_shows_what_it_waits_for_and_pins() -> None:
     assert (asking.path, asking.scan, asking.connection_id) == ("/weir.v1.Admin/ListStreams", None, 2)
     assert (scanning.method, scanning.connection_id, scanning.principal) == ("Scan", 1, "anonymous")
     assert scanning.stall is StallReason.CREDIT
-    assert scanning.stalls.longest is StallReason.CREDIT
+    assert dict(scanning.stalls)[StallReason.CREDIT] > 0
     assert scanning.age_s == pytest.approx(scanning.stalls.total_s, abs=0.002)
     assert scanning.credit_limit == 2000
     assert scanning.credit_left is not None
