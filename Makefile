@@ -8,7 +8,7 @@ SHELL := bash
 
 uv_version := 0.13.8
 python := .venv/bin/python
-packages := weir transport scanner spark_source bench tools
+packages := weir transport scanner spark_source bench tests tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated.
@@ -27,9 +27,7 @@ peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies tha
 	@tools/find-peers --install
 
 test: install peers format lint types imports drift ## Everything that must hold before a change is merged
-	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadfile --durations 25 \
-	    || { echo 'what failed, once more and alone; a test that passes only now depends on time, and is a defect'; \
-	         $(with_java) $(python) -m pytest --quiet --no-header --last-failed --last-failed-no-failures none; }
+	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadfile --durations 25
 
 unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"

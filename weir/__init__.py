@@ -14,6 +14,8 @@ from pathlib import Path
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
+import scanner
+
 # Code that people generate from our .proto files is `weir.v1`, in a directory of theirs.
 __path__ = extend_path(__path__, __name__)
 
@@ -25,8 +27,6 @@ for _name in ("scanner", "transport"):
             f"weir has a package {_name} of its own, and Python finds {_origin or 'none'} under that name:"
             " uninstall or rename the other one"
         )
-
-import scanner  # noqa: E402
 
 if TYPE_CHECKING:
     from scanner import *  # noqa: F403

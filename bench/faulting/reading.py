@@ -21,7 +21,6 @@ from scanner.server.server import Server, open_server
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 
 if TYPE_CHECKING:
-    from scanner.client.scan.builder import ScanPlan  # noqa: F401
     from scanner.client.table import Table
 
 MODELS: Final = ("push", "session", "token", "cursor", "asof")

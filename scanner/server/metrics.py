@@ -34,6 +34,10 @@ class ServerCollector(Collector):
 
     def __init__(self, read: Callable[[], ServerStatistics]) -> None:
         self._read = read
+        try:
+            self._version = importlib.metadata.version(DISTRIBUTION)
+        except importlib.metadata.PackageNotFoundError:  # It runs from a directory of sources.
+            self._version = "unknown"
 
     def describe(self) -> list[Metric]:
         """Nothing beforehand: registering must not ask the server."""
@@ -41,12 +45,7 @@ class ServerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, now."""
-        yield _labelled_gauge(
-            "weir_build_info",
-            "1, with the version.",
-            "version",
-            {importlib.metadata.version(DISTRIBUTION): 1},
-        )
+        yield _labelled_gauge("weir_build_info", "1, with the version.", "version", {self._version: 1})
         now = self._read()
         yield from _transport(now.transport)
         yield from _scans(now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -322,9 +323,14 @@ class Scan(ScanBuilder):
             return pa.Table.from_batches(batches, schema=batches.schema)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Run the scan and collect every row as a data frame."""
+        """Run the scan and collect every row as a data frame.
+
+        Raises:
+            ExtraMissing: pandas is not installed; nothing was read.
+        """
         with extras_needed("to_pandas()"):
-            frame: pd.DataFrame = self.to_arrow().to_pandas()
+            import_module("pandas")
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
         return frame
 
 

@@ -175,4 +175,5 @@ async def test_a_server_that_is_killed(tmp_path: Path, cut_points: CutPoints) ->
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)
-    assert 1 <= found.tally.resumes <= 2  # a bucket whose scan had not begun has nothing to resume
+    # A scan may be over before its kill is due, on a machine that was quicker than the recording.
+    assert found.tally.resumes == found.tally.struck >= 1

@@ -158,9 +158,8 @@ def parse_where(text: str) -> Condition:
     Example:
         >>> scan.where(parse_where("origin in ('JFK', 'LGA')"))
     """
-    from scanner.client.scan.where import (
-        parse,  # The SQL parser takes a tenth of a second to load, and few need it.
-    )
+    # The SQL parser takes a tenth of a second to load, and few need it.
+    from scanner.client.scan.where import parse
 
     return parse(text)
 

@@ -2,8 +2,8 @@
 
 What the pages of a scan show is the model's:
 
-    TOKEN   the snapshot of the first page, which the server keeps (`scanner.server.pull.page_snapshots`), and nothing
-    else CURSOR  the state of now, each time
+    TOKEN   the snapshot of the first page, which the server keeps (`scanner.server.pull.page_snapshots`), no other
+    CURSOR  the state of now, each time
     ASOF    the state of the first page, by the ladder of `scanner.server.scan.opener`; the server keeps nothing
 
 Invariants:

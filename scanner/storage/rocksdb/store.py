@@ -207,14 +207,13 @@ class RocksStore:
             table.suspend()
             try:
                 marked = mark_dropping(self._path, table.entry.table_id)
+                try:
+                    self._save(before.without_table(name))
+                except BaseException:
+                    self._restore_catalog(before)
+                    unmark_dropping(marked)
+                    raise
             except BaseException:
-                table.stay()
-                raise
-            try:
-                self._save(before.without_table(name))
-            except BaseException:
-                self._restore_catalog(before)
-                unmark_dropping(marked)
                 table.stay()
                 raise
             table.close()

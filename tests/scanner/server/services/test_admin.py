@@ -25,6 +25,8 @@ async def test_a_scan_shows_what_it_waits_for_and_pins() -> None:
                 await scan.receive()
             store.bucket("items", 0).commit([mutations(store, "items", sample(range(3)))])
             scanning, asking = await admin.list_streams()
+            while scanning.stalls.longest is not StallReason.CREDIT:  # as it must be in the end
+                scanning, asking = await admin.list_streams()
             (pinned,) = await admin.list_snapshots()
             assert len(await admin.list_snapshots("items")) == 1
             assert await admin.list_snapshots("other") == []
@@ -32,7 +34,6 @@ async def test_a_scan_shows_what_it_waits_for_and_pins() -> None:
     assert (asking.path, asking.scan, asking.connection_id) == ("/weir.v1.Admin/ListStreams", None, 2)
     assert (scanning.method, scanning.connection_id, scanning.principal) == ("Scan", 1, "anonymous")
     assert scanning.stall is StallReason.CREDIT
-    assert dict(scanning.stalls)[StallReason.CREDIT] > 0
     assert scanning.age_s == pytest.approx(scanning.stalls.total_s, abs=0.002)
     assert scanning.credit_limit == 2000
     assert scanning.credit_left is not None
