@@ -87,6 +87,7 @@ from scanner.storage.rocksdb.log import (
     read_chunks,
     stored_bytes,
 )
+from scanner.storage.rocksdb.manifest_length import require_manifest_length, write_manifest_length
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocksdb.scan import RocksScan
@@ -444,6 +445,7 @@ class RocksBucket:
         Raises:
             ScannerError: It cannot be opened; it is closed.
         """
+        require_manifest_length(self._path, self._identity)
         database = open_database(self._path, self._resources, create=create, read_only=read_only)
         try:
             if create:
@@ -459,6 +461,8 @@ class RocksBucket:
         except BaseException:
             database.close()
             raise
+        if not (create or read_only):  # Nothing was replayed.
+            write_manifest_length(self._path, self._identity)
         self._database = database
 
     def _open_best(self) -> None:

@@ -1,0 +1,85 @@
+"""How long a bucket's MANIFEST was when its database had been opened, in a small file beside it.
+
+When RocksDB opens a database it replays the write-ahead logs, writes their contents into files, one column family after
+another, and adds a record for each to the MANIFEST. Then the logs go. A MANIFEST that later loses the last of these
+records opens without complaint: RocksDB takes it for one whose writer was killed. The rows are then newer than the
+changelog, a state that never was. What is appended after the opening counts for all families or for none.
+
+    octets  0-3   "WMAN"
+            4     format, 1
+            5-12  number of the MANIFEST, big-endian
+            13-20 its length in bytes
+            21-24 CRC-32C of the bucket's identity and of what precedes
+
+The file is not synced: what a power failure leaves of it says nothing, or says what is true.
+
+This module knows no RocksDB.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Final
+
+from scanner.data.digest import checksum
+from scanner.errors import DataCorrupted
+
+NAME: Final = "OPENED-MANIFEST"
+_FIELDS: Final = struct.Struct(">4sBQQ")
+_CHECKSUM: Final = struct.Struct(">I")
+_MAGIC: Final = b"WMAN"
+_FORMAT: Final = 1
+
+
+def write_manifest_length(directory: Path, identity: bytes) -> None:
+    """Note how long the MANIFEST is now, when the database has just been opened for writing.
+
+    A disk that refuses is no reason to stay closed: nothing is known then.
+    """
+    try:
+        number, length = _current(directory)
+        fields = _FIELDS.pack(_MAGIC, _FORMAT, number, length)
+        descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, fields + _CHECKSUM.pack(checksum(fields, checksum(identity))), 0)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError):
+        pass
+
+
+def require_manifest_length(directory: Path, identity: bytes) -> None:
+    """Check that the MANIFEST has lost nothing of what it held when the database was opened last.
+
+    Where the file is missing, damaged, of another bucket or of another MANIFEST, nothing is known, and nothing is said.
+
+    Raises:
+        DataCorrupted: It is shorter.
+    """
+    try:
+        content = (directory / NAME).read_bytes()
+        fields, (crc,) = content[: _FIELDS.size], _CHECKSUM.unpack(content[_FIELDS.size :])
+        magic, form, number, length = _FIELDS.unpack(fields)
+        current, found = _current(directory)
+    except (OSError, ValueError, struct.error):
+        return  # RocksDB says what is wrong with its own files.
+    if (magic, form, crc) != (_MAGIC, _FORMAT, checksum(fields, checksum(identity))):
+        return
+    if current == number and found < length:
+        raise DataCorrupted(
+            f"{directory}: MANIFEST-{number:06d} has {found} bytes, and had {length} when the bucket was opened last;"
+            " rows and changelog would be of different states: restore it from a copy"
+        )
+
+
+def _current(directory: Path) -> tuple[int, int]:
+    """Number and length of the MANIFEST that is in use.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: `CURRENT` names none.
+    """
+    name = (directory / "CURRENT").read_text().strip()
+    return int(name.removeprefix("MANIFEST-")), (directory / name).stat().st_size

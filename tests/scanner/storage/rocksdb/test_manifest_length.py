@@ -1,0 +1,85 @@
+"""A MANIFEST that was cut: an error, or a state that was, never rows that are newer than their changelog."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+
+from scanner.errors import DataCorrupted
+from scanner.storage.rocksdb.manifest_length import NAME, require_manifest_length, write_manifest_length
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.histories import changes_of, read_all, rows_as_of
+from tests.support.storage_tables import one_bucket, put
+
+_RECORD = struct.Struct("<IHB")
+"""Checksum, length and kind in front of each record of a MANIFEST."""
+
+
+def record_starts(manifest: bytes) -> list[int]:
+    """Where the records of a MANIFEST of one block begin."""
+    starts, at = [], 0
+    while at + _RECORD.size <= len(manifest):
+        starts.append(at)
+        at += _RECORD.size + _RECORD.unpack_from(manifest, at)[1]
+    return starts
+
+
+@pytest.mark.parametrize("tables", [1, 4])
+def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, tables: int) -> None:
+    """Behind each record, and inside: of a bucket that was killed, opened again, written on and killed again."""
+    names = [f"table{number}" for number in range(tables)]
+    first, second = tmp_path / "first", tmp_path / "second"
+    with RocksStore.open(first) as store:
+        for name in names:
+            store.create_table(one_bucket(name))
+            for number in range(6):
+                store.bucket(name, 0).commit([[put(number % 4, f"{name} {number}")]])
+        shutil.copytree(first, second)  # as after kill -9
+    with RocksStore.open(second) as store:
+        everything = {name: changes_of(store.bucket(name, 0)) for name in names}
+    refused = 0
+    for name, directory in zip(names, sorted((second / "tables").glob("*/0000")), strict=True):
+        manifest = directory / (directory / "CURRENT").read_text().strip()
+        whole = manifest.read_bytes()
+        for start in record_starts(whole)[1:]:
+            for size in (start, start + 5):
+                damaged = tmp_path / "damaged"
+                shutil.copytree(second, damaged)
+                os.truncate(damaged / manifest.relative_to(second), size)
+                try:
+                    with RocksStore.open(damaged) as store:
+                        bucket = store.bucket(name, 0)
+                        assert read_all(bucket.open_scan()) == rows_as_of(everything[name], bucket.log_end)
+                        assert bucket.lost_changes == len(everything[name]) - bucket.log_end
+                except DataCorrupted:
+                    refused += 1
+                shutil.rmtree(damaged)
+    assert refused
+
+
+def test_what_says_nothing_is_no_obstacle(tmp_path: Path) -> None:
+    """A file that is missing, cut, of another bucket, or of a MANIFEST that is in use no more."""
+    manifest = tmp_path / "MANIFEST-000005"
+    manifest.write_bytes(bytes(100))
+    (tmp_path / "CURRENT").write_text("MANIFEST-000005\n")
+    require_manifest_length(tmp_path, b"ours")
+    write_manifest_length(tmp_path, b"ours")
+    assert (tmp_path / NAME).stat().st_mode & 0o777 == 0o600
+    require_manifest_length(tmp_path, b"ours")
+    os.truncate(manifest, 99)
+    with pytest.raises(DataCorrupted, match="has 99 bytes, and had 100"):
+        require_manifest_length(tmp_path, b"ours")
+    require_manifest_length(tmp_path, b"another")
+    content = (tmp_path / NAME).read_bytes()
+    (tmp_path / NAME).write_bytes(content[:-1])
+    require_manifest_length(tmp_path, b"ours")
+    (tmp_path / NAME).write_bytes(content)
+    (tmp_path / "MANIFEST-000007").write_bytes(b"")
+    (tmp_path / "CURRENT").write_text("MANIFEST-000007\n")
+    require_manifest_length(tmp_path, b"ours")
+    (tmp_path / "CURRENT").unlink()
+    require_manifest_length(tmp_path, b"ours")
