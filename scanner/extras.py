@@ -10,7 +10,9 @@ DISTRIBUTION: Final = "weirstream"
 EXTRA_OF: Final = {
     "click": "cli",
     "cryptography": "server",
+    "duckdb": "sql",
     "pandas": "pandas",
+    "polars": "polars",
     "prometheus_client": "server",
     "pyspark": "spark",
     "rich": "cli",

@@ -5,20 +5,19 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
+from scanner.sync.progress import rows_shown
 
 if TYPE_CHECKING:
     from scanner.cli.output import RowWriter
@@ -171,35 +170,26 @@ def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> Sc
     shown = is_terminal() and (form == "none" or not file.isatty())
     with (
         planned.execute() as batches,
-        _progress(planned.plan.row_limit) if shown else nullcontext() as progress,
+        rows_shown(planned.plan.row_limit) if shown else nullcontext(_untold) as tell,
     ):
         writer = open_rows(form, file, batches.schema)
-        _write_all(batches, writer, progress, rows_max)
+        _write_all(batches, writer, tell, rows_max)
         writer.close()
     return batches.statistics()
 
 
-def _write_all(batches: Batches, writer: RowWriter, progress: Progress | None, rows_max: int | None) -> None:
+def _write_all(
+    batches: Batches, writer: RowWriter, tell: Callable[[int, int], None], rows_max: int | None
+) -> None:
     written = 0
     for batch in batches:
         writer.write(batch if rows_max is None else batch.slice(0, max(0, rows_max - written)))
         written += batch.num_rows
-        if progress is not None:
-            megabytes = batches.statistics().bytes_received / 1e6
-            progress.update(progress.task_ids[0], completed=written, megabytes=megabytes)
+        tell(written, batches.statistics().bytes_received)
 
 
-@contextmanager
-def _progress(total: int | None) -> Iterator[Progress]:
-    layout = (
-        SpinnerColumn(),
-        TextColumn("{task.completed:,.0f} rows  {task.fields[megabytes]:,.1f} MB"),
-        BarColumn(),
-        TimeElapsedColumn(),
-    )
-    with Progress(*layout, console=Console(stderr=True), transient=True) as progress:
-        progress.add_task("scan", total=total, megabytes=0.0)
-        yield progress
+def _untold(rows: int, octets: int) -> None:
+    """Nobody looks."""
 
 
 def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> None:

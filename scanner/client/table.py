@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from scanner.client.calls import call_unary
+from scanner.client.html import html_table
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.client.scan.table_scan import Batches, open_scan
@@ -67,6 +68,16 @@ class Table:
 
     def __repr__(self) -> str:
         return f"<Table {self.name}: {len(self.schema)} columns, {self.buckets} buckets>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: columns, key and buckets."""
+        key = {name: place for place, name in enumerate(self.primary_key, 1)}
+        rows = [
+            (each.name, each.type, "null" if each.nullable else "not null", key.get(each.name))
+            for each in self.schema
+        ]
+        buckets = "1 bucket" if self.buckets == 1 else f"{self.buckets} buckets"
+        return html_table(f"{self.name}: {buckets}", ("column", "type", "may be", "key"), rows)
 
     def new_scan(self) -> Scan:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""

@@ -10,7 +10,8 @@ Example:
     ...     frame = orders.new_scan().select("o_orderkey", "o_totalprice").limit(10).to_pandas()
 """
 
-from scanner.sync.client import Batches, Client, Scan, Table, Writer, connect
+from scanner.sync.client import Client, Table, Writer, connect
 from scanner.sync.leases import Lease, Leases
+from scanner.sync.scan import Batches, Scan
 
 __all__ = ["Batches", "Client", "Lease", "Leases", "Scan", "Table", "Writer", "connect"]

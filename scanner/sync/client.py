@@ -5,32 +5,26 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-
-import pyarrow as pa
 
 from scanner.client import client as trio_client
 from scanner.client import table as trio_table
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.retries import RETRIES_DEFAULT
-from scanner.client.scan.builder import ScanBuilder, ScanPlan
-from scanner.extras import extras_needed
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
+from scanner.sync.scan import Scan
 
 if TYPE_CHECKING:
     import ssl
     from random import Random
 
-    import pandas as pd
+    import pyarrow as pa
 
     from scanner.client.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.statistics import ScanStatistics
-    from scanner.client.scan.table_scan import Batches as TrioBatches
     from scanner.client.table import Keys
     from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
@@ -223,6 +217,9 @@ class Table:
     def __repr__(self) -> str:
         return repr(self._table)
 
+    def _repr_html_(self) -> str:
+        return self._table._repr_html_()
+
     def new_scan(self) -> Scan:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
         return Scan(self._portal, self._table.new_scan())
@@ -282,95 +279,3 @@ class Writer:
     def write(self, rows: Rows) -> None:
         """Send rows; see `scanner.client.writer.Writer.write`. Waits while too much is not acknowledged."""
         self._portal.call(self._writer.write, rows)
-
-
-class Scan(ScanBuilder):
-    """A scan of a table: described by its builder methods, run any number of times."""
-
-    def __init__(self, portal: Portal, scan: trio_table.Scan) -> None:
-        super().__init__(scan.plan)
-        self._portal = portal
-        self._scan = scan
-
-    def _derive(self, plan: ScanPlan) -> Scan:
-        return Scan(self._portal, self._scan.with_plan(plan))
-
-    @contextmanager
-    def execute(self) -> Iterator[Batches]:
-        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
-
-        Example:
-            >>> with scan.execute() as batches:
-            ...     for batch in batches: ...
-            >>> batches.statistics().rows
-        """
-        held = self._portal.hold(self._scan.execute())
-        try:
-            yield Batches(self._portal, held.value)
-        except BaseException:
-            held.leave(abandoned=True)
-            raise
-        held.leave()
-
-    def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Run the scan and yield its batches. Closing the iterator early ends the scan at the server, too."""
-        with self.execute() as batches:
-            yield from batches
-
-    def to_arrow(self) -> pa.Table:
-        """Run the scan and collect every row."""
-        with self.execute() as batches:
-            return pa.Table.from_batches(batches, schema=batches.schema)
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Run the scan and collect every row as a data frame.
-
-        Raises:
-            ExtraMissing: pandas is not installed; nothing was read.
-        """
-        with extras_needed("to_pandas()"):
-            import_module("pandas")
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-
-class Batches(Iterator[pa.RecordBatch]):
-    """The batches of a running scan; made by `Scan.execute`. See `scanner.client.scan.table_scan.Batches`."""
-
-    def __init__(self, portal: Portal, batches: TrioBatches) -> None:
-        self._portal = portal
-        self._batches = batches
-        self._taken: pa.RecordBatch | None = None
-        """A batch that nobody has got yet, because an interrupt came when it was there."""
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema of every batch."""
-        return self._batches.schema
-
-    def __next__(self) -> pa.RecordBatch:
-        """The next batch; the one before counts as consumed.
-
-        Raises:
-            StopIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
-            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
-            trio.ClosedResourceError: The scan or the client was left.
-            trio.BusyResourceError: Another thread is waiting for a batch.
-
-        Cancellation:
-            KeyboardInterrupt loses and repeats nothing: the next call goes on.
-        """
-        if self._taken is None:
-            try:
-                self._portal.call(self._take)
-            except StopAsyncIteration:
-                raise StopIteration from None
-        batch, self._taken = self._taken, None
-        return batch
-
-    async def _take(self) -> None:
-        self._taken = await self._batches.__anext__()
-
-    def statistics(self) -> ScanStatistics:
-        """What the scan did until now; may be asked for during and after the scan."""
-        return self._batches.statistics()

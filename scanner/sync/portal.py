@@ -248,6 +248,11 @@ class Held(Generic[T]):
         except trio.ClosedResourceError:
             return
 
+    def leave_soon(self) -> None:
+        """Leave after an exception, and do not wait for it; from any thread, also amidst garbage collection."""
+        self._left = True
+        self._portal.soon(functools.partial(self.begin_leave, abandoned=True))
+
     def begin_leave(self, *, abandoned: bool) -> None:
         """Leave, and do not wait for it; in the portal's thread."""
         self._abandoned = abandoned

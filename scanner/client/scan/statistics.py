@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scanner.client.html import html_table
 from transport import StallTimes
 
 
@@ -61,6 +62,21 @@ class ScanStatistics:
     waited for (the server's account tells why), RUNNING otherwise. Adds up to the scan's time."""
     server_stalls: StallTimes = field(default_factory=StallTimes)
     """Where the server's time went, added up over the calls that have ended."""
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the sums, and a line for each bucket."""
+        digest = "no digest yet" if self.digest is None else f"digest {self.digest:08x}"
+        resumes = "1 resume" if self.resumes == 1 else f"{self.resumes} resumes"
+        caption = f"{self.rows:,} rows, {self.bytes_received:,} bytes, {self.requests:,} requests, {resumes}, {digest}"
+        rows = [
+            (each.bucket, each.rows, each.log_offset, _hexadecimal(each.digest), each.reason or "not ended")
+            for each in self.buckets
+        ]
+        return html_table(caption, ("bucket", "rows", "log offset", "digest", "end"), rows)
+
+
+def _hexadecimal(digest: int | None) -> str | None:
+    return None if digest is None else f"{digest:08x}"
 
 
 @dataclass(kw_only=True, slots=True)

@@ -112,19 +112,19 @@ def test_closing_ends_the_thread_and_refuses_further_calls(server: RunningServer
     assert threads() == before
 
 
-def test_generator_closed_early_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
-    """Dropping an unfinished iterator of batches ends the scan at the server."""
+def test_reader_dropped_early_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
+    """Dropping an unfinished reader of batches ends the scan at the server."""
     batches = table.new_scan().with_credit(300_000).to_batches()
     next(batches)
-    batches.close()  # type: ignore[attr-defined]
+    del batches
     wait_released(server)
     for _ in table.new_scan().with_credit(300_000).to_batches():
         break
     wait_released(server)
 
 
-def test_generator_in_a_cycle_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
-    """An unfinished iterator may be found by the garbage collector, which runs in any thread: also in the client's."""
+def test_reader_in_a_cycle_frees_the_server(server: RunningServer, table: scanner.sync.Table) -> None:
+    """An unfinished reader may be found by the garbage collector, which runs in any thread: also in the client's."""
 
     def collect(_: int) -> None:
         gc.collect()

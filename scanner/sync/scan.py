@@ -1,0 +1,233 @@
+"""Scans of the blocking client: described, run in a block, or handed to whatever reads Arrow streams.
+
+A scan is a recipe. Each use of it runs it anew, as of then, as a query of DuckDB or a dataset of pyarrow is run anew:
+`pyarrow.table(scan)` twice is two scans. What runs is a `Batches`, which is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import trio
+
+from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.extras import extras_needed
+from scanner.sync.progress import with_progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from scanner.client.scan.statistics import ScanStatistics
+    from scanner.client.scan.table_scan import Batches as TrioBatches
+    from scanner.client.table import Scan as TrioScan
+    from scanner.sync.portal import Held, Portal
+
+
+class Scan(ScanBuilder):
+    """A scan of a table: described by its builder methods, run any number of times.
+
+    It is an Arrow stream (`__arrow_c_stream__`): `pyarrow.table(scan)`, `polars.from_arrow(scan)` and
+    `duckdb.from_arrow(scan)` read it, DuckDB batch by batch within the scan's credit. Each use runs it anew.
+    """
+
+    def __init__(self, portal: Portal, scan: TrioScan) -> None:
+        super().__init__(scan.plan)
+        self._portal = portal
+        self._scan = scan
+
+    def _derive(self, plan: ScanPlan) -> Scan:
+        return Scan(self._portal, self._scan.with_plan(plan))
+
+    @contextmanager
+    def execute(self) -> Iterator[Batches]:
+        """Run the scan for the length of a block; leaving the block early ends it at the server, too.
+
+        Example:
+            >>> with scan.execute() as batches:
+            ...     for batch in batches: ...
+            >>> batches.statistics().rows
+        """
+        held = self._hold()
+        try:
+            yield Batches(self._portal, held.value)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+    def to_batches(self) -> pa.RecordBatchReader:
+        """Run the scan and read its batches: it begins when the first is asked for.
+
+        The order of rows is not defined, and where a batch ends means nothing. Any thread may read, one at a time.
+
+        Returns:
+            A reader. Dropping it (`del reader`, leaving the loop over it) ends the scan at the server soon. Its own
+            `close()` does not, since pyarrow does not pass that on to batches from Python: `execute` has a block for
+            that. It raises what `Batches.__next__` raises, again and again; an error is never an end.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, _LazyBatches(self))
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Run the scan for a consumer of Arrow's C streams: it begins when the first batch is asked for.
+
+        Args:
+            requested_schema: A capsule with the types that the consumer would like. Values are cast as pyarrow
+                casts, without losing any; where that cannot be, the export fails.
+
+        Returns:
+            A capsule. When the consumer releases the stream, the scan ends. A failure of the scan is an error of the
+            stream, in the consumer's own class, with the message that `ScannerError` has here.
+        """
+        return self.to_batches().__arrow_c_stream__(requested_schema)
+
+    def to_arrow(self, *, progress: bool = False) -> pa.Table:
+        """Run the scan and collect every row.
+
+        Args:
+            progress: Show meanwhile how many rows there are, on a terminal or in a notebook.
+
+        Raises:
+            ExtraMissing: rich, which shows progress, is not installed; nothing was read.
+            ScannerError: The scan failed.
+        """
+        with self.execute() as batches:
+            shown = with_progress(batches, self.plan.row_limit) if progress else batches
+            return pa.Table.from_batches(shown, schema=batches.schema)
+
+    def to_pandas(self, *, progress: bool = False) -> pd.DataFrame:
+        """Run the scan and collect every row as a data frame of pandas.
+
+        Args:
+            progress: See `to_arrow`.
+
+        Raises:
+            ExtraMissing: pandas is not installed; nothing was read.
+            ScannerError: The scan failed.
+        """
+        with extras_needed("to_pandas()"):
+            import_module("pandas")
+        frame: pd.DataFrame = self.to_arrow(progress=progress).to_pandas()
+        return frame
+
+    def to_polars(self, *, progress: bool = False) -> pl.DataFrame:
+        """Run the scan and collect every row as a data frame of polars.
+
+        Args:
+            progress: See `to_arrow`.
+
+        Raises:
+            ExtraMissing: polars is not installed; nothing was read.
+            ScannerError: The scan failed.
+        """
+        with extras_needed("to_polars()"):
+            import polars
+        frame = polars.from_arrow(self.to_arrow(progress=progress))
+        assert isinstance(frame, polars.DataFrame)
+        return frame
+
+    def _hold(self) -> Held[TrioBatches]:
+        return self._portal.hold(self._scan.execute())
+
+
+class Batches(Iterator[pa.RecordBatch]):
+    """The batches of a running scan; made by `Scan.execute`. See `scanner.client.scan.table_scan.Batches`.
+
+    It is an Arrow stream, too, that can be read once: `pyarrow.table(batches)`.
+    """
+
+    def __init__(self, portal: Portal, batches: TrioBatches) -> None:
+        self._portal = portal
+        self._batches = batches
+        self._taken: pa.RecordBatch | None = None
+        """A batch that nobody has got yet, because an interrupt came when it was there."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._batches.schema
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; the one before counts as consumed.
+
+        Raises:
+            StopIteration: Every bucket came to its proven end, or the limit is reached; now and for ever.
+            ScannerError: The scan failed, now and for ever: what was delivered is right, but not all.
+            trio.ClosedResourceError: The scan or the client was left.
+            trio.BusyResourceError: Another thread is waiting for a batch.
+
+        Cancellation:
+            KeyboardInterrupt loses and repeats nothing: the next call goes on.
+        """
+        if self._taken is None:
+            try:
+                self._portal.call(self._take)
+            except StopAsyncIteration:
+                raise StopIteration from None
+        batch, self._taken = self._taken, None
+        return batch
+
+    async def _take(self) -> None:
+        self._taken = await self._batches.__anext__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""
+        reader = pa.RecordBatchReader.from_batches(self.schema, self)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def statistics(self) -> ScanStatistics:
+        """What the scan did until now; may be asked for during and after the scan."""
+        return self._batches.statistics()
+
+
+class _LazyBatches(Iterator[pa.RecordBatch]):
+    """The batches of one run of a scan, for a reader that cannot say when it is done with them.
+
+    Invariants:
+
+    1. Nothing is opened before the first batch is asked for, and nothing stays open behind the end or a failure.
+    2. A failure stays one: who asks again gets it again, and never an end.
+    3. Dropping this ends the scan, in any thread, also amidst garbage collection, without waiting for it.
+    4. An interrupt loses nothing: the next call goes on.
+    """
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._held: Held[TrioBatches] | None = None
+        self._batches: Batches | None = None
+        self._end: Exception | None = None
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; see `Batches.__next__`."""
+        if self._end is not None:
+            raise self._end
+        try:
+            return next(self._opened())
+        except trio.BusyResourceError:
+            raise
+        except Exception as error:
+            self._end = error
+            self._left()
+            raise
+        except KeyboardInterrupt:
+            # Consumers in C show the message alone, and an interrupt has none.
+            raise KeyboardInterrupt("interrupted while waiting for the rows of a scan") from None
+
+    def __del__(self) -> None:
+        if self._held is not None:
+            self._held.leave_soon()
+
+    def _opened(self) -> Batches:
+        if self._batches is None:
+            self._held = self._scan._hold()
+            self._batches = Batches(self._scan._portal, self._held.value)
+        return self._batches
+
+    def _left(self) -> None:
+        held, self._held, self._batches = self._held, None, None
+        if held is not None:
+            held.leave(abandoned=True)

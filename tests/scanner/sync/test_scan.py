@@ -1,0 +1,302 @@
+"""A scan as an Arrow stream: what pyarrow, polars and DuckDB make of it, also cut, dropped or interrupted."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner import ScannerError, StallReason, col
+from tests.scanner.sync.test_client import interrupt_once, threads, wait_released
+from tests.support.client import SCHEMA, rows
+from tests.support.server import RunningServer, running_server
+
+if TYPE_CHECKING:
+    from transport import ServerStream
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+ROWS = 20_000
+CREDIT = 300_000
+"""Far less than the table's 10 MB."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server in a thread of its own."""
+    with running_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def table(server: RunningServer) -> Iterator[scanner.sync.Table]:
+    """A table of 20 000 rows, about 10 MB."""
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
+        table.write(rows(ROWS, width=500))
+        yield table
+
+
+@pytest.fixture
+def scan(table: scanner.sync.Table) -> scanner.sync.Scan:
+    """A scan of it that has to be read bit by bit."""
+    return table.new_scan().with_credit(CREDIT)
+
+
+def keys_of(table: pa.Table) -> list[int]:
+    """Keys, ascending."""
+    keys: list[int] = table["k"].sort().to_pylist()
+    return keys
+
+
+def test_pyarrow_reads_a_scan_as_often_as_it_likes(
+    table: scanner.sync.Table, scan: scanner.sync.Scan
+) -> None:
+    """Each use is a scan of its own, as of then."""
+    first = pa.table(scan)
+    assert (keys_of(first), first.schema) == (list(range(ROWS)), scan.schema)
+    table.delete([(0,)])
+    assert keys_of(pa.table(scan)) == list(range(1, ROWS))
+
+
+def test_polars_reads_a_scan(scan: scanner.sync.Scan) -> None:
+    """A data frame of polars is made of it in every way there is."""
+    expected = polars.DataFrame(pa.table(scan)).sort("k")
+    for found in (polars.DataFrame(scan), scan.to_polars(), polars.from_arrow(scan.to_batches())):
+        assert isinstance(found, polars.DataFrame)
+        assert found.sort("k").equals(expected)
+
+
+def test_duckdb_reads_a_scan_with_many_threads(scan: scanner.sync.Scan) -> None:
+    """DuckDB pulls from threads of its own, and twice in a query that names the scan twice."""
+    connection = duckdb.connect(config={"threads": 4})
+    assert connection.from_arrow(scan).aggregate("count(*), sum(k)").fetchall() == [
+        (ROWS, ROWS * (ROWS - 1) // 2)
+    ]
+    connection.register("items", scan)
+    query = "SELECT count(*), min(a.number) FROM items a JOIN items b ON a.k = b.k + 1 WHERE a.k > 10"
+    assert connection.execute(query).fetchall() == [(ROWS - 11, 5.5)]
+
+
+def test_a_scan_without_rows_has_a_schema(table: scanner.sync.Table) -> None:
+    """Columns and types are there without a single batch."""
+    scan = table.new_scan().select("number", "k").where(col("k") < 0)
+    assert pa.table(scan).equals(scan.schema.empty_table())
+    assert scan.to_batches().read_all().schema == scan.schema
+    assert polars.DataFrame(scan).schema == {"number": polars.Float64, "k": polars.Int64}
+    assert duckdb.from_arrow(scan).columns == ["number", "k"]
+    assert duckdb.from_arrow(scan).fetchall() == []
+
+
+def test_requested_types_are_given_or_refused(table: scanner.sync.Table) -> None:
+    """A consumer may ask for other types of the same columns; for other columns it may not."""
+    scan = table.new_scan().where(col("k") < 10)
+    wider = pa.schema([("k", pa.int64()), ("text", pa.large_string()), ("number", pa.float64())])
+    found = pa.RecordBatchReader.from_stream(scan, schema=wider).read_all()
+    assert found.schema.field("text").type == pa.large_string()
+    assert keys_of(found) == list(range(10))
+    with pytest.raises(ValueError, match="field names"):
+        pa.RecordBatchReader.from_stream(scan, schema=pa.schema([("k", pa.int64())]))
+
+
+def test_nothing_is_scanned_before_the_first_batch_is_asked_for(
+    server: RunningServer, scan: scanner.sync.Scan
+) -> None:
+    """A reader, and what DuckDB registers, cost the server nothing until they are read."""
+    unread = scan.to_batches()
+    relation = duckdb.from_arrow(scan)
+    assert relation.columns == scan.schema.names
+    assert server.ask(lambda it: it.statistics().push_scans_open) == 0
+    assert next(unread).num_rows > 0
+
+
+@pytest.mark.parametrize("consumer", ["pyarrow", "duckdb"])
+def test_a_stream_dropped_half_way_ends_the_scan(server: RunningServer, consumer: str) -> None:
+    """The server's snapshot is released as soon as the consumer lets the stream go, and no thread is left."""
+    before = threads()
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
+        table.write(rows(ROWS, width=500))
+        scan = table.new_scan().with_credit(CREDIT)
+        stream = pa.RecordBatchReader.from_stream(scan)
+        if consumer == "duckdb":
+            stream = duckdb.connect().from_arrow(scan).to_arrow_reader(1_000)
+        assert stream.read_next_batch().num_rows > 0
+        assert server.ask(lambda it: it.statistics().push_scans_open) > 0
+        del stream
+        gc.collect()
+        server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+        wait_released(server)
+    assert threads() == before
+
+
+def test_a_stream_may_be_closed_half_way(server: RunningServer, scan: scanner.sync.Scan) -> None:
+    """Whoever has imported the stream closes it as pyarrow does, in a `with` block."""
+    with pa.RecordBatchReader.from_stream(scan) as reader:
+        assert reader.read_next_batch().num_rows > 0
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+
+
+def test_a_limit_of_duckdb_ends_the_scan(server: RunningServer, scan: scanner.sync.Scan) -> None:
+    """DuckDB stops pulling when it has its rows."""
+    assert len(duckdb.from_arrow(scan).limit(5).fetchall()) == 5
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+
+
+CONSUMERS: dict[str, tuple[Callable[[object], object], type[Exception]]] = {
+    "pyarrow": (lambda stream: pa.table(stream), pa.ArrowInvalid),
+    "polars": (lambda stream: polars.DataFrame(stream), polars.exceptions.ComputeError),
+    "duckdb": (lambda stream: duckdb.from_arrow(stream).fetchall(), duckdb.Error),
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_a_failure_in_mid_stream_is_an_error_with_its_message(tmp_path: Path, consumer: str) -> None:
+    """A server that goes away in the middle is never an end of the data: the consumer raises, and says what we say."""
+    read, error = CONSUMERS[consumer]
+    with ExitStack() as stack:
+        server = stack.enter_context(running_server(tmp_path))
+        running = stack.pop_all()
+        with scanner.sync.connect(server.endpoint, retries=0) as client:
+            table = client.create_table("items", SCHEMA, ["k"], buckets=3)
+            table.write(rows(ROWS, width=500))
+            with table.new_scan().with_credit(CREDIT).execute() as batches:
+                assert next(batches).num_rows > 0
+                running.close()
+                with pytest.raises(error) as raised:
+                    read(batches)
+                with pytest.raises(ScannerError) as failure:
+                    next(batches)
+    assert failure.value.message in str(raised.value)
+
+
+def test_a_failure_stays_one(tmp_path: Path) -> None:
+    """A reader raises what the scan raised, of its own class, and again when it is asked again."""
+    with running_server(tmp_path) as server:
+        client = scanner.sync.connect(server.endpoint, retries=0)
+        table = client.create_table("items", SCHEMA, ["k"], buckets=3)
+        table.write(rows(ROWS, width=500))
+        reader = table.new_scan().with_credit(CREDIT).to_batches()
+        assert next(reader).num_rows > 0
+    with client:
+        with pytest.raises(ScannerError) as first:
+            reader.read_all()
+        with pytest.raises(ScannerError) as second:
+            reader.read_next_batch()
+    assert second.value is first.value
+
+
+def test_a_refusal_is_an_error_with_its_message(table: scanner.sync.Table) -> None:
+    """What the server refuses at once fails the consumer, too."""
+    scan = table.new_scan().with_lease("nobody-has-this")
+    with pytest.raises(scanner.LeaseNotFound) as refused:
+        scan.to_batches().read_all()
+    for read, error in CONSUMERS.values():
+        with pytest.raises(error) as raised:
+            read(scan)
+        assert refused.value.message in str(raised.value)
+
+
+def test_any_thread_may_pull(scan: scanner.sync.Scan) -> None:
+    """A reader is opened in one thread and read in others, one after another."""
+    reader = scan.to_batches()
+    counts = [next(reader).num_rows]
+
+    def pull() -> None:
+        counts.append(next(reader).num_rows)
+
+    for _ in range(5):
+        thread = threading.Thread(target=pull)
+        thread.start()
+        thread.join(60)
+    assert len(counts) == 6
+    assert sum(counts) + reader.read_all().num_rows == ROWS
+
+
+def waits_for_credit(stream: ServerStream) -> bool:
+    """Whether credit alone keeps the server from sending more on a stream."""
+    return stream.stall is StallReason.CREDIT
+
+
+def test_a_slow_consumer_is_never_overrun_through_the_stream(
+    server: RunningServer, scan: scanner.sync.Scan
+) -> None:
+    """While whoever has the C stream does not pull, no more than the credit, and a row per bucket, comes to us."""
+    row_bytes = 2_000
+    with scan.execute() as batches:
+        with pa.RecordBatchReader.from_stream(batches) as reader:
+            count = reader.read_next_batch().num_rows
+            server.wait_until(lambda it: sum(waits_for_credit(each) for each in it.running()) == 3)
+            assert batches.statistics().bytes_received <= CREDIT + 3 * row_bytes
+            count += sum(batch.num_rows for batch in reader)
+    statistics = batches.statistics()
+    assert count == statistics.rows == ROWS
+    assert statistics.held_bytes_max <= CREDIT + 3 * row_bytes
+    assert statistics.overrun_bytes <= row_bytes
+
+
+def test_an_interrupt_loses_no_batch_of_a_reader(
+    scan: scanner.sync.Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C is KeyboardInterrupt in a reader, and whoever goes on gets every row."""
+    reader = scan.to_batches()
+    count = next(reader).num_rows
+    interrupt_once(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        next(reader)
+    assert count + reader.read_all().num_rows == ROWS
+
+
+def test_an_interrupt_ends_what_pulls_from_c(
+    server: RunningServer, scan: scanner.sync.Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Consumers in C have no interrupts: they fail, with words that say so, and the scan is released."""
+    interrupt_once(monkeypatch)
+    with pytest.raises(pa.ArrowInvalid, match="interrupted while waiting for the rows of a scan"):
+        pa.table(scan)
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+
+
+FORKED = """
+import os, sys
+import pyarrow as pa
+import weir.sync
+
+with weir.sync.connect(sys.argv[1]) as client:
+    reader = client.table("items").new_scan().with_credit(300_000).to_batches()
+    count = next(reader).num_rows
+    child = os.fork()
+    if not child:
+        try:
+            reader.read_all()
+        except RuntimeError as error:
+            print(error, flush=True)
+        del reader
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(count + reader.read_all().num_rows)
+"""
+
+
+def test_a_forked_process_is_told_and_harms_nothing(
+    server: RunningServer, table: scanner.sync.Table, tmp_path: Path
+) -> None:
+    """In a child process a reader raises instead of waiting for ever, and the parent's goes on."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, server.endpoint], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    told, count = done.stdout.splitlines()
+    assert told == "this client belongs to the process that forked this one; connect again here"
+    assert int(count) == ROWS
