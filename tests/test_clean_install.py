@@ -15,7 +15,17 @@ from tests.support.server import running_server
 pytestmark = [pytest.mark.slow, pytest.mark.socket]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-EXTRAS = ("click", "cryptography", "pandas", "prometheus_client", "pyspark", "rich", "rocksdict")
+EXTRAS = (
+    "click",
+    "cryptography",
+    "duckdb",
+    "pandas",
+    "polars",
+    "prometheus_client",
+    "pyspark",
+    "rich",
+    "rocksdict",
+)
 SCAN = f"""
 import sys
 from importlib.util import find_spec
@@ -31,6 +41,14 @@ with weir.sync.connect(sys.argv[1]) as client:
     print(sorted(rows["id"].to_pylist()))
     try:
         client.table("items").new_scan().to_pandas()
+    except ImportError as error:
+        print(error)
+    try:
+        client.table("items").new_scan().to_polars()
+    except ImportError as error:
+        print(error)
+    try:
+        client.table("items").new_scan().to_arrow(progress=True)
     except ImportError as error:
         print(error)
     print([name for name in {EXTRAS} if find_spec(name)])
@@ -78,6 +96,8 @@ def test_a_client_install_scans(clean: Path, tmp_path: Path, capsys: pytest.Capt
     assert done.stdout.splitlines() == [
         "[2, 3, 4]",
         "to_pandas() needs pandas, which is not installed: pip install 'weirstream[pandas]'",
+        "to_polars() needs polars, which is not installed: pip install 'weirstream[polars]'",
+        "progress=True needs rich, which is not installed: pip install 'weirstream[cli]'",
         "[]",
         "the data source of Spark needs pyspark, which is not installed: pip install 'weirstream[spark]'",
         "a store on the disk needs rocksdict, which is not installed: pip install 'weirstream[server]'",

@@ -101,6 +101,7 @@ _COMMANDS: Final = {
     "scan": ("scanner.cli.scan:scan", "Read a table."),
     "serve": ("scanner.cli.serve:serve", "Run a server."),
     "snapshots": ("scanner.cli.admin:snapshots", "List the states of buckets that scans and sessions pin."),
+    "sql": ("scanner.cli.sql:sql", "Run one SELECT over tables, in DuckDB."),
     "streams": ("scanner.cli.admin:streams", "List the calls that run at the server."),
     "tables": ("scanner.cli.tables:tables", "List the tables."),
     "token": ("scanner.cli.security:token", "Make tokens that prove who calls."),

@@ -1,14 +1,14 @@
 """What a query needs of each table: the columns and a condition, read from DuckDB's own plan of it.
 
 DuckDB binds and optimizes the query over empty tables of the same columns, and tells the plan as JSON
-(`json_serialize_plan`). What stands at the scans of one table there is joined by or: it holds of every row that the query
-can look at. Nothing is derived from the text of the query, and what is not understood here is left out.
+(`json_serialize_plan`). What stands at the scans of one table there is joined by or: it holds of every row that the
+query can look at. Nothing is derived from the text of the query, and what is not understood here is left out.
 
-Invariant: a condition is a superset. DuckDB filters again what it gets, so one that is too wide costs time, and one that
-is missing too; none may be too narrow. Hence:
+Invariant: a condition is never too narrow. DuckDB filters again what it gets, so one that is too wide, or missing,
+costs time and nothing else. Hence:
 
 1. An AND may lose operands, an OR none; what stands under a NOT is translated exactly or not at all.
-2. A constant has the type of its column, as the binder made it; otherwise there is a cast in the plan, which is left out.
+2. A constant has the type of its column, as the binder made it; else there is a cast in the plan, and it is left out.
 3. To DuckDB NaN is equal to NaN and above every number, to a server it is neither: `x > 1` is sent as `not x <= 1`.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
@@ -67,6 +68,11 @@ class _NotUnderstoodError(Exception):
     """A filter, or a part of one, that is left to DuckDB."""
 
 
+_OF_ANOTHER_FORM: Final = (KeyError, IndexError, TypeError, AttributeError)
+"""What a plan raises that is built otherwise than the ones we know."""
+_LEFT_OUT: Final = (_NotUnderstoodError, ArgumentInvalid, *_OF_ANOTHER_FORM)
+
+
 @dataclass(frozen=True, slots=True)
 class TableUse:
     """What a query needs of a table."""
@@ -90,11 +96,15 @@ def table_uses(plan: str) -> dict[str, TableUse]:
     except ValueError:  # NaN as a constant, for one, is written as JSON does not have it.
         return {}
     found: dict[str, list[_Json]] = {}
-    for scan in _scans(document.get("plans", [])):
+    for scan in _scans(document):
         name = (scan.get("function_data") or {}).get("table")
         if isinstance(name, str):
             found.setdefault(name, []).append(scan)
-    return {name: _use(scans) for name, scans in found.items()}
+    uses = {}
+    for name, scans in found.items():
+        with suppress(*_OF_ANOTHER_FORM):
+            uses[name] = _use(scans)
+    return uses
 
 
 def text_of(predicate: Predicate) -> str:
@@ -195,7 +205,7 @@ def _conditions(scan: _Json, names: Sequence[str | None]) -> list[Predicate]:
 def _understood(table_filter: _Json, columns: Sequence[str | None]) -> list[Predicate]:
     try:
         return [_filter(table_filter, columns)]
-    except (_NotUnderstoodError, ArgumentInvalid, KeyError, IndexError, TypeError):
+    except _LEFT_OUT:
         return []
 
 
@@ -243,7 +253,7 @@ def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool) -> 
     """An expression that is true of all rows that pass: exactly of those, or of more as well."""
     kind, children = given["type"], given.get("children", [])
     if kind in _COMPARISONS:
-        return _compared(_COMPARISONS[kind], *children, columns)
+        return _compared(_COMPARISONS[kind], children[0], children[1], columns)
     match kind:
         case "BOUND_REF" if given["return_type"]["id"] == "BOOLEAN":
             return Predicate(_column(given, columns), Operator.EQUAL, (True,))
@@ -270,7 +280,7 @@ def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool) -> 
 def _understood_expression(given: _Json, columns: Sequence[str | None]) -> list[Predicate]:
     try:
         return [_expression(given, columns, exact=False)]
-    except (_NotUnderstoodError, ArgumentInvalid, KeyError, IndexError, TypeError):
+    except _LEFT_OUT:
         return []
 
 
@@ -348,5 +358,5 @@ def _value(constant: _Json) -> LiteralValue:
         return literal(Decimal(value).scaleb(-constant["type"]["type_info"]["scale"]))
     if kind in _TIMES and abs(value) < 2**62:  # The ends are infinite, or no time.
         unit, zone = _TIMES[kind]
-        return Temporal(str(np.datetime64(value, unit)) + zone)
+        return Temporal(str(np.array(value, f"datetime64[{unit}]")) + zone)
     raise _NotUnderstoodError(kind)

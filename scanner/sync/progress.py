@@ -29,7 +29,7 @@ def rows_shown(total: int | None) -> Iterator[Callable[[int, int], None]]:
     Raises:
         ExtraMissing: rich is not installed.
     """
-    with extras_needed("progress"):
+    with extras_needed("progress=True"):
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     layout = (
@@ -38,7 +38,9 @@ def rows_shown(total: int | None) -> Iterator[Callable[[int, int], None]]:
         BarColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*layout, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    unseen = not (console.is_terminal or console.is_jupyter)
+    with Progress(*layout, console=console, transient=True, disable=unseen) as progress:
         task = progress.add_task("scan", total=total, megabytes=0.0)
         yield lambda rows, octets: progress.update(task, completed=rows, megabytes=octets / 1e6)
 

@@ -54,7 +54,7 @@ class Scan(ScanBuilder):
         """
         held = self._hold()
         try:
-            yield Batches(self._portal, held.value)
+            yield Batches(self._portal, held)
         except BaseException:
             held.leave(abandoned=True)
             raise
@@ -140,9 +140,10 @@ class Batches(Iterator[pa.RecordBatch]):
     It is an Arrow stream, too, that can be read once: `pyarrow.table(batches)`.
     """
 
-    def __init__(self, portal: Portal, batches: TrioBatches) -> None:
+    def __init__(self, portal: Portal, held: Held[TrioBatches]) -> None:
         self._portal = portal
-        self._batches = batches
+        self._held = held
+        self._batches = held.value
         self._taken: pa.RecordBatch | None = None
         """A batch that nobody has got yet, because an interrupt came when it was there."""
 
@@ -178,6 +179,13 @@ class Batches(Iterator[pa.RecordBatch]):
         """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""
         reader = pa.RecordBatchReader.from_batches(self.schema, self)
         return reader.__arrow_c_stream__(requested_schema)
+
+    def close(self) -> None:
+        """End the scan at the server soon, from any thread: who waits for a batch gets `trio.ClosedResourceError`.
+
+        Leaving the block of `Scan.execute` does it as well, and waits until it is done. Idempotent.
+        """
+        self._held.leave_soon()
 
     def statistics(self) -> ScanStatistics:
         """What the scan did until now; may be asked for during and after the scan."""
@@ -224,7 +232,7 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
     def _opened(self) -> Batches:
         if self._batches is None:
             self._held = self._scan._hold()
-            self._batches = Batches(self._scan._portal, self._held.value)
+            self._batches = Batches(self._scan._portal, self._held)
         return self._batches
 
     def _left(self) -> None:

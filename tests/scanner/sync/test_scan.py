@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import polars
@@ -154,7 +154,7 @@ def test_a_limit_of_duckdb_ends_the_scan(server: RunningServer, scan: scanner.sy
     server.wait_until(lambda it: it.statistics().push_scans_open == 0)
 
 
-CONSUMERS: dict[str, tuple[Callable[[object], object], type[Exception]]] = {
+CONSUMERS: dict[str, tuple[Callable[[Any], object], type[Exception]]] = {
     "pyarrow": (lambda stream: pa.table(stream), pa.ArrowInvalid),
     "polars": (lambda stream: polars.DataFrame(stream), polars.exceptions.ComputeError),
     "duckdb": (lambda stream: duckdb.from_arrow(stream).fetchall(), duckdb.Error),

@@ -1,0 +1,242 @@
+"""`weir sql`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import duckdb
+import pyarrow as pa
+
+from scanner.cli.app import Failure, connected, endpoint_option, example, fail, is_terminal, note
+from scanner.cli.destination import STANDARD_OUTPUT, destination
+from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
+from scanner.cli.sql_pushdown import text_of
+from scanner.cli.sql_tables import Query, first_line
+from scanner.client.leases import LeaseState, LeaseTarget
+from scanner.data.table import stored_type
+from scanner.errors import SchemaMismatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scanner.cli.sql_pushdown import TableUse
+    from scanner.data.table import TableDescription
+    from scanner.sync import Client, Scan
+
+ROWS_DEFAULT: Final = 50
+"""Rows of format table without --limit: as many as a person looks at."""
+_BATCH_ROWS: Final = 65_536
+LEASE_TTL_S: Final = 60.0
+"""How long the state is kept for nobody if this process is killed; it is renewed while the query runs."""
+_T = TypeVar("_T")
+
+
+@click.command(
+    epilog=example(
+        "weir sql \"SELECT carrier, avg(dep_delay) FROM flights WHERE origin = 'JFK' GROUP BY carrier\"",
+        "weir sql \"SELECT * FROM orders JOIN 'customers.parquet' USING (customer)\" -o joined.parquet",
+        'weir sql "SELECT count(*) FROM flights WHERE dep_delay > 60" --explain',
+    )
+)
+@click.argument("query")
+@click.option(
+    "--explain", is_flag=True, help="Run nothing: show what the server is asked for, and DuckDB's plan."
+)
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="Instead of standard output, which is '-'.",
+)
+@click.option("--stats", is_flag=True, help="Say at the end what was scanned, on standard error.")
+@endpoint_option
+def sql(
+    query: str,
+    explain: bool,
+    limit: int | None,
+    kind: str | None,
+    output: Path | None,
+    stats: bool,
+    endpoint: str,
+) -> None:
+    """Run one SELECT over tables, in DuckDB, on this machine.
+
+    Columns that are not needed, and rows that the conditions on one table leave out, stay at the server. All uses of a
+    table see the same state: one log offset for each bucket, kept by a lease while the query runs.
+    QUERY may read files as well: 'data.parquet'. A table whose name is no plain word is in double quotes.
+
+    Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
+    arrow and parquet take all of them; none only counts. A file appears when it is complete.
+    """
+    if output == STANDARD_OUTPUT:
+        output = None
+    form = format_of(kind, output)
+    if form in BINARY and output is None and is_terminal(sys.stdout) and not explain:
+        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
+    with ExitStack() as stack:
+        prepared = stack.enter_context(Query(query))
+        client = stack.enter_context(connected(endpoint))
+        known = {each.name: each for each in client.tables()}
+        tables = {name: known[name] for name in prepared.tables(list(known))}
+        uses = prepared.uses(tables)
+        if explain:
+            prepared.register({name: client.table(name).new_scan() for name in tables}, uses)
+            _explain(prepared, tables, uses)
+            return
+        prepared.register(stack.enter_context(scans_of_one_state(client, list(tables))), uses)
+        with destination(form, output) as file:
+            rows = run_into(prepared, form, file, limit)
+    if stats:
+        _tell_scans(prepared)
+    if form == "none":
+        click.echo(f"{rows} rows")
+
+
+@contextmanager
+def scans_of_one_state(client: Client, names: Sequence[str]) -> Iterator[dict[str, Scan]]:
+    """Scans of whole tables, as of one log offset for each bucket, however often they are run in the block.
+
+    Args:
+        client: Connected.
+        names: Of tables.
+    """
+    if not names:
+        yield {}
+        return
+    targets = [LeaseTarget(name, state=LeaseState.LOG) for name in names]
+    with client.acquire_lease(*targets, ttl_s=LEASE_TTL_S) as lease:
+        yield {name: client.table(name).new_scan().with_lease(lease) for name in names}
+
+
+def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int:
+    """Run a query into a file.
+
+    Args:
+        query: With its tables.
+        form: One of `FORMATS`.
+        file: Not closed.
+        limit: Rows at most; None: all of them, or as many as a person looks at.
+
+    Returns:
+        How many rows were written.
+
+    Raises:
+        Failure: DuckDB failed.
+        ScannerError: A scan failed.
+
+    Cancellation:
+        KeyboardInterrupt ends the scans.
+    """
+    # DuckDB has threads of its own wait for rows, and Ctrl-C is for the main thread: so that does not wait in DuckDB.
+    with ThreadPoolExecutor(1) as pool:
+
+        def interruptibly(function: Callable[[], _T]) -> _T:
+            running = pool.submit(function)
+            try:
+                return running.result()
+            except KeyboardInterrupt:
+                query.runs.end()
+                query.connection.interrupt()
+                raise
+
+        return _copy(query, form, file, limit, interruptibly)
+
+
+def _copy(
+    query: Query,
+    form: str,
+    file: IO[bytes],
+    limit: int | None,
+    interruptibly: Callable[[Callable[[], Any]], Any],
+) -> int:
+    shortened = form in FOR_PEOPLE and limit is None
+    rows_max = ROWS_DEFAULT if shortened else limit
+    written = 0
+    try:
+        reader = interruptibly(lambda: query.connection.sql(query.text).to_arrow_reader(_BATCH_ROWS))
+        schema = reader.schema if form in BINARY else _plain_schema(reader.schema)
+        writer = open_rows(form, file, schema)
+        more = False
+        while (batch := interruptibly(lambda: next(reader, None))) is not None:
+            kept = batch if rows_max is None else batch.slice(0, rows_max - written)
+            writer.write(kept if form in BINARY else _plain(kept, schema))
+            written += kept.num_rows
+            more = kept.num_rows < batch.num_rows
+            if more or (written == rows_max and not shortened):
+                break
+    except (duckdb.Error, pa.ArrowException) as error:
+        raise query.runs.failure or _told(error) from None
+    writer.close()
+    if shortened and more:
+        note(f"the first {ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
+    return written
+
+
+def _told(error: Exception) -> Failure:
+    return Failure(first_line(error))
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns as text formats write them: DuckDB's types that no table has, such as lists, become text."""
+    return pa.schema([(each.name, each.type if _is_plain(each.type) else pa.string()) for each in schema])
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_integer(kind):
+        return True
+    try:
+        return bool(stored_type("", kind) == kind)
+    except SchemaMismatch:
+        return False
+
+
+def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    columns = [
+        column if column.type == each.type else pa.array(map(_text, column.to_pylist()), pa.string())
+        for column, each in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return (
+        json.dumps(value, default=str, ensure_ascii=False) if isinstance(value, list | dict) else str(value)
+    )
+
+
+def _explain(query: Query, tables: Mapping[str, TableDescription], uses: Mapping[str, TableUse]) -> None:
+    for name, table in tables.items():
+        use = uses.get(name)
+        if use is None:
+            click.echo(f"{name}: the columns that DuckDB asks for, all rows")
+            continue
+        columns = [each for each in table.column_names if each in use.columns]
+        condition = "all rows" if use.condition is None else f"rows where {text_of(use.condition)}"
+        click.echo(
+            f"{name}: columns {', '.join(columns) or 'none'} of {len(table.column_names)}; {condition}"
+        )
+    try:
+        for _, plan in query.connection.execute(f"EXPLAIN {query.text}").fetchall():
+            click.echo(plan)
+    except duckdb.Error as error:
+        raise _told(error) from None
+
+
+def _tell_scans(query: Query) -> None:
+    for run in query.runs.scans:
+        where = "" if run.condition is None else f" where {text_of(run.condition)}"
+        done = run.statistics
+        told = "not ended" if done is None else f"{done.rows} rows, {done.bytes_received} bytes"
+        note(f"scan of {run.table} ({', '.join(run.columns)}){where}: {told}")

@@ -1,0 +1,240 @@
+"""`weir sql`: one SELECT over tables of a server, in DuckDB: what comes out, of which state, and how it fails."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.parquet as pq
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from scanner.cli.sql import run_into, scans_of_one_state
+from scanner.cli.sql_tables import Query, Runs, ScannedTable
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+ITEMS = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4], pa.int64()),
+        "item": ["boat", "oar", None, "rope \x1b[31m"],
+        "price": [900.0, 20.5, 3.0, None],
+    }
+)
+Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server with a few tables."""
+    with running_server(tmp_path / "data") as running:
+        with scanner.sync.connect(running.endpoint) as client:
+            client.create_table("items", ITEMS.schema, ["id"], 2).write(ITEMS)
+            for name in ("my-items.old", "Twice", "twice"):
+                client.create_table(name, ITEMS.schema, ["id"], 1).write(ITEMS.slice(0, 1))
+        yield running
+
+
+@pytest.fixture
+def command(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> Weir:
+    """Runs one query; returns its exit code, output and error lines."""
+
+    def execute(*words: object) -> tuple[int, str, str]:
+        code = run(["sql", *map(str, words), "-e", server.endpoint])
+        captured = capfdbinary.readouterr()
+        return code, captured.out.decode(), captured.err.decode()
+
+    return execute
+
+
+def objects(out: str) -> list[object]:
+    """Lines of JSON."""
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_every_format(command: Weir, tmp_path: Path) -> None:
+    """Rows go where those of `weir scan` go, in the order that the query asks for."""
+    query = "SELECT item, price FROM items ORDER BY id"
+    code, out, err = command(query)
+    assert (code, err) == (0, "")
+    assert "boat" in out
+    assert "\x1b" not in out
+    assert objects(command(query, "--format", "json")[1])[:2] == [
+        {"item": "boat", "price": 900.0},
+        {"item": "oar", "price": 20.5},
+    ]
+    assert command(query, "--format", "csv", "-n", 2) == (0, '"item","price"\n"boat",900\n"oar",20.5\n', "")
+    assert command(query, "--format", "none") == (0, "4 rows\n", "")
+    for name, read in (
+        ("rows.parquet", pq.read_table),
+        ("rows.arrow", lambda it: pa.ipc.open_file(it).read_all()),
+    ):
+        assert command(query, "-o", tmp_path / name) == (0, "", "")
+        assert read(tmp_path / name).equals(ITEMS.select(["item", "price"]))
+
+
+def test_types_that_no_table_has(command: Weir, tmp_path: Path) -> None:
+    """Lists, structures and the like are text where rows are text, and themselves in a file of Parquet."""
+    query = "SELECT [1, NULL] AS list, {'day': DATE '2020-02-29'} AS struct, TIME '10:00' AS t, NULL AS n, 1::UBIGINT u"
+    assert objects(command(query, "--format", "json")[1]) == [
+        {"list": "[1, null]", "struct": '{"day": "2020-02-29"}', "t": "10:00:00", "n": None, "u": 1}
+    ]
+    assert command(query, "-o", tmp_path / "rows.parquet")[0] == 0
+    assert pq.read_table(tmp_path / "rows.parquet")["list"].to_pylist() == [[1, None]]
+
+
+def test_files_and_names_in_quotes(command: Weir, tmp_path: Path) -> None:
+    """A query joins tables with files; a table whose name is no plain word is in double quotes."""
+    pq.write_table(pa.table({"id": [1], "owner": ["Ann"]}), tmp_path / "owners.parquet")
+    query = f"SELECT o.owner, i.item FROM \"my-items.old\" i JOIN '{tmp_path}/owners.parquet' o USING (id)"
+    assert objects(command(query, "--format", "json")[1]) == [{"owner": "Ann", "item": "boat"}]
+    assert objects(command("SELECT count(*) AS n FROM ITEMS", "--format", "json")[1]) == [{"n": 4}]
+    assert command("SELECT 1 AS one", "--format", "csv") == (0, '"one"\n1\n', "")
+
+
+def test_more_rows_than_a_person_looks_at(command: Weir) -> None:
+    """A table for people ends after fifty rows, and says so; exactly fifty are all."""
+    code, out, err = command("SELECT i FROM range(51) t(i)")
+    assert (code, len(out.splitlines())) == (0, 52)
+    assert err == "the first 50 rows; --limit N shows more, --format json all of them\n"
+    assert command("SELECT i FROM range(50) t(i)")[2] == ""
+    assert len(command("SELECT i FROM range(99) t(i)", "-n", 60)[1].splitlines()) == 62
+
+
+def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir) -> None:
+    """Columns and conditions of each table, without running anything; or what was scanned, afterwards."""
+    query = "SELECT count(*) FROM items a, items b WHERE a.price > 10 AND b.price > 10 AND a.id = b.id"
+    code, out, err = command(query, "--explain")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == 'items: columns id, price of 3; rows where not ("price" <= 10.0)'
+    assert "PYTHON_ARROW_SCAN" in out
+    code, _, err = command(query, "--format", "none", "--stats")
+    assert code == 0
+    for line in err.splitlines():
+        assert line.startswith('scan of items (id, price) where not ("price" <= 10.0): 2 rows, ')
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("SELEC 1", 'Parser Error: syntax error at or near "SELEC"'),
+        (
+            "SELECT nope FROM items",
+            'Binder Error: Referenced column "nope" not found in FROM clause! Candidate',
+        ),
+        ("SELECT * FROM nothing", "Catalog Error: Table with name nothing does not exist!"),
+        ("SELECT * FROM server", "Catalog Error: Table with name server does not exist!"),
+        ("SELECT * FROM twice", "'twice' may be any of the tables Twice, twice: to SQL, names have no case"),
+        ("SELECT 1; SELECT 2", "weir sql takes one SELECT; "),
+        ("DELETE FROM items", "weir sql takes one SELECT; "),
+        ("", "weir sql takes one SELECT; "),
+        ("SELECT item::INTEGER FROM items", "Conversion Error: Could not convert string 'boat' to INT32"),
+        ("SELECT CASE WHEN id = 4 THEN error('no') END FROM items", "Invalid Input Error: no"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(command: Weir, query: str, told: str) -> None:
+    """Exit code 1, and one line that says why; of our own variables nothing is read as a table."""
+    code, out, err = command(query, "--format", "json")
+    assert (code, out) == (1, "")
+    assert err.startswith(f"weir: {told}")
+    assert err.count("\n") == 1
+
+
+def test_a_failure_in_the_middle_leaves_no_file(command: Weir, tmp_path: Path) -> None:
+    """A file appears when it is complete."""
+    path = tmp_path / "rows.csv"
+    code, _, err = command("SELECT CASE WHEN id = 4 THEN error('no') ELSE id END AS x FROM items", "-o", path)
+    assert (code, path.exists(), err.count("\n")) == (1, False, 1)
+
+
+def test_a_scan_that_fails_tells_our_message(tmp_path: Path) -> None:
+    """What happened to the scan is raised as it is, and not in DuckDB's words."""
+    with running_server(tmp_path) as server:
+        client = scanner.sync.connect(server.endpoint, retries=0)
+        table = client.create_table("items", ITEMS.schema, ["id"], 2)
+    with client, Query("SELECT * FROM items") as query:
+        query.register({"items": table.new_scan()}, {})
+        with pytest.raises(Exception, match="reading the"):
+            query.connection.sql(query.text).to_arrow_table()
+        assert isinstance(query.runs.failure, scanner.ScannerError)
+
+
+def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
+    """What is written after the query began is in none of its scans."""
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.table("items")
+        with scans_of_one_state(client, ["items"]) as scans:
+            runs = Runs()
+            dataset = ScannedTable(scans["items"], None, runs)
+            first = dataset.scanner().to_reader().read_all()
+            table.write(pa.table({"id": [1, 5], "item": ["raft", "mast"], "price": [1.0, 2.0]}))
+            table.delete([(2,)])
+            second = dataset.scanner(columns=["price", "id"]).to_reader().read_all()
+        assert first.num_rows == ITEMS.num_rows
+        assert second.sort_by("id").equals(first.select(["price", "id"]).sort_by("id"))
+        assert client.list_leases() == []
+        assert table.new_scan().to_arrow().num_rows == ITEMS.num_rows
+
+
+def test_filters_of_duckdb_are_applied_here_as_well(server: RunningServer) -> None:
+    """A dataset leaves out exactly what it is asked to leave out, and needs no column for that to be selected."""
+    with scanner.sync.connect(server.endpoint) as client:
+        dataset = ScannedTable(client.table("items").new_scan(), None, Runs())
+        field = pyarrow.dataset.field
+        expression = (field("price") > 10) & field("item").is_valid()
+        found = dataset.scanner(columns=["id"], filter=expression).to_reader().read_all()
+    assert sorted(found["id"].to_pylist()) == [1, 2]
+    assert found.schema.names == ["id"]
+
+
+def test_nothing_else_of_a_dataset_is_there() -> None:
+    """What it inherits would touch an object of C++ that is not there: each of it is refused, none crashes."""
+    offered = {name for name, _ in inspect.getmembers(pyarrow.dataset.Dataset) if not name.startswith("_")}
+    ours = set(vars(ScannedTable)) - {"__module__", "__doc__"}
+    assert offered <= ours
+    dataset = ScannedTable.__new__(ScannedTable)
+    for name in offered - {"schema", "scanner"}:
+        with pytest.raises(NotImplementedError):
+            getattr(dataset, name)()
+
+
+def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
+    """Ctrl-C while DuckDB's threads wait for a server that is gone ends the query at once."""
+    waiting, main = threading.Event(), threading.get_ident()
+
+    class Patient(Random):
+        """Draws delays that nobody lives to see."""
+
+        def uniform(self, a: float, b: float) -> float:
+            waiting.set()
+            return 1e6
+
+    def press() -> None:
+        assert waiting.wait(60)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    with running_server(tmp_path) as gone:
+        client = scanner.sync.connect(gone.endpoint, dice=Patient())
+        table = client.create_table("items", ITEMS.schema, ["id"], 2)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    presser = threading.Thread(target=press)
+    presser.start()
+    try:
+        with client, Query("SELECT count(*) FROM items a, items b WHERE a.id = b.id") as query:
+            query.register({"items": table.new_scan()}, {})
+            with pytest.raises(KeyboardInterrupt):
+                run_into(query, "none", BytesIO(), None)
+            assert query.runs.running == []
+    finally:
+        signal.signal(signal.SIGINT, previous)
+        presser.join(60)
