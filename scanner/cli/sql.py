@@ -176,6 +176,8 @@ def _copy(
                 break
     except (duckdb.Error, pa.ArrowException) as error:
         raise query.runs.failure or _told(error) from None
+    if query.runs.failure is not None:  # An answer without it would be one without some rows.
+        raise query.runs.failure
     writer.close()
     if shortened and more:
         note(f"the first {ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
