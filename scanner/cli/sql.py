@@ -40,8 +40,8 @@ _T = TypeVar("_T")
 
 @click.command(
     epilog=example(
-        "weir sql \"SELECT carrier, avg(dep_delay) FROM flights WHERE origin = 'JFK' GROUP BY carrier\"",
-        "weir sql \"SELECT * FROM orders JOIN 'customers.parquet' USING (customer)\" -o joined.parquet",
+        'weir sql "SELECT carrier, avg(dep_delay) FROM flights GROUP BY carrier"',
+        "weir sql \"SELECT * FROM orders JOIN 'more.csv' USING (id)\" -o joined.parquet",
         'weir sql "SELECT count(*) FROM flights WHERE dep_delay > 60" --explain',
     )
 )
