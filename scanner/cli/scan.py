@@ -170,7 +170,7 @@ def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> Sc
     shown = is_terminal() and (form == "none" or not file.isatty())
     with (
         planned.execute() as batches,
-        rows_shown(planned.plan.row_limit) if shown else nullcontext(_untold) as tell,
+        rows_shown(planned.plan.row_limit) if shown else nullcontext() as tell,
     ):
         writer = open_rows(form, file, batches.schema)
         _write_all(batches, writer, tell, rows_max)
@@ -179,17 +179,14 @@ def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> Sc
 
 
 def _write_all(
-    batches: Batches, writer: RowWriter, tell: Callable[[int, int], None], rows_max: int | None
+    batches: Batches, writer: RowWriter, tell: Callable[[int, int], None] | None, rows_max: int | None
 ) -> None:
     written = 0
     for batch in batches:
         writer.write(batch if rows_max is None else batch.slice(0, max(0, rows_max - written)))
         written += batch.num_rows
-        tell(written, batches.statistics().bytes_received)
-
-
-def _untold(rows: int, octets: int) -> None:
-    """Nobody looks."""
+        if tell is not None:
+            tell(written, batches.statistics().bytes_received)
 
 
 def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> None:
