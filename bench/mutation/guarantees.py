@@ -40,7 +40,10 @@ GUARANTEES: Final = (
         name="one state, continued",
         modules=(
             "scanner/server/scan/tokens.py",
+            "scanner/server/scan/kv_scan.py",
             "scanner/server/scan/opener.py",
+            "scanner/server/scan/read_sources.py",
+            "scanner/server/scan/resumes.py",
             "scanner/server/tables/snapshots.py",
             "scanner/client/scan/push_receiver.py",
         ),

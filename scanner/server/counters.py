@@ -69,7 +69,7 @@ class ActivityStatistics:
     scans_parked: int
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
-    """Times that a scan was continued, or opened as of an offset, by what it was read from then: a `Rung`."""
+    """Times that a scan was continued, or opened as of an offset, by its `ReadSource`."""
     seeks: int
     """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
     which the server keeps nothing."""

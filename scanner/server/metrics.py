@@ -112,7 +112,7 @@ def _scans(now: ServerStatistics) -> Iterator[Metric]:
     yield _labelled_counter(
         "weir_scans_resumed",
         "Scans and pages continued, or opened as of an offset, by what they were read from.",
-        "rung",
+        "read_source",
         activity.scans_resumed,
     )
     yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)

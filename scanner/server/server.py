@@ -31,6 +31,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
 from scanner.server.keeping import Keeping
 from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.services.admin import AdminService
@@ -193,16 +194,16 @@ class Server:
         self._services.admin.drain_begun.set()
         self._health.drain()
         try:
-            return await self._server.drain(timeout_s, self._last_word)
+            return await self._server.drain(timeout_s, self._cut_off)
         finally:
             self._drained.set()
 
-    def _last_word(self, stream: ServerStream) -> transport.CallFailed:
+    def _cut_off(self, stream: ServerStream) -> transport.CallFailed:
         error = Draining(
             "the server is going down and did not wait any longer; go on elsewhere or later",
             metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
         )
-        return to_call_failed(self._services.scans.last_word(stream, error))
+        return to_call_failed(self._services.scans.with_resume_token(stream, error))
 
 
 @asynccontextmanager
@@ -344,11 +345,12 @@ async def _open_services(
         catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
         keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
+        reader = TokenReader(catalog, tokens)
         sessions = SessionService(opener, config, activity)
         nursery.start_soon(sessions.sweep_forever)
-        pages = PageService(opener, config)
+        pages = PageService(opener, reader, config)
         nursery.start_soon(pages.sweep_forever)
-        scans = ScanService(opener, keeping.snapshot_scans(opener), config, activity)
+        scans = ScanService(opener, keeping.snapshot_scans(opener), reader, config, activity)
         keeping.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)

@@ -19,7 +19,7 @@ from bench.cutting.stream import Cut, CutStream, Direction
 from bench.questions.cuts import run_cuts, run_killed, run_scenario
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
-from scanner.server.scan.opener import Rung, ScanOpener
+from scanner.server.scan.read_sources import ReadSource, ReadSources
 from scanner.server.server import open_server
 from scanner.server.tables.snapshots import SnapshotPool
 from scanner.storage.memory.store import MemoryStore
@@ -36,18 +36,18 @@ SAMPLED = [scenario for scenario in SCENARIOS if scenario is not QUIET]
 
 
 @pytest.fixture
-def rungs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def read_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What every scan that was opened was read from."""
-    climbed: list[str] = []
-    climb = ScanOpener._read
+    found: list[str] = []
+    real_open = ReadSources.open
 
-    def read(self: ScanOpener, *arguments: object) -> object:
-        reading = climb(self, *arguments)  # type: ignore[arg-type]
-        climbed.append(reading.rung)
+    def open_one(self: ReadSources, *arguments: object) -> object:
+        reading = real_open(self, *arguments)  # type: ignore[arg-type]
+        found.append(reading.read_source)
         return reading
 
-    monkeypatch.setattr(ScanOpener, "_read", read)
-    return climbed
+    monkeypatch.setattr(ReadSources, "open", open_one)
+    return found
 
 
 async def test_a_push_scan_cut_at_every_frame(
@@ -66,7 +66,7 @@ async def test_a_push_scan_cut_at_every_frame(
 
 @pytest.mark.parametrize("scenario", SAMPLED, ids=lambda scenario: scenario.name)
 async def test_every_scenario(
-    scenario: Scenario, autojump_clock: trio.testing.MockClock, cut_points: CutPoints, rungs: list[str]
+    scenario: Scenario, autojump_clock: trio.testing.MockClock, cut_points: CutPoints, read_sources: list[str]
 ) -> None:
     """With a writer, an emptied registry, after a compaction, and by every pull model, at a sample of all places."""
     found = await run_scenario(scenario, MemoryStore(), 400, "20", 0, SEED)
@@ -75,7 +75,7 @@ async def test_every_scenario(
     assert found.tally.perfect, str(found.tally)
     assert found.tally.resumes >= 5
     if scenario.empties_registry:
-        assert rungs.count(Rung.AS_OF) >= found.tally.resumes
+        assert read_sources.count(ReadSource.AS_OF) >= found.tally.resumes
     if scenario.mode != "session":
         assert found.tally.refused == []
 

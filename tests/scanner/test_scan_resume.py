@@ -136,15 +136,15 @@ async def test_a_scan_resumed_after_every_batch_is_the_scan() -> None:
             changed = sample(range(len(rows) // 2, ROWS, 5))
             store.bucket("items", 0).commit([mutations(store, "items", changed)])
             await released(server)
-        rungs = server.statistics().activity.scans_resumed
+        read_sources = server.statistics().activity.scans_resumed
 
     assert rows == list(range(ROWS))
     assert scan.end.digest == stored_digest(store, range(ROWS))
-    assert set(rungs) <= {"snapshot", "as_of"}
+    assert set(read_sources) <= {"snapshot", "as_of"}
 
 
-@pytest.mark.parametrize(("linger_s", "rung"), [(0, "as_of"), (10, "snapshot")])
-async def test_rungs_are_counted(linger_s: float, rung: str) -> None:
+@pytest.mark.parametrize(("linger_s", "read_source"), [(0, "as_of"), (10, "snapshot")])
+async def test_read_sources_are_counted(linger_s: float, read_source: str) -> None:
     """A resume soon after a cut finds the snapshot, unless lingering is off; then the state is rebuilt."""
     store = filled_store(ROWS)
     config = ScannerConfig(block_rows_max=64, snapshot_linger_s=linger_s)
@@ -157,7 +157,7 @@ async def test_rungs_are_counted(linger_s: float, rung: str) -> None:
             await rest.receive_all()
         counted = server.statistics().activity.scans_resumed
 
-    assert counted == {rung: 1}
+    assert counted == {read_source: 1}
     assert rest.rows == ROWS - scan.batches[0].num_rows
 
 

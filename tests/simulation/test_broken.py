@@ -53,7 +53,7 @@ def reuse_fresh_snapshot(patch: pytest.MonkeyPatch) -> None:
             self.read = live.read
             self.close = live.close
 
-    patch.setattr("scanner.server.scan.opener.AsOfScan", Fresh)
+    patch.setattr("scanner.server.scan.read_sources.AsOfScan", Fresh)
 
 
 def send_past_credit(patch: pytest.MonkeyPatch) -> None:
@@ -150,12 +150,12 @@ def fail_unforeseen(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_state(patch: pytest.MonkeyPatch) -> None:
-    """A ladder without its second rung: what is not open is lost, although the log reaches back."""
+    """A server that rebuilds no state: what is not open is lost, although the log reaches back."""
 
     def lost(*_arguments: Any) -> None:
         raise SnapshotLost("it was not tried", oldest_offset=0)
 
-    patch.setattr("scanner.server.scan.opener.AsOfScan", lost)
+    patch.setattr("scanner.server.scan.read_sources.AsOfScan", lost)
 
 
 def last_change_wins(patch: pytest.MonkeyPatch) -> None:

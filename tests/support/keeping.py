@@ -14,7 +14,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.keeping import Keeping
 from scanner.server.retention.lease_registry import BucketKey, Lease, LeaseKey
 from scanner.server.retention.lease_targets import Choice, NotLeased, Target
-from scanner.server.scan.opener import Opened, ScanOpener
+from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.tables.catalog import Catalog
@@ -26,6 +26,7 @@ from tests.support.scans import mutations, sample
 if TYPE_CHECKING:
     from scanner.server.retention.checkpoints import BucketCheckpoints
     from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.scan.kv_scan import KvScan
     from scanner.server.tables.bucket import ServedBucket
     from scanner.storage.interface import Store
 
@@ -43,6 +44,7 @@ class Kept:
     keeping: Keeping
     opener: ScanOpener
     snapshots: SnapshotScans
+    tokens: Tokens
 
     async def bucket(self, index: int = 0, table: str = "items") -> ServedBucket:
         """A bucket."""
@@ -72,7 +74,7 @@ class Kept:
         key = LeaseKey(principal, lease_id)
         return await self.keeping.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)
 
-    async def scan(self, opened: Opened, *, close: bool = True) -> list[int]:
+    async def scan(self, opened: KvScan, *, close: bool = True) -> list[int]:
         """The ids that a scan delivers."""
         source = opened.scan.source
         found: list[int] = []
@@ -119,8 +121,9 @@ async def open_keeping(
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, run_blocking)
         keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
-        opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
-        yield Kept(store, catalog, keeping, opener, keeping.snapshot_scans(opener))
+        tokens = Tokens(load_token_keys(store))
+        opener = ScanOpener(catalog, config, tokens)
+        yield Kept(store, catalog, keeping, opener, keeping.snapshot_scans(opener), tokens)
         catalog.close_snapshots()
         nursery.cancel_scope.cancel()
 

@@ -1,4 +1,4 @@
-"""A `ScanOpener` over a store in memory, and its scans read row by row, for tests of the ladder and of tokens."""
+"""A `ScanOpener` over a store in memory, and its scans read row by row, for tests of read sources and of tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import trio
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
-from scanner.server.scan.opener import Opened, ScanOpener
+from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import MODEL_PUSH, Tokens
 from scanner.server.tables.catalog import Catalog
@@ -21,6 +22,7 @@ from scanner.wire.queries import ScanQuery
 from tests.support.scans import filled_store, mutations, sample
 
 if TYPE_CHECKING:
+    from scanner.server.scan.kv_scan import KvScan
     from scanner.server.tables.bucket import ServedBucket
     from scanner.sources.kv import KvSource
     from scanner.storage.memory.bucket import MemoryBucket
@@ -39,6 +41,7 @@ class Opening:
     store: MemoryStore
     catalog: Catalog
     opener: ScanOpener
+    tokens: Tokens
 
     @property
     def storage(self) -> MemoryBucket:
@@ -63,7 +66,8 @@ async def opening(config: ScannerConfig = CONFIG) -> AsyncIterator[Opening]:
     store = filled_store(ROWS)
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
-        yield Opening(store, catalog, ScanOpener(catalog, config, Tokens(load_token_keys(store))))
+        tokens = Tokens(load_token_keys(store))
+        yield Opening(store, catalog, ScanOpener(catalog, config, tokens), tokens)
         assert list(catalog.open_scans()) == []
         assert all(bucket.pins.oldest() is None for _, _, bucket in catalog.open_buckets())
         # What lingers is held by nobody; anything else would be open for as long as the server runs.
@@ -85,12 +89,8 @@ def read(source: KvSource, rows: int = 10**9) -> list[int]:
     return ids
 
 
-def token(opened: Opened) -> bytes:
-    """Where the scan stands."""
-    return opened.token(LIVE, MODEL_PUSH)
-
-
-async def resume(at: Opening, resume_token: bytes, query: ScanQuery = QUERY) -> Opened:
+async def resume(at: Opening, resume_token: bytes, query: ScanQuery = QUERY) -> KvScan:
     """Continue with a token."""
-    state, query = await at.opener.read_token(resume_token, query, "ann", source=LIVE, model=MODEL_PUSH)
+    reader = TokenReader(at.catalog, at.tokens)
+    state, query = await reader.read(resume_token, query, "ann", source=LIVE, model=MODEL_PUSH)
     return await at.opener.open(query, "ann", log_offset=state.log_offset, position=state.position)

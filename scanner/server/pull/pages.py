@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.data.digest import checksum
+from scanner.server.fairness import page_step_bytes, pass_turn
 from scanner.wire.batches import PageFieldsT, Parts, encode_batch, encode_page
 from transport import StreamReset, TransportError
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _ROWS_ANY: Final = 2**31 - 1
 """Rows of a page are bounded by its bytes alone."""
-_LAST_STEPS: Final = 8
-"""The last step for a page whose rest is thrown away reads at least this part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class PageMaker:
         return payload
 
     async def _fill(self, scan: OpenScan[KvSource], size_bytes: int, *, keeps_rest: bool) -> None:
-        await _continue(scan)
+        await scan.unpark()
         deadline = trio.current_time() + self._config.session_page_time_max_s
         begun_at = scan.source.position.last_key
         while (source := scan.source).wants_step and source.pending_bytes < size_bytes:
@@ -110,25 +109,12 @@ class PageMaker:
             if keeps_rest:
                 source.step()
             else:
-                source.step(max(size_bytes - source.pending_bytes, size_bytes // _LAST_STEPS, 1))
-            await trio.lowlevel.checkpoint()
+                source.step(page_step_bytes(size_bytes, source.pending_bytes))
+            await pass_turn()
             if scan.ended_by is not None:
                 raise scan.ended_by
             # Storage was opened anew: what was read for this page is read again.
-            await _continue(scan)
-
-
-async def _continue(scan: OpenScan[KvSource]) -> None:
-    """Go on with a scan that was parked since its last step.
-
-    Raises:
-        ScannerError: It cannot go on.
-
-    Waits:
-        For storage, if it was.
-    """
-    while scan.parked and scan.continue_parked is not None:
-        await scan.continue_parked()
+            await scan.unpark()
 
 
 def sealed(fields: PageFieldsT, payload: Buffer | None) -> Page:

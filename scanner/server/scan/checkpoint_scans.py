@@ -1,25 +1,28 @@
 """Scans of source SNAPSHOT: a retained checkpoint, the newest one or the one that a lease names.
 
 A checkpoint is a state as of a log offset like any other. So such a scan is one as of that offset, read from the
-checkpoint while that is there; when it is continued after the checkpoint has gone, the ladder of
-`scanner.server.scan.opener` finds the same rows elsewhere, or says SNAPSHOT_LOST.
+checkpoint while that exists; when it is continued after the checkpoint was deleted, another of the
+`scanner.server.scan.read_sources` shows the same rows, or the scan fails with SNAPSHOT_LOST.
 
 This module knows no wire and no stream.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 from scanner.errors import SnapshotLost
+from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.retention.lease_registry import BucketKey, LeaseKey
 
 if TYPE_CHECKING:
     from scanner.server.retention.checkpoints import BucketCheckpoints, Checkpoints
     from scanner.server.retention.lease_manager import LeaseKeeper
-    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.server.scan.kv_scan import KvScan
+    from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.tokens import TokenState
     from scanner.server.tables.catalog import Catalog
     from scanner.server.tables.snapshots import SnapshotHold
@@ -45,12 +48,12 @@ class SnapshotScans:
         self._checkpoints = checkpoints
         self._leases = leases
 
-    async def open(self, query: ScanQuery, principal: str, lease_id: str = "") -> Opened:
+    async def open(self, query: ScanQuery, principal: str, lease_id: str = "") -> KvScan:
         """Open a scan from its beginning.
 
         Args:
             query: What to deliver.
-            principal: Name of who asks, and whose lease it is.
+            principal: Name of the caller, whose lease it is.
             lease_id: The lease that names the state; empty: the newest checkpoint.
 
         Raises:
@@ -76,17 +79,23 @@ class SnapshotScans:
                 oldest_offset=checkpoints.bucket.storage.log_start,
             )
         async with self._readable(checkpoints, log_offset):
-            return await self._opener.open(
-                query, principal, log_offset=log_offset, table_id=table.table_id, history=history
+            opened = await self._opener.open(
+                query,
+                principal,
+                log_offset=log_offset,
+                table_id=table.table_id,
+                history=history,
+                source=pb.SCAN_SOURCE_SNAPSHOT,
             )
+        return self._reopened_here(opened)
 
-    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> Opened:
-        """Continue a scan with its token: from the same checkpoint, or as of its offset from what else there is.
+    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> KvScan:
+        """Continue a scan with its token: from the same checkpoint, or from another read source as of its offset.
 
-        The lease that the scan began with plays no part any more.
+        The lease that the scan began with is not asked for again.
 
         Raises:
-            SnapshotLost: Neither the checkpoint nor the log is there any more.
+            SnapshotLost: Both the checkpoint and the log that it needs are gone.
             ScannerError: Those of `ScanOpener.open`.
 
         Waits:
@@ -95,20 +104,27 @@ class SnapshotScans:
         table = await self._catalog.table(query.table)
         checkpoints = await self._checkpoints.of(table, query.bucket)
         async with self._readable(checkpoints, state.log_offset):
-            return await self._opener.open(
+            opened = await self._opener.open(
                 query,
                 principal,
                 log_offset=state.log_offset,
                 position=state.position,
                 table_id=state.table_id,
                 history=state.history,
+                source=pb.SCAN_SOURCE_SNAPSHOT,
             )
+        return self._reopened_here(opened)
 
-    async def reopen(self, opened: Opened) -> None:
+    def _reopened_here(self, opened: KvScan) -> KvScan:
+        """Have the checkpoint opened first when the scan is reopened."""
+        opened.scan.reopener = functools.partial(self.reopen, opened)
+        return opened
+
+    async def reopen(self, opened: KvScan) -> None:
         """Go on with a parked scan, as `resume`.
 
         Raises:
-            SnapshotLost: Neither the checkpoint nor the log is there any more.
+            SnapshotLost: Both the checkpoint and the log that it needs are gone.
             ScannerError: Those of `ScanOpener.reopen`.
 
         Cancellation:
@@ -122,12 +138,12 @@ class SnapshotScans:
     async def _readable(self, checkpoints: BucketCheckpoints, log_offset: int) -> AsyncIterator[None]:
         """Have the checkpoint of this state open for the length of the block, if there is one.
 
-        The ladder finds it in the bucket's snapshots.
+        The opener finds it among the bucket's snapshots.
         """
         checkpoint: Checkpoint | None = checkpoints.as_of(log_offset)
         hold: SnapshotHold | None = None
         if checkpoint is not None:
-            with suppress(SnapshotLost):  # It goes just now; the ladder has the last word.
+            with suppress(SnapshotLost):  # It is being deleted; the opener looks for another read source.
                 hold = await checkpoints.open(checkpoint)
         try:
             yield

@@ -15,21 +15,29 @@ from transport import CREDIT_BYTES_MAX
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from transport import SendCredit
+
 
 class RequestSide:
-    """What the client has said since its open. Pure: it is given messages and remembers what they mean."""
+    """What the client has said since its open. Pure: it is given messages and remembers what they mean.
 
-    def __init__(self) -> None:
-        self.limit: int | None = 0
-        """Message bytes of batches that may have been sent; None: as many as HTTP/2 lets through."""
+    Args:
+        credit: Ledger of the stream; what the client grants is written there and kept nowhere else.
+    """
+
+    def __init__(self, credit: SendCredit) -> None:
+        self._credit = credit
         self.draining = False
         """The client asked for an early end."""
         self.half_closed = False
         """The client will say nothing more, so no credit will come either."""
         self._demanded = False
 
-    def receive(self, message: Buffer) -> None:
+    def receive(self, message: Buffer) -> bool:
         """Take a message after the open.
+
+        Returns:
+            Whether it may change what is sent next. A demand that is no higher than an earlier one does not.
 
         Raises:
             ArgumentInvalid: It is a second open, empty, of a kind that is not known here, or not a message.
@@ -38,9 +46,10 @@ class RequestSide:
         request = parse_request(pb.ScanRequest, message)
         match request.WhichOneof("request"):
             case "demand":
-                self._demand(request.demand.bytes_limit)
+                return self._demand(request.demand.bytes_limit)
             case "drain":
                 self.draining = True
+                return True
             case "open":
                 raise ArgumentInvalid("this stream has its scan; open another one on another stream")
             case _:
@@ -52,12 +61,12 @@ class RequestSide:
         """Take the end of the request side. Without a demand before, HTTP/2 windows alone hold the scan back."""
         self.half_closed = True
         if not self._demanded:
-            self.limit = None
+            self._credit.remove_limit()
 
-    def _demand(self, limit: int) -> None:
+    def _demand(self, limit: int) -> bool:
         if limit > CREDIT_BYTES_MAX:
             raise CreditInvalid(
                 f"a demand of {limit} bytes is more than the {CREDIT_BYTES_MAX} that can be counted"
             )
         self._demanded = True
-        self.limit = max(self.limit or 0, limit)
+        return self._credit.raise_limit(limit)

@@ -4,7 +4,7 @@ What the pages of a scan show is the model's:
 
     TOKEN   the snapshot of the first page, which the server keeps (`scanner.server.pull.page_snapshots`), no other
     CURSOR  the state of now, each time
-    ASOF    the state of the first page, by the ladder of `scanner.server.scan.opener`; the server keeps nothing
+    ASOF    the state of the first page, from any of `scanner.server.scan.read_sources`; the server keeps nothing
 
 Invariants:
 
@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import trio
 
 from scanner.data.position import START
-from scanner.errors import ArgumentInvalid, ResumeTokenInvalid, SnapshotLost, TooManyScans
+from scanner.errors import ArgumentInvalid, SnapshotLost, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import HolderKind
 from scanner.server.pull.page_snapshots import PageSnapshots, lost
 from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
-from scanner.server.scan.opener import offset_to_resume, require_history
+from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_schema
 from scanner.wire.queries import ScanQuery, parse_request
@@ -39,7 +39,9 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
-    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.server.scan.kv_scan import KvScan
+    from scanner.server.scan.opener import ScanOpener
+    from scanner.server.scan.resumes import TokenReader
     from scanner.server.scan.tokens import TokenState
     from scanner.server.tables.bucket import OpenScan
     from scanner.sources.kv import KvSource
@@ -68,12 +70,14 @@ class PageService:
     """Serves `ScanPage`.
 
     Args:
-        opener: Makes the sources.
+        opener: Opens scans of buckets.
+        tokens: Reads the tokens that clients bring.
         config: Caps, TTL, page bounds.
     """
 
-    def __init__(self, opener: ScanOpener, config: ScannerConfig) -> None:
+    def __init__(self, opener: ScanOpener, tokens: TokenReader, config: ScannerConfig) -> None:
         self._opener = opener
+        self._tokens = tokens
         self._config = config
         self._maker = PageMaker(config)
         self._making = 0
@@ -140,15 +144,9 @@ class PageService:
 
     async def _close(self, stream: ServerStream, request: pb.ScanPageRequest, query: ScanQuery) -> None:
         # By the token alone: whatever has become of table and rights, there is nothing to complain about.
-        principal = principal_of(stream).name
-        try:
-            state = self._opener.tokens.read(request.resume_token, query, principal)
-        except ResumeTokenInvalid:
-            # Perhaps of all columns of then: that only the table knows.
-            state, _ = await self._opener.read_token(
-                request.resume_token, query, principal, source=_SOURCE, model=request.model
-            )
-        state.require(table_id=state.table_id, source=_SOURCE, model=request.model)
+        state = await self._tokens.read_alone(
+            request.resume_token, query, principal_of(stream).name, source=_SOURCE, model=request.model
+        )
         self._snapshots.close(state.snapshot_id)
         await stream.send(pb.ScanPageResponse(log_offset=state.log_offset).SerializeToString())
 
@@ -157,7 +155,7 @@ class PageService:
     ) -> None:
         state = None
         if request.resume_token:
-            state, query = await self._opener.read_token(
+            state, query = await self._tokens.read(
                 request.resume_token,
                 query,
                 principal_of(stream).name,
@@ -199,7 +197,8 @@ class PageService:
         try:
             opened = await self._open(call, None)
             try:
-                page = await self._make(call, opened, kept_id)
+                opened.snapshot_id = kept_id
+                page = await self._make(call, opened)
                 if not page.last:
                     # Its snapshot stays open; what was decoded beyond the page does not.
                     opened.scan.source.close()
@@ -231,8 +230,9 @@ class PageService:
             if opened is None:
                 raise lost("it was closed, or is over")
             opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
+            opened.snapshot_id = state.snapshot_id
             try:
-                page = await self._make(call, opened, state.snapshot_id)
+                page = await self._make(call, opened)
             finally:
                 opened.scan.close(linger=kept is None)
         finally:
@@ -242,7 +242,7 @@ class PageService:
             self._snapshots.finish(kept)
         return page
 
-    async def _open(self, call: _Call, log_offset: int | None) -> Opened:
+    async def _open(self, call: _Call, log_offset: int | None) -> KvScan:
         with call.stream.blocked_on(StallReason.STORAGE):
             opened = await self._opener.open(
                 call.query,
@@ -252,11 +252,13 @@ class PageService:
                 position=START if call.state is None else call.state.position,
                 # Only a state that is being rebuilt needs the log, and only until the page is made.
                 pin_log=call.request.model == pb.PAGE_MODEL_ASOF,
+                source=_SOURCE,
+                model=call.request.model,
             )
         opened.scan.holder = holder_of(call.stream, HolderKind.PAGE)
         return opened
 
-    async def _make(self, call: _Call, opened: Opened, snapshot_id: int = 0) -> Page:
+    async def _make(self, call: _Call, opened: KvScan) -> Page:
         source = opened.scan.source
         fields = pb.ScanPageResponse(log_offset=source.log_offset, history=opened.history)
         if call.state is None:
@@ -266,7 +268,7 @@ class PageService:
                 opened.scan, fields, call.request.batch_size_bytes, keeps_rest=False
             )
         if fields.has_more_results:
-            fields.resume_token = opened.token(_SOURCE, call.request.model, snapshot_id)
+            fields.resume_token = opened.token()
         return sealed(fields, payload)
 
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import trio
 
 from scanner.data.digest import checksum
 from scanner.data.keys import bucket_of
@@ -37,7 +36,8 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.scan.opener import require_history
+from scanner.server.fairness import pass_turn
+from scanner.server.scan.resumes import require_history
 from scanner.server.tables.writes import read_arrow_stream
 from scanner.sources.lookup import Lookup, PastTooLarge, lost
 from scanner.wire.batches import encode_stream
@@ -159,7 +159,7 @@ class GetService:
         places = defaultdict[int, list[int]](list)
         for place, key in enumerate(keys):
             places[bucket_of(key, table.description.buckets)].append(place)
-        await trio.lowlevel.checkpoint()
+        await pass_turn()
         with ExitStack() as stack:
             opened = []
             for index in sorted(places):
@@ -179,7 +179,7 @@ class GetService:
                 pb.BucketState(bucket=part.index, log_offset=part.log_offset, history=part.history)
                 for part in opened
             ]
-        await trio.lowlevel.checkpoint()
+        await pass_turn()
         rows = encode_stream(found.in_order())
         are_found = np.zeros(len(keys), np.bool_)
         are_found[found.places] = True
@@ -205,7 +205,7 @@ class GetService:
         conformed = schema.description.conform_keys(batch, config.get_bytes_max)
         for start in range(0, conformed.num_rows, config.write_slice_rows_max):
             keys += schema.key_codec.encode_batch(conformed.slice(start, config.write_slice_rows_max))
-            await trio.lowlevel.checkpoint()
+            await pass_turn()
         return keys
 
     async def _open(
@@ -256,7 +256,7 @@ class GetService:
                 members = [place for place, row in zip(places[at:], piece, strict=False) if row is not None]
                 found.add(table.schema.row_codec.decode(stored, found.columns), members)
             at += len(piece)
-            await trio.lowlevel.checkpoint()
+            await pass_turn()
 
 
 def _states_asked(message: pb.GetRequest, buckets: int) -> _AsOf:

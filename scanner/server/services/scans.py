@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Activity, Holder, HolderKind
-from scanner.server.scan.opener import offset_to_resume, require_history
+from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
+from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.scan.scan_log import recorded
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.wire.queries import parse_request
@@ -19,7 +19,9 @@ from transport import StallReason
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.scan.checkpoint_scans import SnapshotScans
-    from scanner.server.scan.opener import Opened, ScanOpener
+    from scanner.server.scan.kv_scan import KvScan
+    from scanner.server.scan.opener import ScanOpener
+    from scanner.server.scan.resumes import TokenReader
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
 
@@ -54,9 +56,10 @@ class ScanService:
     """Serves `Scan`.
 
     Args:
-        opener: Makes the sources.
-        snapshots: Makes those of checkpoints.
-        config: Of the server.
+        opener: Opens scans of buckets.
+        snapshots: Opens scans of checkpoints.
+        tokens: Reads the tokens that clients bring.
+        config: Limits of the server.
         activity: Counts the scans.
     """
 
@@ -64,11 +67,13 @@ class ScanService:
         self,
         opener: ScanOpener,
         snapshots: SnapshotScans,
+        tokens: TokenReader,
         config: ScannerConfig,
         activity: Activity | None = None,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
+        self._tokens = tokens
         self._activity = activity or Activity()
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
@@ -83,10 +88,10 @@ class ScanService:
         """Push scans that run, parked ones included."""
         return self._opened
 
-    def last_word(self, stream: ServerStream, error: ScannerError) -> ScannerError:
-        """What a call is told that is ended with `error`: for a scan, with the token that continues it."""
+    def with_resume_token(self, stream: ServerStream, error: ScannerError) -> ScannerError:
+        """The error that ends a call; where that is a scan, with the token that continues it."""
         push = self._running.get(stream)
-        return error if push is None else push.last_word(error)
+        return error if push is None else push.with_resume_token(error)
 
     async def scan(self, stream: ServerStream) -> None:
         """Handle one call.
@@ -114,7 +119,7 @@ class ScanService:
                 await self._run(stream, request, opened)
                 cut_off = False
             finally:
-                # Whoever was cut off comes back, perhaps.
+                # A client that was cut off may come back.
                 opened.scan.close(linger=cut_off)
         finally:
             self._opened -= 1
@@ -155,7 +160,7 @@ class ScanService:
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
             )
 
-    async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> Opened:
+    async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> KvScan:
         principal = principal_of(stream).name
         as_of = request.as_of if request.HasField("as_of") else None
         of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
@@ -165,7 +170,7 @@ class ScanService:
             return await self._opener.open(
                 query, principal, log_offset=as_of, history=request.as_of_history or None
             )
-        state, query = await self._opener.read_token(
+        state, query = await self._tokens.read(
             request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
         )
         if of_snapshot:
@@ -178,18 +183,8 @@ class ScanService:
             history=state.history,
         )
 
-    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: Opened) -> None:
-        of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
-        reopen = self._snapshots.reopen if of_snapshot else self._opener.reopen
-        push = PushScan(
-            stream,
-            opened.scan,
-            opened.bucket,
-            self._limits(request),
-            history=opened.history,
-            token=functools.partial(opened.token, request.source, MODEL_PUSH),
-            reopen=functools.partial(reopen, opened),
-        )
+    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: KvScan) -> None:
+        push = PushScan(stream, opened, self._limits(request))
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
@@ -210,8 +205,10 @@ class ScanService:
     def _limits(self, request: pb.ScanOpen) -> PushLimits:
         config = self._config
         return PushLimits(
-            payload_bytes_max=min(request.batch_bytes_max or config.batch_bytes, config.batch_bytes_max),
-            rows_max=min(request.batch_rows_max or config.batch_rows_max, config.batch_rows_max),
+            batch=BatchLimits(
+                payload_bytes_max=min(request.batch_bytes_max or config.batch_bytes, config.batch_bytes_max),
+                rows_max=min(request.batch_rows_max or config.batch_rows_max, config.batch_rows_max),
+            ),
             heartbeat_interval_s=config.heartbeat_interval_s,
             park_after_s=config.park_after_s,
         )

@@ -17,6 +17,7 @@ from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.fairness import pass_turn
 from scanner.server.tables.write_memory import WriteMemory
 from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
 from scanner.tasks import run_with_companion
@@ -250,5 +251,5 @@ class TablesService:
             row_bytes_max=self._config.row_bytes_max,
         ):
             route(mutations, schema.description.buckets, routed)
-            await trio.lowlevel.checkpoint()
+            await pass_turn()
         return routed

@@ -123,8 +123,8 @@ class OpenScan(Generic[SourceT]):
         self.pin: LogPin | None = None
         """What keeps the log from which the scan can be rebuilt; released with the scan."""
         self.parked = False
-        self.continue_parked: Callable[[], Awaitable[None]] | None = None
-        """Reopens it when it is parked, for whoever made it; None: it is never parked."""
+        self.reopener: Callable[[], Awaitable[None]] | None = None
+        """Reopens it after a park, in the same state; None: it cannot be reopened."""
         self.ended_by: ScannerError | None = None
         """Why the bucket ended it; whoever drives the source looks here before every step."""
         self._on_end: Callable[[ScannerError], None] | None = None
@@ -156,6 +156,23 @@ class OpenScan(Generic[SourceT]):
         self.finish()
         self.parked = True
         self._bucket.activity.scans_parked += 1
+
+    async def unpark(self) -> None:
+        """Go on if it is parked and can be reopened.
+
+        Raises:
+            SnapshotLost: Its state can no longer be read.
+            TooManyScans: There is no room for a snapshot now; it stays parked.
+            ScannerError: Storage failed.
+
+        Waits:
+            For a commit that runs, and for storage.
+
+        Cancellation:
+            It stays parked.
+        """
+        while self.parked and self.reopener is not None:
+            await self.reopener()
 
     def reopen(self, source: SourceT, hold: SnapshotHold | None) -> None:
         """Go on with a source of the same state that begins where this one stood."""

@@ -19,7 +19,6 @@ from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice
 from scanner.server.retention.log_retention import Retention, expired_end
-from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
@@ -185,7 +184,7 @@ async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store
         for number in range(2):
             await write_to_disk(kept, number * 400, 400)
             opened[f"young {number}"] = await kept.opener.open(ITEMS, "anna")
-        token = opened["old anna"].token(pb.SCAN_SOURCE_LIVE_KV, MODEL_PUSH)
+        token = opened["old anna"].token()
         await kept.keeping.retention.sweep()
         assert not any(each.scan.ended_by for each in opened.values()), "within the limit"
         await write_to_disk(kept, 800, 400)
@@ -197,9 +196,7 @@ async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store
         assert [name for name, each in opened.items() if each.scan.ended_by] == ["old anna"]
         assert bucket.log_start == 400
         opened["old anna"].scan.close()
-        state, _ = await kept.opener.read_token(
-            token, ITEMS, "anna", source=pb.SCAN_SOURCE_LIVE_KV, model=MODEL_PUSH
-        )
+        state = kept.tokens.read(token, ITEMS, "anna")
         with pytest.raises(SnapshotLost) as lost:
             await kept.opener.open(ITEMS, "anna", log_offset=state.log_offset, position=state.position)
         assert lost.value.oldest_offset == 400

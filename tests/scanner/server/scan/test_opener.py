@@ -1,4 +1,4 @@
-"""The ladder: what a scan as of an offset is read from, rung by rung, and what it holds meanwhile."""
+"""Read sources: what a scan as of an offset is read from, in which order, and what it holds meanwhile."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.server.config import ScannerConfig
-from scanner.server.scan.opener import Rung
+from scanner.server.scan.read_sources import ReadSource
 from scanner.wire.queries import ScanQuery
-from tests.support.opening import QUERY, ROWS, opening, read, resume, token
+from tests.support.opening import QUERY, ROWS, opening, read, resume
 from tests.support.scans import sample, stored_digest
 
 
-async def test_the_first_rung_is_a_snapshot_of_now() -> None:
+async def test_the_state_of_now_is_read_from_a_snapshot_of_now() -> None:
     """As of now, and as of an offset that is the log's end, a new snapshot is what was asked for."""
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
         first.scan.close()
         second = await at.opener.open(QUERY, "ann", log_offset=ROWS)
-        assert (first.rung, second.rung) == (Rung.NOW, Rung.NOW)
+        assert (first.read_source, second.read_source) == (ReadSource.NOW, ReadSource.NOW)
         assert read(second.scan.source) == list(range(ROWS))
         assert at.catalog.activity.scans_resumed == {"now": 1}
         second.scan.close()
 
 
-async def test_the_first_rung_is_the_snapshot_that_is_open() -> None:
+async def test_a_snapshot_that_is_open_is_shared() -> None:
     """While another scan reads the state, or it lingers, a resume shares its snapshot, and nothing is rebuilt."""
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
         assert read(first.scan.source, 100) == list(range(100))
         at.write(range(50, 150))
-        second = await resume(at, token(first))
-        assert second.rung == Rung.SNAPSHOT
+        second = await resume(at, first.token())
+        assert second.read_source == ReadSource.SNAPSHOT
         assert at.storage.open_iterators <= 3  # one snapshot, and the scans over it
         first.scan.close(linger=True)
         second.scan.close(linger=True)
-        third = await resume(at, token(first))
-        assert third.rung == Rung.SNAPSHOT
+        third = await resume(at, first.token())
+        assert third.read_source == ReadSource.SNAPSHOT
         assert read(third.scan.source) == list(range(100, ROWS))
         assert third.scan.source.digest == stored_digest(at.store, range(ROWS))
         third.scan.close()
 
 
-async def test_the_second_rung_undoes_the_changes_since() -> None:
+async def test_without_the_snapshot_the_changes_since_are_undone() -> None:
     """Without the snapshot the state is rebuilt: rows that changed, went and came since are as they were."""
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
@@ -58,8 +58,8 @@ async def test_the_second_rung_undoes_the_changes_since() -> None:
         at.write(range(50, 150))
         at.delete(200)
         at.write([1000])
-        second = await resume(at, token(first))
-        assert second.rung == Rung.AS_OF
+        second = await resume(at, first.token())
+        assert second.read_source == ReadSource.AS_OF
         assert read(second.scan.source) == list(range(100, ROWS))
         assert (second.scan.source.rows, second.log_offset) == (ROWS, ROWS)
         assert second.scan.source.digest == stored_digest(at.store, range(ROWS))
@@ -67,22 +67,22 @@ async def test_the_second_rung_undoes_the_changes_since() -> None:
 
 
 async def test_an_emptied_registry_changes_no_row() -> None:
-    """When what lingered is gone, the next rung gives the same rows and digest."""
+    """When what lingered is gone, the next read source gives the same rows and digest."""
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
         read(first.scan.source, 170)
         first.scan.close(linger=True)
         at.write(range(0, ROWS, 7))
         (await at.served()).snapshots.clear()
-        second = await resume(at, token(first))
-        assert second.rung == Rung.AS_OF
+        second = await resume(at, first.token())
+        assert second.read_source == ReadSource.AS_OF
         assert read(second.scan.source) == list(range(170, ROWS))
         assert second.scan.source.digest == stored_digest(at.store, range(ROWS))
         second.scan.close()
 
 
 async def test_a_state_that_is_lost_is_said_to_be_lost() -> None:
-    """When the log was cut past the offset there is no third rung: the error names what can be had instead."""
+    """When the log was cut past the offset there is no read source: the error names what can be read instead."""
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
         read(first.scan.source, 10)
@@ -90,7 +90,7 @@ async def test_a_state_that_is_lost_is_said_to_be_lost() -> None:
         at.write(range(5))
         at.storage.truncate_log(ROWS + 4)
         with pytest.raises(SnapshotLost, match=str(ROWS + 4)) as caught:
-            await resume(at, token(first))
+            await resume(at, first.token())
         assert caught.value.oldest_offset == ROWS + 4
         assert at.storage.open_iterators == 1  # of now: it lingers
 
@@ -133,7 +133,7 @@ async def test_a_parked_scan_holds_nothing_but_the_log() -> None:
         assert served.pins.oldest() == ROWS
         at.write(range(0, ROWS, 3))
         await at.opener.reopen(opened)
-        assert (opened.rung, opened.scan.parked) == (Rung.AS_OF, False)
+        assert (opened.read_source, opened.scan.parked) == (ReadSource.AS_OF, False)
         assert read(opened.scan.source) == list(range(120, ROWS))
         assert opened.scan.source.digest == stored_digest(at.store, range(ROWS))
         opened.scan.close()
@@ -152,7 +152,7 @@ async def test_a_parked_scan_keeps_its_columns() -> None:
         await at.opener.reopen(opened)
         assert opened.scan.source.schema == schema
         assert read(opened.scan.source) == list(range(len(first), ROWS))
-        resumed = await resume(at, token(opened))
+        resumed = await resume(at, opened.token())
         assert resumed.scan.source.schema == schema
         fresh = await at.opener.open(QUERY, "ann")
         assert fresh.scan.source.schema.names == [*schema.names, "colour"]
@@ -168,7 +168,7 @@ async def test_parking_leaves_the_snapshot_to_others() -> None:
         one.scan.park()
         assert read(two.scan.source) == list(range(ROWS))
         await at.opener.reopen(one)
-        assert one.rung == Rung.SNAPSHOT
+        assert one.read_source == ReadSource.SNAPSHOT
         one.scan.close()
         two.scan.close()
 

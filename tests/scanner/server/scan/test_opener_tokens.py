@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -10,13 +11,16 @@ import trio
 from scanner.data.position import Position
 from scanner.errors import ArgumentInvalid, ResumeTokenInvalid, TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.scan.opener import Opened, ScanOpener, offset_to_resume
+from scanner.server.scan.resumes import TokenReader, offset_to_resume
 from scanner.server.scan.tokens import MODEL_PUSH
 from scanner.server.tables.catalog import Catalog
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
-from tests.support.opening import CONFIG, LIVE, QUERY, ROWS, opening, read, resume, token
+from tests.support.opening import CONFIG, LIVE, QUERY, ROWS, opening, read, resume
 from tests.support.scans import description, stored_digest
+
+if TYPE_CHECKING:
+    from scanner.server.scan.kv_scan import KvScan
 
 
 async def test_a_resume_may_be_repeated() -> None:
@@ -24,10 +28,10 @@ async def test_a_resume_may_be_repeated() -> None:
     async with opening() as at:
         first = await at.opener.open(QUERY, "ann")
         read(first.scan.source, 33)
-        cut = token(first)
+        cut = first.token()
         first.scan.close()
         at.write(range(20, 60))
-        opened: list[Opened] = []
+        opened: list[KvScan] = []
 
         async def open_one() -> None:
             opened.append(await resume(at, cut))
@@ -52,10 +56,10 @@ async def test_the_row_limit_counts_what_came_before() -> None:
     async with opening() as at:
         first = await at.opener.open(query, "ann")
         assert len(read(first.scan.source, 70)) == 70
-        second = await resume(at, token(first), query)
+        second = await resume(at, first.token(), query)
         first.scan.close()
         assert read(second.scan.source) == list(range(70, 100))
-        done = await resume(at, token(second), query)
+        done = await resume(at, second.token(), query)
         second.scan.close()
         assert read(done.scan.source) == []
         assert done.scan.source.digest == stored_digest(at.store, range(100))
@@ -95,34 +99,31 @@ async def test_a_token_of_something_else_never_gets_to_storage(
     """
     async with opening() as at:
         opened = await at.opener.open(NAMED, "ann")
-        cut = token(opened)
+        cut = opened.token()
         opened.scan.close()
         async with trio.open_nursery() as nursery:
             catalog = Counting(at.store, CONFIG, nursery, inline)
-            opener = ScanOpener(catalog, CONFIG, at.opener.tokens)
+            reader = TokenReader(catalog, at.tokens)
             with pytest.raises(ResumeTokenInvalid):
-                await opener.read_token(cut, query, principal, source=source, model=model)
+                await reader.read(cut, query, principal, source=source, model=model)
         assert catalog.asked == 0
 
 
 async def test_a_token_of_another_model_or_source_is_refused() -> None:
     """A page's token is none of a push scan, nor is one of a checkpoint's scan."""
     async with opening() as at:
-        opened = await at.opener.open(QUERY, "ann")
-        for cut in (
-            opened.token(LIVE, pb.PAGE_MODEL_ASOF),
-            opened.token(pb.SCAN_SOURCE_SNAPSHOT, MODEL_PUSH),
-        ):
+        for source, model in ((LIVE, pb.PAGE_MODEL_ASOF), (pb.SCAN_SOURCE_SNAPSHOT, MODEL_PUSH)):
+            opened = await at.opener.open(QUERY, "ann", source=source, model=model)
             with pytest.raises(ResumeTokenInvalid):
-                await resume(at, cut)
-        opened.scan.close()
+                await resume(at, opened.token())
+            opened.scan.close()
 
 
 async def test_a_token_outlives_no_table() -> None:
     """After a drop the table is not found; one of the same name is another table."""
     async with opening() as at:
         opened = await at.opener.open(QUERY, "ann")
-        cut = token(opened)
+        cut = opened.token()
         opened.scan.close()
         await at.catalog.drop("items")
         with pytest.raises(TableNotFound):
@@ -136,7 +137,7 @@ async def test_as_of_beside_a_token_is_the_same_or_an_error() -> None:
     """A token says what it is as of; asking for something else at the same time makes no sense."""
     async with opening() as at:
         opened = await at.opener.open(QUERY, "ann")
-        state = at.opener.tokens.read(token(opened), QUERY, "ann")
+        state = at.tokens.read(opened.token(), QUERY, "ann")
         opened.scan.close()
     assert state.position == Position()
     assert offset_to_resume(state, None) == offset_to_resume(state, ROWS) == ROWS

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scanner.errors import ArgumentInvalid, CreditInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.push_requests import RequestSide
+from transport import SendCredit
 
 LIMIT_MAX = 2**63 - 1
 
@@ -21,20 +22,22 @@ def demand(limit: int) -> bytes:
 @given(st.lists(st.integers(0, LIMIT_MAX), min_size=1))
 def test_the_limit_is_the_highest_demand(limits: list[int]) -> None:
     """Lost, repeated and reordered demands cannot change what is allowed in the end."""
-    side = RequestSide()
+    credit = SendCredit()
+    side = RequestSide(credit)
     for limit in limits:
         side.receive(demand(limit))
     side.receive_end()
 
-    assert side.limit == max(limits)
+    assert credit.limit == max(limits)
 
 
 def test_without_a_demand_half_closing_removes_the_limit() -> None:
     """Window-only mode begins with the half-close, not before."""
-    side = RequestSide()
-    limits = [side.limit]
+    credit = SendCredit()
+    side = RequestSide(credit)
+    limits = [credit.limit]
     side.receive_end()
-    limits.append(side.limit)
+    limits.append(credit.limit)
 
     assert limits == [0, None]
     assert side.half_closed
@@ -42,26 +45,28 @@ def test_without_a_demand_half_closing_removes_the_limit() -> None:
 
 def test_a_demand_of_nothing_is_a_demand() -> None:
     """A client that demands 0 bytes and half-closes gets no batch."""
-    side = RequestSide()
+    credit = SendCredit()
+    side = RequestSide(credit)
     side.receive(demand(0))
     side.receive_end()
 
-    assert side.limit == 0
+    assert credit.limit == 0
 
 
 def test_a_demand_past_what_can_be_counted_is_refused() -> None:
     """2^63 - 1 is allowed, 2^63 is not, and changes nothing."""
-    side = RequestSide()
+    credit = SendCredit()
+    side = RequestSide(credit)
     side.receive(demand(LIMIT_MAX))
     with pytest.raises(CreditInvalid):
         side.receive(demand(LIMIT_MAX + 1))
 
-    assert side.limit == LIMIT_MAX
+    assert credit.limit == LIMIT_MAX
 
 
 def test_a_drain_is_remembered() -> None:
     """Draining begins with the message and does not end."""
-    side = RequestSide()
+    side = RequestSide(SendCredit())
     side.receive(pb.ScanRequest(drain=pb.Drain()).SerializeToString())
     side.receive(demand(1))
 
@@ -72,6 +77,6 @@ def test_a_drain_is_remembered() -> None:
 def test_random_bytes_parse_or_raise_one_error(data: bytes) -> None:
     """Whatever a client sends, it is understood or refused by type."""
     try:
-        RequestSide().receive(data)
+        RequestSide(SendCredit()).receive(data)
     except (ArgumentInvalid, CreditInvalid):
         return

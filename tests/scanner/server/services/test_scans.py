@@ -125,7 +125,7 @@ async def test_a_demand_that_changes_nothing_wakes_nobody(monkeypatch: pytest.Mo
     woken: list[int | None] = []
 
     def wake(push: PushScan) -> None:
-        woken.append(push._requests.limit)
+        woken.append(push._stream.credit.limit)
         real_wake(push)
 
     real_wake = PushScan._wake

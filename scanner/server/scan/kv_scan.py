@@ -1,0 +1,144 @@
+"""A scan of the rows of a bucket as of one log offset: what holds it open, and makes its messages and tokens.
+
+Invariants:
+
+1. What it shows never changes, whatever it is read from and however often it is parked.
+2. A token continues it right behind the rows that were taken; where nothing is left to take, behind those that were
+   read.
+
+This module knows no stream, and not how a read source is chosen.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scanner.data.digest import checksum
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.tokens import TOKEN_OVERHEAD_BYTES, TokenState
+from scanner.wire.batches import encode_batch, encode_row_batch, encode_schema, row_batch_overhead
+
+if TYPE_CHECKING:
+    from scanner.server.scan.interface import BatchLimits
+    from scanner.server.scan.read_sources import ReadSource
+    from scanner.server.scan.tokens import TokenMint
+    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.catalog import ServedTable
+    from scanner.sources.interface import EndReason
+    from scanner.sources.kv import KvSource
+    from scanner.wire.batches import Parts
+    from scanner.wire.queries import ScanQuery
+
+_ORDINAL_MAX: Final = 2**64 - 1
+
+
+@dataclass(slots=True)
+class KvScan:
+    """One open scan: a `scanner.server.scan.interface.PushedScan`. Made by the opener.
+
+    The pull models read `scan` page by page instead, and take the tokens.
+    """
+
+    scan: OpenScan[KvSource]
+    """To be closed by the one that opened it."""
+    bucket: ServedBucket
+    table: ServedTable
+    query: ScanQuery
+    read_source: ReadSource
+    """What it is read from now; a reopened scan may have another one."""
+    mint: TokenMint = field(repr=False)
+    """Makes its tokens."""
+    history: bytes
+    """The history of the bucket that its state is of."""
+    source: int
+    """Number of the wire's ScanSource, for the tokens."""
+    model: int
+    """`MODEL_PUSH`, or a number of the wire's PageModel, for the tokens."""
+    snapshot_id: int = 0
+    """TOKEN pages: names the snapshot that the server keeps between them, for the tokens; 0: none."""
+
+    @property
+    def log_offset(self) -> int:
+        """What it is as of, parked or not."""
+        return self.scan.source.log_offset
+
+    @property
+    def rows(self) -> int:
+        """See `PushedScan`."""
+        return self.scan.source.rows
+
+    @property
+    def pending(self) -> bool:
+        """See `PushedScan`."""
+        return self.scan.source.pending_bytes > 0
+
+    @property
+    def end(self) -> EndReason | None:
+        """See `PushedScan`."""
+        return None if self.scan.parked else self.scan.source.end
+
+    def step(self, bytes_max: int) -> None:
+        """See `PushedScan`."""
+        self.scan.source.step(bytes_max)
+
+    def take(self, message_bytes_max: int, limits: BatchLimits) -> Parts:
+        """See `PushedScan`."""
+        source = self.scan.source
+        overhead = _overhead_bytes(source.key_bytes_max, limits)
+        batch = source.take(min(limits.payload_bytes_max, message_bytes_max - overhead), limits.rows_max)
+        assert batch is not None  # Something is pending.
+        payload = encode_batch(batch.rows)
+        return encode_row_batch(
+            batch.row_ordinal, batch.rows.num_rows, checksum(payload), payload, self.token()
+        )
+
+    def token(self) -> bytes:
+        """See `PushedScan`; takes a few tens of microseconds."""
+        return self.mint.token(
+            TokenState(
+                table_id=self.table.table_id,
+                bucket=self.query.bucket,
+                source=self.source,
+                model=self.model,
+                log_offset=self.log_offset,
+                position=self.scan.source.position,
+                history=self.history,
+                snapshot_id=self.snapshot_id,
+            )
+        )
+
+    def started(self) -> pb.ScanStarted:
+        """See `PushedScan`."""
+        source = self.scan.source
+        return pb.ScanStarted(
+            arrow_schema=encode_schema(source.schema),
+            log_offset=source.log_offset,
+            row_ordinal=source.rows,
+            history=self.history,
+        )
+
+    def heartbeat(self) -> pb.Heartbeat:
+        """See `PushedScan`."""
+        return pb.Heartbeat(
+            resume_token=self.token(), high_watermark=self.bucket.storage.log_end, rows=self.rows
+        )
+
+    def ended(self, reason: EndReason) -> pb.ScanEnd:
+        """See `PushedScan`."""
+        source = self.scan.source
+        return pb.ScanEnd(
+            reason=reason.value,
+            rows=source.rows,
+            digest=source.digest,
+            resume_token=self.token(),
+            stored_bytes=source.stored_bytes,
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _overhead_bytes(key_bytes_max: int, limits: BatchLimits) -> int:
+    """What a batch's message takes beside its payload, at most: the key in its token is known only after the cut."""
+    token_max = TOKEN_OVERHEAD_BYTES + key_bytes_max
+    return row_batch_overhead(_ORDINAL_MAX, limits.rows_max, limits.payload_bytes_max, token_max)

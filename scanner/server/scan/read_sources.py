@@ -1,0 +1,160 @@
+"""Read sources: what the rows of a scan as of an offset S are read from.
+
+In this order:
+
+1. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
+2. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
+3. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
+
+Invariant: what is opened as of S shows S. No read source ever stands in for another state.
+
+This module knows no stream, no token and no query of a peer.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scanner.errors import OffsetOutOfRange
+from scanner.sources.as_of import AsOfScan
+from scanner.sources.kv import KvSource
+from scanner.sources.overlay import OverlayLimits
+
+if TYPE_CHECKING:
+    from scanner.data.position import Position
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import ServedTable
+    from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.storage.interface import BucketScan
+    from scanner.wire.queries import ScanQuery
+
+
+class ReadSource(enum.StrEnum):
+    """What a scan is read from."""
+
+    NOW = "now"
+    """A snapshot of now, which is S."""
+    SNAPSHOT = "snapshot"
+    """The snapshot of S, which was open."""
+    AS_OF = "as_of"
+    """A snapshot of now, with the changes since S undone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A source that has been opened, and the snapshot under it."""
+
+    source: KvSource
+    hold: SnapshotHold
+    """To be released when the source is closed."""
+    read_source: ReadSource
+
+
+class ReadSources:
+    """Opens sources over the snapshots of a bucket.
+
+    Args:
+        config: Of the server: sizes of blocks and overlays.
+    """
+
+    def __init__(self, config: ScannerConfig) -> None:
+        self._config = config
+        self._limits = OverlayLimits(
+            bytes_max=config.overlay_bytes_max, spill_bytes_max=config.overlay_spill_bytes_max
+        )
+
+    def open(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        log_offset: int | None,
+        position: Position,
+    ) -> Reading:
+        """Open the first read source that shows `log_offset`. Only between two commits.
+
+        Args:
+            table: Of the bucket.
+            bucket: What to read.
+            query: What to deliver, with its columns.
+            log_offset: What to show: the changes with a smaller offset. None: all there are now.
+            position: Where to go on.
+
+        Raises:
+            OffsetOutOfRange: `log_offset` is past the end of the log.
+            SnapshotLost: The log does not reach back to `log_offset`.
+            TooManyScans: There is no room for another snapshot.
+            ColumnNotFound, ArgumentInvalid: The query does not fit the table.
+            ScannerError: Storage failed.
+        """
+        storage = bucket.storage
+        if log_offset is not None and log_offset > storage.log_end:
+            raise OffsetOutOfRange(
+                f"the changelog of table {query.table!r}, bucket {query.bucket} is [{storage.log_start},"
+                f" {storage.log_end}): there is no state as of {log_offset} yet",
+                oldest_offset=storage.log_start,
+            )
+        held = None if log_offset is None else bucket.snapshots.acquire(log_offset)
+        hold = held or bucket.snapshots.current()
+        read_source = ReadSource.NOW if held is None else ReadSource.SNAPSHOT
+        return self._open_over(hold, read_source, table, bucket, query, log_offset, position)
+
+    def open_held(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        log_offset: int,
+        position: Position,
+    ) -> Reading | None:
+        """Open the snapshot of `log_offset` if it is open, and no other read source; also beside a commit.
+
+        Returns:
+            The source; None: that snapshot is not open.
+
+        Raises:
+            ColumnNotFound, ArgumentInvalid: The query does not fit the table.
+            ScannerError: Storage failed.
+        """
+        hold = bucket.snapshots.acquire(log_offset)
+        if hold is None:
+            return None
+        return self._open_over(hold, ReadSource.SNAPSHOT, table, bucket, query, log_offset, position)
+
+    def _open_over(
+        self,
+        hold: SnapshotHold,
+        read_source: ReadSource,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        log_offset: int | None,
+        position: Position,
+    ) -> Reading:
+        """Open a source over a snapshot, which is released if that fails."""
+        try:
+            key_range = position.remaining(query.range)
+            scan: BucketScan = hold.snapshot.scan(key_range)
+            bucket.activity.seeks += 1
+            if log_offset is not None and hold.log_offset != log_offset:
+                scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
+                read_source = ReadSource.AS_OF
+            schema = table.schema
+            source = KvSource(
+                scan,
+                schema.description,
+                schema.row_codec,
+                query,
+                position=position,
+                block_rows_max=self._config.block_rows_max,
+                block_bytes_max=self._config.block_bytes_max,
+            )
+        except BaseException:
+            hold.release()
+            raise
+        if log_offset is not None:
+            bucket.activity.scans_resumed[read_source] += 1
+        return Reading(source, hold, read_source)

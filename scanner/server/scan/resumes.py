@@ -1,0 +1,136 @@
+"""Resumes: what a resume token that a client brought continues.
+
+Invariants:
+
+1. A token is checked by itself before anything of storage is looked at. Only for one of ours whose query names no
+   columns is the table asked which ones it had.
+2. A scan delivers the columns that it began with, however often it is resumed, and whatever is added to its table.
+
+This module opens nothing, and knows no stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scanner.errors import ArgumentInvalid, ResumeTokenInvalid
+from scanner.storage.lineage import HISTORY_BYTES
+
+if TYPE_CHECKING:
+    from scanner.server.scan.tokens import Tokens, TokenState
+    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.wire.queries import ScanQuery
+
+
+class TokenReader:
+    """Reads the tokens that clients bring.
+
+    Args:
+        catalog: Table catalog of the server.
+        tokens: Of the data directory.
+    """
+
+    def __init__(self, catalog: Catalog, tokens: Tokens) -> None:
+        self._catalog = catalog
+        self._tokens = tokens
+
+    async def read(
+        self, token: bytes, query: ScanQuery, principal: str, *, source: int, model: int
+    ) -> tuple[TokenState, ScanQuery]:
+        """Read a token that a client brought.
+
+        Args:
+            token: From the peer.
+            query: What the peer asks for now.
+            principal: Name of the peer.
+            source: Number of the wire's ScanSource that it asks for.
+            model: `MODEL_PUSH`, or the number of the wire's PageModel that it asks for.
+
+        Returns:
+            What the token says; and the query with the columns that the scan began with.
+
+        Raises:
+            ResumeTokenInvalid: It is damaged, or was made for another query, bucket, table, source, model or principal.
+            SnapshotLost: It is right, and of another history of the bucket.
+            TableNotFound: It is right, and the table is gone.
+
+        Waits:
+            For the catalog and the bucket, once the token has been found to be one of ours.
+        """
+        try:
+            state = self._tokens.read(token, query, principal)
+        except ResumeTokenInvalid:
+            if query.columns or not self._tokens.made(token, principal):
+                raise
+            state, query = self._read_older(token, query, principal, await self._catalog.table(query.table))
+        table = await self._catalog.table(query.table)
+        state.require(table_id=table.table_id, source=source, model=model)
+        storage = (await self._catalog.bucket(table, state.bucket)).storage
+        newest = max(state.log_offset, state.next_offset)
+        storage.lineage.require(state.history, newest, storage.log_end, "the resume token")
+        return state, query if query.columns else replace(query, columns=table.schema.first_columns)
+
+    async def read_alone(
+        self, token: bytes, query: ScanQuery, principal: str, *, source: int, model: int
+    ) -> TokenState:
+        """Read a token without asking what has become of its table, where the token alone is enough.
+
+        Args:
+            token: From the peer.
+            query: What the peer asks for now.
+            principal: Name of the peer.
+            source: As in `read`.
+            model: As in `read`.
+
+        Raises:
+            ResumeTokenInvalid: As `read`, but for another table of the same name.
+            SnapshotLost, TableNotFound: As `read`, where the query names no columns and columns were added.
+
+        Waits:
+            As `read`, in that case alone.
+        """
+        try:
+            state = self._tokens.read(token, query, principal)
+        except ResumeTokenInvalid:
+            state, _ = await self.read(token, query, principal, source=source, model=model)
+        state.require(table_id=state.table_id, source=source, model=model)
+        return state
+
+    def _read_older(
+        self, token: bytes, query: ScanQuery, principal: str, table: ServedTable
+    ) -> tuple[TokenState, ScanQuery]:
+        """Read the token of a scan of all columns, when the table has had columns added."""
+        refusal: ResumeTokenInvalid | None = None
+        for resolved in table.schema.resolutions(query):
+            try:
+                return self._tokens.read(token, resolved, principal), resolved
+            except ResumeTokenInvalid as error:
+                refusal = error
+        assert refusal is not None  # There is one resolution at least.
+        raise refusal
+
+
+def require_history(history: bytes, *, as_of: bool) -> None:
+    """Check the history that a peer names for `as_of`; empty: none.
+
+    Raises:
+        ArgumentInvalid: It is none, or there is no offset that it could be of.
+    """
+    if history and len(history) != HISTORY_BYTES:
+        raise ArgumentInvalid(f"a history has {HISTORY_BYTES} bytes, not {len(history)}")
+    if history and not as_of:
+        raise ArgumentInvalid("as_of_history goes with as_of")
+
+
+def offset_to_resume(state: TokenState, as_of: int | None) -> int:
+    """The offset that a token names, if it is also the one that was asked for.
+
+    Raises:
+        ArgumentInvalid: Another one was asked for.
+    """
+    if as_of is not None and as_of != state.log_offset:
+        raise ArgumentInvalid(
+            f"the resume token is of a scan as of {state.log_offset}, not {as_of}; leave as_of away"
+        )
+    return state.log_offset
