@@ -18,13 +18,13 @@ from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from scanner.wire import methods
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 
 if TYPE_CHECKING:
     from scanner.client.table import Table
 
 MODELS: Final = ("push", "session", "token", "cursor", "asof")
-_SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
 _PAGE_BYTES: Final = 3000
 _BATCH_ROWS: Final = 10
 _HOST: Final = "127.0.0.1"
@@ -132,7 +132,7 @@ async def _raw_scan(server: Server, name: str, bucket: int, token: bytes) -> lis
     try:
         async with (
             bare(transport.connect(_HOST, server.port)) as client,
-            client.open_stream(_SCAN_PATH) as stream,
+            client.open_stream(methods.SCAN) as stream,
         ):
             opening = pb.ScanOpen(
                 source=pb.SCAN_SOURCE_LIVE_KV,

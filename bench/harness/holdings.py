@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from scanner.proto.weir.v1 import admin_pb2
+from scanner.wire import methods
 
 if TYPE_CHECKING:
     import transport
-
-LIST_STREAMS = "/weir.v1.Admin/ListStreams"
-LIST_SNAPSHOTS = "/weir.v1.Admin/ListSnapshots"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +47,14 @@ async def ask_holdings(client: transport.Client, process: psutil.Process) -> Hol
         process: The server's.
     """
     request = admin_pb2.ListStreamsRequest().SerializeToString()
-    streams = admin_pb2.ListStreamsResponse.FromString(bytes(await client.call(LIST_STREAMS, request)))
+    streams = admin_pb2.ListStreamsResponse.FromString(
+        bytes(await client.call(methods.LIST_STREAMS, request))
+    )
     request = admin_pb2.ListSnapshotsRequest().SerializeToString()
-    snapshots = admin_pb2.ListSnapshotsResponse.FromString(bytes(await client.call(LIST_SNAPSHOTS, request)))
-    others = [stream for stream in streams.streams if stream.path != LIST_STREAMS]
+    snapshots = admin_pb2.ListSnapshotsResponse.FromString(
+        bytes(await client.call(methods.LIST_SNAPSHOTS, request))
+    )
+    others = [stream for stream in streams.streams if stream.path != methods.LIST_STREAMS]
     sockets = [each for each in process.net_connections("tcp") if each.status != psutil.CONN_LISTEN]
     return Holdings(
         streams=len(others),

@@ -35,6 +35,7 @@ from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +54,6 @@ QUIET_S, POLL_S = 0.5, 0.05
 WEIR, STOCK, WINDOW_ONLY = "weir", "grpcio, Demand", "grpcio, window-only"
 CLIENTS = (WEIR, STOCK, WINDOW_ONLY)
 PATHS = (DIRECT, *PROXIES)
-SCAN_PATH = "/weir.v1.Scanner/Scan"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class StockScan:
         options = [("grpc.max_receive_message_length", -1)]
         with grpc.insecure_channel(endpoint, options=options) as channel:
             call = channel.stream_stream(
-                SCAN_PATH,
+                methods.SCAN,
                 request_serializer=pb.ScanRequest.SerializeToString,
                 response_deserializer=pb.ScanResponse.FromString,
             )(self._requests())

@@ -20,6 +20,7 @@ from bench.simulation.workload import RETRIES, Behaviour, State
 from scanner.client.failures import as_scanner_error
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from scanner.errors import ScannerError
 
-SCAN_PATH = "/weir.v1.Scanner/Scan"
 BACKOFF_S_MAX = 0.5
 STARVED_S = (0.0, 0.0, 0.0, 0.01, 0.4)
 """How long it may take a consumer without credit to grant some."""
@@ -108,7 +108,7 @@ class RawScan:
     async def _open_stream(self, client: transport.Client) -> None:
         """One call, from a token on, until it ends."""
         ordinal, token = self._choose_token()
-        async with client.open_stream(SCAN_PATH) as stream:
+        async with client.open_stream(methods.SCAN) as stream:
             opening = pb.ScanOpen(
                 stream_id=self._stream_id,
                 source=self._source,

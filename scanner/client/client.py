@@ -37,6 +37,7 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import admin_pb2 as admin_pb
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.tables import description_from_proto, description_to_proto
 
 if TYPE_CHECKING:
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
-_TABLES: Final = "/weir.v1.Tables/"
-_ADMIN: Final = "/weir.v1.Admin/"
 _DRAIN_S_END: Final = 4_000_000
 """Milliseconds of it fit into 32 bits."""
 
@@ -327,10 +326,10 @@ class Client:
         return DrainBegun(streams=reply.streams, already_draining=reply.already_draining)
 
     async def _administer(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        return await call_unary(self._connection, _ADMIN + method, request, reply)
+        return await call_unary(self._connection, methods.ADMIN + method, request, reply)
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        return await call_unary(self._connection, _TABLES + method, request, reply)
+        return await call_unary(self._connection, methods.TABLES + method, request, reply)
 
 
 def _require_same(there: TableDescription, wanted: TableDescription) -> None:

@@ -27,11 +27,11 @@ from scanner.errors import (
 )
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import leases_pb2 as pb
+from scanner.wire import methods
 
 if TYPE_CHECKING:
     from scanner.client.connection import Connection
 
-_LEASES: Final = "/weir.v1.Leases/"
 _RENEWALS_PER_TTL: Final = 3
 """Two may fail, and the lease still lives."""
 _TRIES_PER_RENEWAL: Final = 4
@@ -166,7 +166,7 @@ class Leases:
         return list(map(lease_from_proto, reply.leases))
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
-        return await call_unary(self._connection, _LEASES + method, request, reply)
+        return await call_unary(self._connection, methods.LEASES + method, request, reply)
 
 
 class Lease:

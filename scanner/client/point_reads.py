@@ -26,6 +26,7 @@ from scanner.client.scan.builder import offsets_by_bucket
 from scanner.client.writer import REQUEST_ROWS_MAX, split_rows
 from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.batches import decode_stream, encode_stream, verify_payload
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from scanner.client.writer import Rows
     from scanner.data.table import TableDescription
 
-GET_PATH = "/weir.v1.Tables/Get"
 _TOO_LARGE = "get_too_large"
 """Key of the metadata of a refusal: fewer keys at once would do."""
 
@@ -135,7 +135,7 @@ async def get_rows(
             columns=schema.names,
             as_of=collected.states.values(),
         )
-        call = functools.partial(call_unary, connection, GET_PATH, request, pb.GetResponse)
+        call = functools.partial(call_unary, connection, methods.GET, request, pb.GetResponse)
         try:
             reply = await retried(attempts, call)
         except ArgumentInvalid as error:

@@ -20,6 +20,7 @@ from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, Writer, Wri
 from scanner.data.keys import key_cells
 from scanner.errors import KeyInvalid
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.batches import encode_schema
 from scanner.wire.tables import description_from_proto
 
@@ -103,7 +104,7 @@ class Table:
         """
         self.description.with_column(column)  # Refuses here what cannot be.
         request = pb.AddColumnRequest(table=self.name, arrow_schema=encode_schema(pa.schema([column])))
-        reply = await call_unary(self._connection, "/weir.v1.Tables/AddColumn", request, pb.AddColumnResponse)
+        reply = await call_unary(self._connection, methods.ADD_COLUMN, request, pb.AddColumnResponse)
         self.description = description_from_proto(reply.table)
 
     async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
@@ -200,9 +201,7 @@ class Table:
     async def offsets(self) -> list[OffsetRange]:
         """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
         request = pb.ListOffsetsRequest(table=self.name)
-        reply = await call_unary(
-            self._connection, "/weir.v1.Tables/ListOffsets", request, pb.ListOffsetsResponse
-        )
+        reply = await call_unary(self._connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
         return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
 
 

@@ -23,6 +23,7 @@ from google.protobuf.message import DecodeError
 from scanner.client.failures import as_scanner_error
 from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from transport import TransportError
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from scanner.data.table import TableDescription
     from transport import Stream
 
-WRITE_PATH: Final = "/weir.v1.Tables/Write"
 REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 REQUESTS_IN_FLIGHT_MAX: Final = 8
@@ -247,7 +247,7 @@ async def open_writer(
         Resets the stream, as does an exception of the block; what was in flight may have been applied.
     """
     try:
-        async with connection.open_stream(WRITE_PATH) as stream:
+        async with connection.open_stream(methods.WRITE) as stream:
             writer = Writer(stream, table, operation, on_acknowledged)
             yield writer
             await writer.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 import trio
 
@@ -19,6 +19,7 @@ from scanner.server.retention.log_retention import Retention
 from scanner.server.scan.checkpoint_scans import SnapshotScans
 from scanner.server.services.checkpoints import CheckpointService
 from scanner.server.services.leases import LeaseService
+from scanner.wire import methods
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from scanner.tasks import RunBlocking
     from transport import ServerStream
 
-LEASES_PREFIX: Final = "/weir.v1.Leases/"
-_ADMIN_PREFIX: Final = "/weir.v1.Admin/"
 
 _logger = logging.getLogger(__name__)
 
@@ -103,8 +102,8 @@ class Keeping:
         leases = LeaseService(self.leases, self.config, self.catalog.activity).calls()
         admin = CheckpointService(self.catalog, self.checkpoints).calls()
         return {
-            **{LEASES_PREFIX + name: call for name, call in leases.items()},
-            **{_ADMIN_PREFIX + name: call for name, call in admin.items()},
+            **{methods.LEASES + name: call for name, call in leases.items()},
+            **{methods.ADMIN + name: call for name, call in admin.items()},
         }
 
 

@@ -44,6 +44,7 @@ from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, in_thread, inline
+from scanner.wire import methods
 from scanner.wire.statuses import streaming, to_call_failed, translated
 from transport import ServerStream, TransportConfig
 
@@ -54,11 +55,6 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Store
     from scanner.storage.rocksdb.config import StorageConfig
 
-SCAN_PATH = "/weir.v1.Scanner/Scan"
-SESSION_PATH = "/weir.v1.Scanner/ScanSession"
-PAGE_PATH = "/weir.v1.Scanner/ScanPage"
-TABLES_PREFIX = "/weir.v1.Tables/"
-ADMIN_PREFIX = "/weir.v1.Admin/"
 _RESTART_MS = 1000
 """What a server that ends asks its clients to wait: nobody answers before another one has started."""
 
@@ -302,12 +298,12 @@ class _Services:
             "Get": self.gets.get,
         }
         return {
-            SCAN_PATH: streaming(self.scans.scan),
-            SESSION_PATH: streaming(self.sessions.call),
-            PAGE_PATH: streaming(self.pages.call),
-            TABLES_PREFIX + "Write": streaming(self.tables.write),
-            **{TABLES_PREFIX + name: _unary(answer) for name, answer in unary.items()},
-            **{ADMIN_PREFIX + name: _unary(answer) for name, answer in self.admin.calls().items()},
+            methods.SCAN: streaming(self.scans.scan),
+            methods.SCAN_SESSION: streaming(self.sessions.call),
+            methods.SCAN_PAGE: streaming(self.pages.call),
+            methods.WRITE: streaming(self.tables.write),
+            **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
+            **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
             **{path: _unary(answer) for path, answer in self.keeping.calls().items()},
         }
 

@@ -29,12 +29,12 @@ from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire import methods
 from tests.support.conformance import CONFIG, ROWS, open_items, open_virtual_items
 from tests.support.models import (
     ASOF,
     CURSOR,
     PAGE_BYTES,
-    PAGE_PATH,
     PUSH,
     SESSION_MODEL,
     TOKEN,
@@ -278,7 +278,7 @@ OPENINGS = {
     SESSION_MODEL: (SESSION, pb.ScanSessionRequest(query=QUERY, batch_size_bytes=PAGE_BYTES)),
     **{
         model: (
-            PAGE_PATH,
+            methods.SCAN_PAGE,
             pb.ScanPageRequest(model=model.page_model, query=QUERY, batch_size_bytes=PAGE_BYTES),
         )
         for model in (TOKEN, CURSOR, ASOF)

@@ -16,11 +16,11 @@ import trio.testing
 
 from scanner.client.connection import Connection, connect_by_tcp, open_connection
 from scanner.client.retries import RetryPolicy
-from scanner.client.scan.push import SCAN_PATH
 from scanner.client.table import Table
 from scanner.data.table import TableDescription
 from scanner.errors import ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
 from tests.support.push_messages import SCHEMA
 from transport import ServerStream, TransportConfig
@@ -184,7 +184,10 @@ async def scripted_table(
 ) -> AsyncIterator[tuple[Table, MemoryHost]]:
     """A table `t` of one bucket and one column `k`, whose scans are played by a script."""
     with trio.fail_after(100_000):
-        async with memory_host({SCAN_PATH: script}) as host, connected_to(host, retries, seed) as connection:
+        async with (
+            memory_host({methods.SCAN: script}) as host,
+            connected_to(host, retries, seed) as connection,
+        ):
             yield Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0), host
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.batches import (
     ReceivedPage,
     RowBatch,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     import scanner
     import transport
 
-PAGE_PATH: Final = "/weir.v1.Scanner/ScanPage"
 PAGE_BYTES: Final = 5_000
 """Of a page, and of the credit: a few thousand small rows are many of them."""
 
@@ -287,7 +287,7 @@ class PagesWire(Wire):
                 **fields,
             }  # type: ignore[arg-type]
         )
-        received = decode_scan_page(await self.client.call(PAGE_PATH, request.SerializeToString()))
+        received = decode_scan_page(await self.client.call(methods.SCAN_PAGE, request.SerializeToString()))
         if request.close:
             return Page(0, (), 0, 0)
         return self._page(received, received.fields.resume_token, received.fields.log_offset)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
+from scanner.wire import methods
 from scanner.wire.batches import ScanPage, decode_batch, decode_scan_page, decode_schema, verify_payload
 from tests.support.scans import sample, write, write_request
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Stored: TypeAlias = "MemoryStore | Path"
 """What a server can be opened on."""
 
-PAGES = "/weir.v1.Scanner/ScanPage"
+PAGES = methods.SCAN_PAGE
 PAGE = 5000
 """Bytes of a page that tests ask for."""
 ROWS = 3000

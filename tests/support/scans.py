@@ -21,6 +21,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.interface import Mutation, Store
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 from scanner.wire.statuses import from_call_failed
 from scanner.wire.tables import description_to_proto
@@ -28,9 +29,7 @@ from scanner.wire.tables import description_to_proto
 if TYPE_CHECKING:
     from scanner.errors import ScannerError
 
-SCAN = "/weir.v1.Scanner/Scan"
-SESSION = "/weir.v1.Scanner/ScanSession"
-TABLES = "/weir.v1.Tables/"
+SCAN, SESSION, TABLES = methods.SCAN, methods.SCAN_SESSION, methods.TABLES
 
 SMALL = ScannerConfig(block_rows_max=500, block_bytes_max=8192, heartbeat_interval_s=0.05)
 """Limits that a few thousand rows reach."""

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from scanner.client.scan.pull import Taken
     from scanner.client.scan.statistics import BucketProgress
-
-PAGE_PATH: Final = "/weir.v1.Scanner/ScanPage"
 
 
 class PageReceiver:

@@ -29,6 +29,7 @@ from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.errors import ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import run_with_companion
+from scanner.wire import methods
 from transport import TransportError
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from scanner.client.scan.statistics import BucketProgress
     from transport import Stream
 
-SCAN_PATH: Final = "/weir.v1.Scanner/Scan"
 _STREAM_ID_BYTES: Final = 16
 _BATCH_BYTES_USUAL: Final = 1 << 20
 """What a server that is asked for no size makes of the rows, more or less."""
@@ -182,7 +182,7 @@ class BucketReceiver:
             window_bytes = self._receiver.credit.window_bytes
             async with (
                 self._connection.client() as client,
-                client.open_stream(SCAN_PATH, window_bytes=window_bytes) as stream,
+                client.open_stream(methods.SCAN, window_bytes=window_bytes) as stream,
             ):
                 self._progress.requests += 1
                 request = self._receiver.begin_stream(self._scan_open)

@@ -21,16 +21,17 @@ import trio
 
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
-from scanner.client.scan.page_receiver import PAGE_PATH, PageReceiver
+from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
-from scanner.client.scan.session_receiver import SESSION_PATH, SessionReceiver
+from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
 from scanner.data.digest import combine_digests
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.wire import methods
 from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes
 
@@ -209,10 +210,10 @@ class Batches:
         """The path of the plan's pull model, and what is asked for there."""
         plan, query = self._plan, self._query(progress.bucket)
         if plan.mode is ScanMode.SESSION:
-            return SESSION_PATH, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
+            return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
         history = plan.histories.get(progress.bucket, b"")
-        return PAGE_PATH, PageReceiver(
+        return methods.SCAN_PAGE, PageReceiver(
             what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
         )
 

@@ -12,9 +12,10 @@ import pytest
 import scanner
 import transport
 from scanner.client.credentials import bearer
-from scanner.client.scan.push import SCAN_PATH, demand_message
+from scanner.client.scan.push import demand_message
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import make_token, token_sha256
+from scanner.wire import methods
 from tests.scanner.cli.test_security import serving
 from transport import CallFailed, StatusCode
 
@@ -77,7 +78,7 @@ async def test_push_scan_whose_right_is_taken_away(left: str, hangup: bool, tmp_
         metadata = [("authorization", bearer(TOKEN))]
         async with (
             transport.connect("127.0.0.1", port, metadata=metadata) as connection,
-            connection.open_stream(SCAN_PATH) as stream,
+            connection.open_stream(methods.SCAN) as stream,
         ):
             query = pb.ScanQuery(table="orders")
             scan_open = pb.ScanOpen(query=query, source=pb.SCAN_SOURCE_LIVE_KV)

@@ -14,11 +14,11 @@ import trio
 
 import scanner
 import scanner.sync
-from scanner.client.point_reads import GET_PATH
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.server import running_server
@@ -214,7 +214,7 @@ async def test_a_table_that_was_replaced_is_not_mixed_with_the_one_before(tmp_pa
 
         async def counted(path: str, *arguments: object, **options: object) -> object:
             nonlocal calls
-            calls += path == GET_PATH
+            calls += path == methods.GET
             if calls == 12:
                 calls += 1
                 await client.drop_table("items")
@@ -269,7 +269,7 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
     async with open_table(tmp_path, 10, buckets=1) as (table, _):
         connection, call = table._connection, table._connection.call
         request = pb.GetRequest(table="items", keys=encode_stream(pa.record_batch({"k": [1, 2]})))
-        answer = pb.GetResponse.FromString(bytes(await call(GET_PATH, request.SerializeToString())))
+        answer = pb.GetResponse.FromString(bytes(await call(methods.GET, request.SerializeToString())))
 
         async def answered(*_: object, **__: object) -> bytes:
             return answer.SerializeToString()

@@ -14,6 +14,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire import methods
 from tests.support.scans import (
     SESSION,
     SMALL,
@@ -85,7 +86,7 @@ async def test_a_lost_connection_releases_its_scans() -> None:
     """A client that dies mid-scan leaves nothing open, and others notice nothing."""
     async with serving(filled_store(ROWS), SMALL) as (server, client):
         async with transport.connect(server.host, server.port) as dying:
-            stream = dying.open_stream("/weir.v1.Scanner/Scan")
+            stream = dying.open_stream(methods.SCAN)
             async with stream as opened:
                 opening = pb.ScanOpen(source=pb.SCAN_SOURCE_LIVE_KV, query=pb.ScanQuery(table="items"))
                 await opened.send(pb.ScanRequest(open=opening).SerializeToString())

@@ -29,6 +29,7 @@ from scanner.server.auth.access import CredentialsFile, Right, authorize
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 from scanner.wire.statuses import from_call_failed
 from tests.support.certificates import client_tls, issue, server_tls
 from transport import CallFailed, ServerStream, StatusCode
@@ -135,12 +136,12 @@ async def test_write_stream_is_checked_message_by_message() -> None:
     async with serving() as server, connected(server, "writer") as client:
         orders = tables_pb2.WriteRequest(table="orders").SerializeToString()
         items = tables_pb2.WriteRequest(table="items").SerializeToString()
-        async with client._connection.open_stream("/weir.v1.Tables/Write") as stream:
+        async with client._connection.open_stream(methods.WRITE) as stream:
             await stream.send(items)
             with pytest.raises(CallFailed) as caught:
                 await stream.receive()
             assert caught.value.status is StatusCode.PERMISSION_DENIED
-        async with client._connection.open_stream("/weir.v1.Tables/Write") as stream:
+        async with client._connection.open_stream(methods.WRITE) as stream:
             await stream.send(orders)
             with pytest.raises(CallFailed) as caught:
                 await stream.receive()
@@ -217,18 +218,18 @@ async def test_session_belongs_to_its_principal() -> None:
                 query=pb.ScanQuery(table="orders"), batch_size_bytes=1_000
             ).SerializeToString()
             page = pb.ScanSessionResponse.FromString(
-                bytes(await owner._connection.call("/weir.v1.Scanner/ScanSession", opened))
+                bytes(await owner._connection.call(methods.SCAN_SESSION, opened))
             )
             again = pb.ScanSessionRequest(
                 scanner_id=page.scanner_id, call_seq_id=1, batch_size_bytes=1_000
             ).SerializeToString()
             close = pb.ScanSessionRequest(scanner_id=page.scanner_id, close=True).SerializeToString()
-            await thief._connection.call("/weir.v1.Scanner/ScanSession", close)
+            await thief._connection.call(methods.SCAN_SESSION, close)
             with pytest.raises(CallFailed) as caught:
-                await thief._connection.call("/weir.v1.Scanner/ScanSession", again)
+                await thief._connection.call(methods.SCAN_SESSION, again)
             assert isinstance(from_call_failed(caught.value), SessionUnknown)
             second = pb.ScanSessionResponse.FromString(
-                bytes(await owner._connection.call("/weir.v1.Scanner/ScanSession", again))
+                bytes(await owner._connection.call(methods.SCAN_SESSION, again))
             )
             assert second.scanner_id == page.scanner_id
             assert second.row_ordinal == page.row_count
@@ -247,8 +248,8 @@ async def test_scan_is_not_replaced_by_another_principal() -> None:
         connected(server, "other") as second,
     ):
         async with (
-            first._connection.open_stream("/weir.v1.Scanner/Scan") as theirs,
-            second._connection.open_stream("/weir.v1.Scanner/Scan") as ours,
+            first._connection.open_stream(methods.SCAN) as theirs,
+            second._connection.open_stream(methods.SCAN) as ours,
         ):
             for stream in (theirs, ours):
                 await stream.send(message)

@@ -16,10 +16,10 @@ from scanner.errors import DataCorrupted, LeaseNotFound, StoreFailed
 from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
-from scanner.server.keeping import LEASES_PREFIX
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire import methods
 from tests.support.scans import description, failure, filled_store, mutations, sample, serving
 
 if TYPE_CHECKING:
@@ -225,12 +225,12 @@ async def test_senseless_requests_are_refused(what: str) -> None:
     async with serving(filled_store(5)) as (_, client):
         error = await _failure(client, method, request())
         assert isinstance(error, scanner.ArgumentInvalid), error
-        listed = await client.call(LEASES_PREFIX + "ListLeases", b"")
+        listed = await client.call(methods.LEASES + "ListLeases", b"")
         assert pb.ListLeasesResponse.FromString(bytes(listed)).leases == []
 
 
 async def _failure(client: transport.Client, method: str, request: bytes) -> ScannerError:
-    return await failure(lambda: client.call(LEASES_PREFIX + method, request))
+    return await failure(lambda: client.call(methods.LEASES + method, request))
 
 
 async def test_what_cannot_be_written_down_is_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:

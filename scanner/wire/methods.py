@@ -1,0 +1,21 @@
+"""The paths of the methods of `weir.v1`, as gRPC has them: `/package.Service/Method`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCANNER: Final = "/weir.v1.Scanner/"
+"""Of a service: a method's name goes behind it."""
+TABLES: Final = "/weir.v1.Tables/"
+LEASES: Final = "/weir.v1.Leases/"
+ADMIN: Final = "/weir.v1.Admin/"
+
+SCAN: Final = SCANNER + "Scan"
+SCAN_SESSION: Final = SCANNER + "ScanSession"
+SCAN_PAGE: Final = SCANNER + "ScanPage"
+GET: Final = TABLES + "Get"
+WRITE: Final = TABLES + "Write"
+ADD_COLUMN: Final = TABLES + "AddColumn"
+LIST_OFFSETS: Final = TABLES + "ListOffsets"
+LIST_STREAMS: Final = ADMIN + "ListStreams"
+LIST_SNAPSHOTS: Final = ADMIN + "ListSnapshots"
