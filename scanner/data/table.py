@@ -73,11 +73,6 @@ class TableDescription:
         return tuple(self.schema.names)
 
     @property
-    def key_indices(self) -> tuple[int, ...]:
-        """Positions in the schema of the key columns, in key order."""
-        return tuple(self.schema.get_field_index(name) for name in self.primary_key)
-
-    @property
     def key_schema(self) -> pa.Schema:
         """The key columns alone, in key order."""
         return pa.schema([self.schema.field(name) for name in self.primary_key])

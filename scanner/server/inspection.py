@@ -18,7 +18,13 @@ from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseRegistry
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
 from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket, Reader
-from scanner.storage.rocksdb.catalog import CATALOG_NAME, Catalog, TableEntry, load_catalog, load_table_entry
+from scanner.storage.rocksdb.catalog import (
+    CATALOG_NAME,
+    CatalogFile,
+    TableEntry,
+    load_catalog,
+    load_table_entry,
+)
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.data_directory import (
     CHECKPOINTS_NAME,
@@ -112,7 +118,7 @@ class Inspection:
             lost = "no server opens the directory; the tables are not touched by it"
             yield Finding(Severity.ERROR, FORMAT_NAME, error.message, lost, "")
 
-    def _catalog(self) -> tuple[Catalog, list[Finding]]:
+    def _catalog(self) -> tuple[CatalogFile, list[Finding]]:
         """The catalog, or what the tables' own directories make of it."""
         problem = f"{self._path / CATALOG_NAME} is gone"
         try:
@@ -130,7 +136,7 @@ class Inspection:
                 f"make it anew with: weir adopt --data {self._path} --rebuild",
             )
         ]
-        catalog = Catalog()
+        catalog = CatalogFile()
         for directory in entries_of(self._path / TABLES_NAME):
             if not (directory.name.isdigit() and directory.is_dir()):
                 continue
@@ -168,7 +174,7 @@ class Inspection:
             except (ValueError, KeyError, TypeError) as error:
                 raise DataCorrupted(f"there is something else in it ({error!r})") from error
 
-    def _strays(self, catalog: Catalog, present: set[str]) -> Iterator[Finding]:
+    def _strays(self, catalog: CatalogFile, present: set[str]) -> Iterator[Finding]:
         for path, what in strays(self._path, catalog):
             yield Finding(Severity.WARNING, self._name(path), what, "", "")
         for name in sorted(present - _OURS):
@@ -206,7 +212,7 @@ class Inspection:
                 f"let all of it belong to the server's user: chown -R USER {self._path}",
             )
 
-    def _resources(self, catalog: Catalog) -> Iterator[Finding]:
+    def _resources(self, catalog: CatalogFile) -> Iterator[Finding]:
         """What the machine has left for this directory."""
         config = StorageConfig()
         needed, largest = _SERVER_DESCRIPTORS, 0
@@ -286,7 +292,7 @@ class Inspection:
 
         return on_records
 
-    def _leases(self, catalog: Catalog) -> Iterator[Finding]:
+    def _leases(self, catalog: CatalogFile) -> Iterator[Finding]:
         try:
             content = read_document(self._path, LEASES_DOCUMENT)
             leases = LeaseRegistry.from_document(content, self._now_ms).leases(self._now_ms)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
     from scanner.server.counters import HistogramSnapshot
-    from scanner.server.server import ServerStatistics
+    from scanner.server.server import ScannerStatistics
     from transport import ServerStatistics as TransportStatistics
 
 
@@ -32,7 +32,7 @@ class ServerCollector(Collector):
         read: Asks for the server's statistics; called at each scrape.
     """
 
-    def __init__(self, read: Callable[[], ServerStatistics]) -> None:
+    def __init__(self, read: Callable[[], ScannerStatistics]) -> None:
         self._read = read
         try:
             self._version = importlib.metadata.version(DISTRIBUTION)
@@ -93,7 +93,7 @@ def _transport(now: TransportStatistics) -> Iterator[Metric]:
     )
 
 
-def _scans(now: ServerStatistics) -> Iterator[Metric]:
+def _scans(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
     yield _gauge("weir_scans", "Push scans, now.", now.push_scans_open)
     yield _counter("weir_scans_opened", "Push scans opened.", activity.scans_opened)
@@ -125,7 +125,7 @@ def _scans(now: ServerStatistics) -> Iterator[Metric]:
     )
 
 
-def _kept(now: ServerStatistics) -> Iterator[Metric]:
+def _kept(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
     yield _gauge("weir_leases", "Leases, now.", now.leases)
     yield _counter("weir_checkpoints_made", "Checkpoints of buckets.", activity.checkpoints_made)
@@ -137,7 +137,7 @@ def _kept(now: ServerStatistics) -> Iterator[Metric]:
     )
 
 
-def _commits(now: ServerStatistics) -> Iterator[Metric]:
+def _commits(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
     yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
@@ -146,7 +146,7 @@ def _commits(now: ServerStatistics) -> Iterator[Metric]:
     yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
 
 
-def _disk(now: ServerStatistics) -> Iterator[Metric]:
+def _disk(now: ScannerStatistics) -> Iterator[Metric]:
     yield _gauge(
         "weir_disk_read_only",
         "1 while writes are refused for want of room, or of a bucket's.",
@@ -156,7 +156,7 @@ def _disk(now: ServerStatistics) -> Iterator[Metric]:
     yield _gauge("weir_buckets_failed", "Buckets that take no writes since one failed.", now.buckets_failed)
 
 
-def _security(now: ServerStatistics) -> Iterator[Metric]:
+def _security(now: ScannerStatistics) -> Iterator[Metric]:
     events = dict(now.activity.audited)
     failed = events.pop(AuditEvent.AUTHENTICATION_FAILED.value, 0)
     denied = events.pop(AuditEvent.CALL_DENIED.value, 0)

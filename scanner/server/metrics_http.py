@@ -18,7 +18,7 @@ from scanner.nesting import bare
 from scanner.server.metrics import ServerCollector
 
 if TYPE_CHECKING:
-    from scanner.server.server import ServerStatistics
+    from scanner.server.server import ScannerStatistics
 
 _REQUEST_BYTES_MAX: Final = 16 * 1024
 _REQUEST_TIMEOUT_S: Final = 10.0
@@ -27,7 +27,7 @@ _CONNECTIONS_MAX: Final = 8
 
 @asynccontextmanager
 async def serve_metrics(
-    read: Callable[[], ServerStatistics], host: str = "127.0.0.1", port: int = 0
+    read: Callable[[], ScannerStatistics], host: str = "127.0.0.1", port: int = 0
 ) -> AsyncIterator[int]:
     """Serve a server's metrics for the length of a block.
 

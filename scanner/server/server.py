@@ -6,7 +6,7 @@
       services       scans, sessions, tables
       transport      one task per call; closed first, so nothing uses what is closed after it
 
-Errors of one call end that call; see `scanner.wire.statuses.translated`.
+Errors of one call end that call; see `scanner.wire.statuses.errors_as_statuses`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from scanner.server.tables.catalog import Catalog
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, in_thread, inline
 from scanner.wire import methods
-from scanner.wire.statuses import streaming, to_call_failed, translated
+from scanner.wire.statuses import errors_as_statuses, streaming, to_call_failed
 from transport import ServerStream, TransportConfig
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ _RESTART_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStatistics:
+class ScannerStatistics:
     """What a server holds now."""
 
     push_scans_open: int
@@ -151,13 +151,13 @@ class Server:
         """
         await self._drained.wait()
 
-    def statistics(self) -> ServerStatistics:
+    def statistics(self) -> ScannerStatistics:
         """What is open now."""
         scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
         parked = sum(scan.parked for scan in scans)
         disk = self._services.keeping.disk
         failed = disk.buckets_failed
-        return ServerStatistics(
+        return ScannerStatistics(
             push_scans_open=self._services.scans.scans_open,
             sessions_open=self._services.sessions.sessions_open,
             page_snapshots_kept=self._services.pages.snapshots_kept,
@@ -310,7 +310,7 @@ class _Services:
 
 def _unary(answer: Callable[[Buffer, ServerStream], Awaitable[bytes]]) -> transport.Handler:
     async def handle(request: Buffer, stream: ServerStream) -> bytes:
-        return await translated(functools.partial(answer, request, stream), stream.path)
+        return await errors_as_statuses(functools.partial(answer, request, stream), stream.path)
 
     return transport.unary(handle)
 

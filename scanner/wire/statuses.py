@@ -136,7 +136,7 @@ def from_call_failed(failure: CallFailed) -> ScannerError:
     return kind(f"the call failed with {failure.status.name}: {failure.message or 'no message'}")
 
 
-async def translated(handle: Callable[[], Awaitable[_Reply]], what: str) -> _Reply:
+async def errors_as_statuses(handle: Callable[[], Awaitable[_Reply]], what: str) -> _Reply:
     """Run a handler so that only transport's exceptions leave it.
 
     Args:
@@ -167,7 +167,7 @@ def streaming(
     """Make a stream handler that raises `ScannerError` one for `transport.serve`."""
 
     async def handle(stream: ServerStream) -> None:
-        await translated(functools.partial(handler, stream), stream.path)
+        await errors_as_statuses(functools.partial(handler, stream), stream.path)
 
     return handle
 

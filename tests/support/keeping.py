@@ -13,7 +13,7 @@ from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.keeping import Keeping
 from scanner.server.retention.lease_registry import BucketKey, Lease, LeaseKey
-from scanner.server.retention.lease_targets import Choice, NotLeased, Target
+from scanner.server.retention.lease_targets import Choice, RefusedTarget, Target
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
@@ -69,7 +69,7 @@ class Kept:
 
     async def acquire(
         self, lease_id: str, *targets: Target, principal: str = "anna", partial: bool = False
-    ) -> tuple[Lease | None, list[NotLeased]]:
+    ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Acquire for anna."""
         key = LeaseKey(principal, lease_id)
         return await self.keeping.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)

@@ -71,7 +71,8 @@ async def opening(config: ScannerConfig = CONFIG) -> AsyncIterator[Opening]:
         assert list(catalog.open_scans()) == []
         assert all(bucket.pins.oldest() is None for _, _, bucket in catalog.open_buckets())
         # What lingers is held by nobody; anything else would be open for as long as the server runs.
-        assert catalog.snapshots.snapshots_open == catalog.snapshots.snapshots_lingering
+        lingering = sum(len(bucket.snapshots.lingering) for _, _, bucket in catalog.open_buckets())
+        assert catalog.snapshots.snapshots_open == lingering
         catalog.close_snapshots()
         assert store.bucket("items", 0).open_iterators == 0
         nursery.cancel_scope.cancel()

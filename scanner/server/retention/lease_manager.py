@@ -42,7 +42,7 @@ from scanner.server.retention.lease_registry import (
     LeaseKey,
     LeaseRegistry,
 )
-from scanner.server.retention.lease_targets import HeldState, NotLeased, StateFinder, Target
+from scanner.server.retention.lease_targets import HeldState, RefusedTarget, StateFinder, Target
 
 if TYPE_CHECKING:
     from scanner.server.clock import WallClock
@@ -117,7 +117,7 @@ class LeaseKeeper:
 
     async def acquire(
         self, key: LeaseKey, targets: Sequence[Target], *, ttl_ms: int, partial: bool
-    ) -> tuple[Lease | None, list[NotLeased]]:
+    ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Add states to a lease, or move its buckets to them; the lease is made if there is none.
 
         Args:
@@ -145,7 +145,7 @@ class LeaseKeeper:
             # No waiting up to the registry's own change: what is looked at here is leased in the same moment.
             for each in held:
                 if (problem := self._finder.problem_of(each)) is not None:
-                    missing.append(NotLeased(each.state.table, each.state.bucket, problem))
+                    missing.append(RefusedTarget(each.state.table, each.state.bucket, problem))
                 else:
                     taken[each] = None
             now_ms = self._clock.now_ms()

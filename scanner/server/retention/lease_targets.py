@@ -69,8 +69,8 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class NotLeased:
-    """What was asked for and cannot be had."""
+class RefusedTarget:
+    """A target, or one bucket of it, that cannot be leased, and why."""
 
     table: str
     bucket: int | None
@@ -112,7 +112,7 @@ class StateFinder:
 
     async def hold_all(
         self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd
-    ) -> tuple[list[HeldState], list[NotLeased]]:
+    ) -> tuple[list[HeldState], list[RefusedTarget]]:
         """Hold what is asked for, as far as it is there.
 
         Args:
@@ -130,7 +130,7 @@ class StateFinder:
             Nothing stays held; checkpoints may have been made.
         """
         held: list[HeldState] = []
-        missing: list[NotLeased] = []
+        missing: list[RefusedTarget] = []
         try:
             for target in targets:
                 try:
@@ -138,13 +138,13 @@ class StateFinder:
                 except TableNotFound:
                     # The error's own message lists the tables there are, which not everybody may know.
                     error = TableNotFound(f"there is no table {target.table!r}")
-                    missing.append(NotLeased(target.table, None, error))
+                    missing.append(RefusedTarget(target.table, None, error))
                     continue
                 for index in target.buckets or range(table.description.buckets):
                     try:
                         held.append(await self._hold(key, table, index, target, on_end))
                     except ScannerError as error:
-                        missing.append(NotLeased(target.table, index, error))
+                        missing.append(RefusedTarget(target.table, index, error))
         except BaseException:
             for each in held:
                 each.release()

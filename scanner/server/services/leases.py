@@ -16,7 +16,7 @@ from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.retention.lease_registry import Lease, LeasedState, LeaseKey
-from scanner.server.retention.lease_targets import Choice, NotLeased, Target
+from scanner.server.retention.lease_targets import Choice, RefusedTarget, Target
 from scanner.wire.queries import parse_request
 from scanner.wire.statuses import for_peers
 
@@ -220,7 +220,7 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
     )
 
 
-def _not_leased(missing: NotLeased) -> pb.NotLeased:
+def _not_leased(missing: RefusedTarget) -> pb.NotLeased:
     error = for_peers(missing.error)
     return pb.NotLeased(
         table=missing.table, bucket=missing.bucket, reason=error.reason, message=error.message

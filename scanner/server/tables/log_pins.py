@@ -45,10 +45,6 @@ class LogPin:
         """Whether it keeps anything."""
         return self in self._pins
 
-    def moved(self, offset: int) -> None:
-        """The changes before `offset` are needed no more; an offset that is not higher changes nothing."""
-        self.offset = max(self.offset, offset)
-
     def release(self) -> None:
         """Keep nothing any more. Idempotent."""
         self._pins.discard(self)

@@ -44,11 +44,6 @@ class SnapshotPool:
         self.snapshots_open = 0
         """Held or lingering."""
 
-    @property
-    def snapshots_lingering(self) -> int:
-        """Open, and held by nobody."""
-        return len(self._lingering)
-
     def open_one(self) -> None:
         """Count a snapshot that is about to be opened; one that lingers goes if there is no room.
 

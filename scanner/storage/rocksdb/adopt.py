@@ -25,7 +25,7 @@ from scanner.errors import (
 )
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,
-    Catalog,
+    CatalogFile,
     TableEntry,
     load_catalog,
     load_table_entry,
@@ -138,7 +138,7 @@ def rebuild_catalog(path: Path) -> tuple[list[TableDescription], list[Unnamed]]:
         require_format(path)
     lock = acquire_lock(path)
     try:
-        catalog, left = Catalog(), []
+        catalog, left = CatalogFile(), []
         for directory in reversed(_numbered(path)):
             described = _described(directory)
             if described.description is None:
@@ -164,7 +164,7 @@ def rebuild_catalog(path: Path) -> tuple[list[TableDescription], list[Unnamed]]:
 
 
 @contextmanager
-def _catalog_of(path: Path) -> Iterator[Catalog]:
+def _catalog_of(path: Path) -> Iterator[CatalogFile]:
     """The catalog of a data directory, locked for the length of a block."""
     path = Path(path).absolute()
     if not (path / CATALOG_NAME).exists() and not (path / TABLES_NAME).exists():

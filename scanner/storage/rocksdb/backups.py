@@ -38,7 +38,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed, StoreLocked
 from scanner.storage.rocksdb.bucket_inspection import Contents, Reader, read_contents
-from scanner.storage.rocksdb.catalog import TABLE_NAME, Catalog, TableEntry, load_table_entry, save_catalog
+from scanner.storage.rocksdb.catalog import (
+    TABLE_NAME,
+    CatalogFile,
+    TableEntry,
+    load_table_entry,
+    save_catalog,
+)
 from scanner.storage.rocksdb.checkpoints import checkpoint_name, require_itself
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.data_directory import (
@@ -414,7 +420,7 @@ class BackupWriter:
         backup = Backup(
             backup_id=self._id,
             created_us=self._now_us,
-            next_table_id=next_free_id(self._data, Catalog()),
+            next_table_id=next_free_id(self._data, CatalogFile()),
             tables=tuple(self._tables),
         )
         with disk_errors(self._directory):
@@ -476,7 +482,7 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
     make_directories(data)
     try:
         make_directories(data / TABLES_NAME, data)
-        catalog = Catalog(next_table_id=manifest.next_table_id)
+        catalog = CatalogFile(next_table_id=manifest.next_table_id)
         for table in manifest.tables:
             catalog = catalog.with_table(_restore_table(table, backup, data, on_bytes))
         sync_directory(data / TABLES_NAME)

@@ -76,7 +76,7 @@ from scanner.storage.rocksdb.database import (
     background_errors,
     compact_database,
     open_database,
-    translated,
+    rocksdb_errors,
 )
 from scanner.storage.rocksdb.durable_end import DurableEnd, read_durable_end, write_durable_end
 from scanner.storage.rocksdb.log import (
@@ -435,7 +435,7 @@ class RocksBucket:
         Raises:
             StoreFailed: the disk refused.
         """
-        with self._using() as database, translated(self._path):
+        with self._using() as database, rocksdb_errors(self._path):
             database.kv.flush()
             database.log.flush()
 
@@ -574,7 +574,7 @@ class RocksBucket:
 
     def _require_identity(self, database: Database) -> None:
         """Refuse the directory of another bucket under the name of this one: its rows would pass for this one's."""
-        with translated(self._path):
+        with rocksdb_errors(self._path):
             stored = database.meta.get(_IDENTITY_KEY)
         if stored not in (None, self._identity):
             raise DataCorrupted(
@@ -583,7 +583,7 @@ class RocksBucket:
             )
 
     def _load_lineage(self, database: Database) -> Lineage:
-        with translated(self._path):
+        with rocksdb_errors(self._path):
             stored = database.meta.get(LINEAGE_KEY)
         return decode_lineage(stored)
 
@@ -642,7 +642,7 @@ class RocksBucket:
 
     def _read_rows(self, database: Database, keys: list[bytes]) -> Sequence[bytes | None]:
         wanted: list[Any] = keys
-        with translated(self._path):
+        with rocksdb_errors(self._path):
             rows: Any = database.kv.get(wanted) or ()
             return tuple(rows)
 
@@ -689,7 +689,7 @@ class RocksBucket:
         # In each batch: a write-ahead log of another bucket, wherever it begins, is replayed and then refused.
         batch.put(_IDENTITY_KEY, self._identity, database.meta_family)
         try:
-            with translated(self._path):
+            with rocksdb_errors(self._path):
                 database.rocks.write(batch)
                 database.rocks.flush_wal(sync=True)
         except ScannerError as error:

@@ -29,7 +29,7 @@ from scanner.storage.rocksdb.changelog import (
 )
 from scanner.storage.rocksdb.checkpoints import checkpoint_name as name_of_checkpoint
 from scanner.storage.rocksdb.checkpoints import list_checkpoints, require_itself
-from scanner.storage.rocksdb.database import Database, RocksResources, translated
+from scanner.storage.rocksdb.database import Database, RocksResources, rocksdb_errors
 from scanner.storage.rocksdb.durable_end import NAME as DURABLE_END_NAME
 from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
@@ -156,7 +156,7 @@ def read_contents(database: Database, reader: Reader, index: int) -> Contents:
     """
     contents = Contents()
     try:
-        with translated(database.path):
+        with rocksdb_errors(database.path):
             stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
         with _named(database.path):
             if stored is None:
@@ -284,12 +284,12 @@ def _pairs(database: Database, family: object, start: bytes, end: bytes) -> Iter
     options.fill_cache(False)  # type: ignore[call-arg]  # Its stub has no argument.
     if end:
         options.set_iterate_upper_bound(end)
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         iterator = family.iter(options)  # type: ignore[attr-defined]
         iterator.seek(start) if start else iterator.seek_to_first()
     try:
         while True:
-            with translated(database.path):
+            with rocksdb_errors(database.path):
                 if not iterator.valid():
                     iterator.status()
                     return

@@ -76,25 +76,25 @@ class TableEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Catalog:
-    """All tables of a store."""
+class CatalogFile:
+    """All tables of a store, as its catalog file lists them."""
 
     next_table_id: int = 0
     """Above every id that this catalog knows of. Others may have been given since a copy of it was made."""
     tables: dict[str, TableEntry] = field(default_factory=dict)
     """By name."""
 
-    def with_table(self, entry: TableEntry) -> Catalog:
+    def with_table(self, entry: TableEntry) -> CatalogFile:
         """This catalog with a table added or replaced."""
         following = max(self.next_table_id, entry.table_id + 1)
-        return Catalog(next_table_id=following, tables={**self.tables, entry.description.name: entry})
+        return CatalogFile(next_table_id=following, tables={**self.tables, entry.description.name: entry})
 
-    def without_table(self, name: str) -> Catalog:
+    def without_table(self, name: str) -> CatalogFile:
         """This catalog with a table dropped."""
         return replace(self, tables={key: entry for key, entry in self.tables.items() if key != name})
 
 
-def load_catalog(directory: Path) -> Catalog | None:
+def load_catalog(directory: Path) -> CatalogFile | None:
     """Read the catalog of a data directory; None if it has none.
 
     Raises:
@@ -108,7 +108,7 @@ def load_catalog(directory: Path) -> Catalog | None:
     try:
         content = json.loads(unseal(CATALOG_NAME, sealed, path))
         entries = [_entry_of(table) for table in content["tables"]]
-        return Catalog(
+        return CatalogFile(
             next_table_id=content["next_table_id"],
             tables={entry.description.name: entry for entry in entries},
         )
@@ -118,7 +118,7 @@ def load_catalog(directory: Path) -> Catalog | None:
         raise DataCorrupted(f"{path} is damaged ({type(error).__name__}); {_rebuild(directory)}") from error
 
 
-def save_catalog(directory: Path, catalog: Catalog) -> None:
+def save_catalog(directory: Path, catalog: CatalogFile) -> None:
     """Replace the catalog of a data directory; durable when this returns.
 
     Raises:

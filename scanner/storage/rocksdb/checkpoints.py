@@ -27,7 +27,7 @@ from scanner.errors import DataCorrupted, SnapshotLost
 from scanner.storage.interface import Checkpoint, KeyRange, KeysOf
 from scanner.storage.lineage import decode_lineage
 from scanner.storage.rocksdb.changelog import decode_log_range
-from scanner.storage.rocksdb.database import Database, RocksResources, open_database, translated
+from scanner.storage.rocksdb.database import Database, RocksResources, open_database, rocksdb_errors
 from scanner.storage.rocksdb.files import disk_errors, sync_directory, sync_tree
 from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, stored_values
@@ -77,7 +77,7 @@ def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint)
         with disk_errors(directory):
             for left in (unfinished, directory / _UNFINISHED_OF_ROCKS):
                 shutil.rmtree(left, ignore_errors=True)
-            with translated(database.path):
+            with rocksdb_errors(database.path):
                 # Flushes first: what was committed is in files then.
                 HardLinks(database.rocks).create_checkpoint(str(unfinished))
             sync_tree(unfinished)
@@ -149,7 +149,7 @@ def require_itself(database: Database, checkpoint: Checkpoint) -> None:
         DataCorrupted: It is another one, or damaged.
         StoreFailed: The disk refused.
     """
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         stored, lineage = database.meta.get(LOG_RANGE_KEY), database.meta.get(LINEAGE_KEY)
     newest = _newest(database)
     if stored is None or newest is None:
@@ -204,7 +204,7 @@ def _find(directory: Path, checkpoint_id: int) -> Checkpoint | None:
 
 
 def _newest(database: Database) -> tuple[int, int] | None:
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         value = database.meta.get(_NEWEST_KEY)
     if value is None:
         return None

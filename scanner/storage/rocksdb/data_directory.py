@@ -26,7 +26,7 @@ from typing import Final
 from scanner.errors import DataCorrupted, StoreFailed, StoreLocked
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,
-    Catalog,
+    CatalogFile,
     load_catalog,
     missing_catalog,
     save_catalog,
@@ -89,7 +89,7 @@ def prepare(path: Path) -> None:
         _require_fresh(path)
 
 
-def begin(path: Path) -> Catalog:
+def begin(path: Path) -> CatalogFile:
     """Read the catalog of a data directory that is locked; make what a fresh one lacks.
 
     Raises:
@@ -98,7 +98,7 @@ def begin(path: Path) -> Catalog:
     prepare(path)
     catalog = load_catalog(path)
     if catalog is None:
-        catalog = Catalog()
+        catalog = CatalogFile()
         write_format(path)
         save_catalog(path, catalog)
         with disk_errors(path), suppress(PermissionError):

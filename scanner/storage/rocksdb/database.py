@@ -80,7 +80,7 @@ _PROBE = b"after an error"
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def rocksdb_errors(path: Path) -> Iterator[None]:
     """Turn what rocksdict raises into scanner's errors; the message is one line and names the directory.
 
     Raises:
@@ -197,7 +197,7 @@ class Database:
         what was acknowledged is durable already, so it is not reported again.
         """
         try:
-            with suppress(StoreFailed, DataCorrupted), translated(self.path):
+            with suppress(StoreFailed, DataCorrupted), rocksdb_errors(self.path):
                 self.rocks.close()
         finally:
             del self.rocks, self.kv, self.log, self.meta, self.kv_family, self.log_family, self.meta_family
@@ -212,7 +212,7 @@ def compact_database(database: Database) -> None:
         DataCorrupted: a file is damaged. The database takes no writes from now on.
         StoreFailed: the disk refused.
     """
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         before = database.rocks.property_int_value(_ERRORS)
         database.kv.compact_range(None, None)
         database.log.compact_range(None, None)
@@ -228,7 +228,7 @@ def background_errors(database: Database) -> int:
     Raises:
         StoreClosed: It was closed.
     """
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         return database.rocks.property_int_value(_ERRORS) or 0
 
 
@@ -254,7 +254,7 @@ def open_database(
         "log": resources.family_options(point_reads=False),
         "meta": resources.family_options(point_reads=False),
     }
-    with translated(path):
+    with rocksdb_errors(path):
         options = resources.database_options(create=create, read_only=read_only)
         access = AccessType.read_only(False) if read_only else AccessType.read_write()
         rocks = Rdict(str(path), options, families, access)

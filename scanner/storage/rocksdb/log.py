@@ -29,7 +29,7 @@ from scanner.storage.rocksdb.changelog import (
     offset_of_key,
     ordinal_of_key,
 )
-from scanner.storage.rocksdb.database import Database, translated
+from scanner.storage.rocksdb.database import Database, rocksdb_errors
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter
@@ -92,7 +92,7 @@ def load_log_range(database: Database) -> LogRange:
         DataCorrupted: there is no range, the log ends elsewhere, or changes are missing.
         StoreFailed: the disk refused.
     """
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         stored = database.meta.get(LOG_RANGE_KEY)
     if stored is None:
         raise DataCorrupted(f"{database.path} holds no log range")
@@ -124,7 +124,7 @@ def read_chunks(
     size, at = 0, offset
     iterator = _iterator_at(database, offset)
     try:
-        with translated(database.path):
+        with rocksdb_errors(database.path):
             while iterator.valid():
                 chunk = decode_chunk(iterator.key(), iterator.value())
                 if not chunk.offset <= at < chunk.end or (chunks and chunk.offset != at):
@@ -158,7 +158,7 @@ def read_chunk(database: Database, offset: int) -> tuple[bytes, bytes] | None:
 
 def _iterator_at(database: Database, offset: int) -> RdictIter:
     """An iterator on the chunk that holds an offset, or on one before it."""
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         iterator: RdictIter = database.log.iter(ReadOptions())
         iterator.seek_for_prev(last_key(offset))
         return iterator
@@ -167,7 +167,7 @@ def _iterator_at(database: Database, offset: int) -> RdictIter:
 def _at(iterator: RdictIter, database: Database) -> tuple[bytes, bytes] | None:
     """Key and value under an iterator, None if there is nothing, as is proven."""
     try:
-        with translated(database.path):
+        with rocksdb_errors(database.path):
             if iterator.valid():
                 return iterator.key(), iterator.value()
             iterator.status()
@@ -188,7 +188,7 @@ def stored_bytes(database: Database, log_range: LogRange) -> int:
         # Where it has deletions, they may reach further back than its chunks.
         start = max(file.start, file.end - file.entries) if file.entries else file.start
         size += file.size_bytes * _share(start, file.end, log_range)
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
     flushed_end = max((file.end for file in files), default=0)
     return round(size + unflushed * _share(flushed_end, log_range.end_ordinal, log_range))
@@ -201,7 +201,7 @@ def _share(start: int, end: int, log_range: LogRange) -> float:
 
 
 def _files_of(database: Database) -> list[LogFile]:
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         # The list of all files names no column family, and the one of the family counts no entries.
         family = database.log.property_value("rocksdb.sstables") or ""
         numbers = {int(number) for number in _FILE_OF_FAMILY.findall(family)}
@@ -237,7 +237,7 @@ def _counted(database: Database, files: list[LogFile]) -> list[LogFile]:
 
 
 def _is_dense_level(database: Database, level: int, files: list[LogFile]) -> bool:
-    with translated(database.path):
+    with rocksdb_errors(database.path):
         totals = database.log.property_value(f"rocksdb.aggregated-table-properties-at-level{level}") or ""
     counts = {name: int(count) for name, count in _TOTAL.findall(totals)}
     expected = sum(file.end - file.start for file in files if file.level == level)
@@ -279,7 +279,7 @@ def _require_dense(database: Database, log_range: LogRange) -> None:
     for span in unproven_spans(_counted(database, _files_of(database)), log_range):
         options = ReadOptions()
         options.set_iterate_upper_bound(span.end_key)
-        with translated(database.path):
+        with rocksdb_errors(database.path):
             keys: Iterator[object] = database.log.keys(from_key=span.start_key, read_opt=options)
             missing += span.end - span.start - sum(1 for _ in keys)
     if missing:

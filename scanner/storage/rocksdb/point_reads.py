@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from scanner.errors import StoreClosed
-from scanner.storage.rocksdb.database import is_absent, translated
+from scanner.storage.rocksdb.database import is_absent, rocksdb_errors
 
 if TYPE_CHECKING:
     from rocksdict import Rdict, Snapshot
@@ -36,7 +36,7 @@ class RocksReader:
     def __init__(
         self, kv: Rdict, path: Path, log_offset: int, on_close: Callable[[RocksReader], None]
     ) -> None:
-        with translated(path):
+        with rocksdb_errors(path):
             self._snapshot: Snapshot | None = kv.snapshot()
         self._path = path
         self._log_offset = log_offset
@@ -56,7 +56,7 @@ class RocksReader:
         except Exception as error:
             if is_absent(error):
                 return None
-            with translated(self._path):
+            with rocksdb_errors(self._path):
                 raise
 
     def close(self) -> None:

@@ -36,7 +36,7 @@ from rocksdict import Rdict, ReadOptions
 
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import DataCorrupted
-from scanner.storage.rocksdb.database import translated
+from scanner.storage.rocksdb.database import rocksdb_errors
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter
@@ -128,7 +128,7 @@ class CheckedIterator:
     def __init__(self, kv: Rdict, path: Path, reading: Reading, key_range: KeyRange = ALL_KEYS) -> None:
         self.path = path
         self._moved_by: object = None
-        with translated(path):
+        with rocksdb_errors(path):
             self._iterator: RdictIter | None = kv.iter(reading.options(kv, key_range))
 
     @property
@@ -144,7 +144,7 @@ class CheckedIterator:
         """The next rows from where a reader stands; moves it. Fewer than `count`: it is at its proven end."""
         iterator = self._placed(reader, reader.position)
         try:
-            with translated(self.path):
+            with rocksdb_errors(self.path):
                 rows = _values(iterator, count)
                 end = reader.range_end
                 if end and (not iterator.valid() or iterator.key() > end):
@@ -167,7 +167,7 @@ class CheckedIterator:
         """Make sure that in a range nothing follows a key, which must be there; None: that nothing is in it."""
         iterator = self._placed(None, key_range.start if last_key is None else last_key)
         try:
-            with translated(self.path):
+            with rocksdb_errors(self.path):
                 if last_key is not None:
                     if not iterator.valid() or iterator.key() != last_key:
                         iterator.status()
@@ -193,7 +193,7 @@ class CheckedIterator:
         try:
             if reader is None or self._moved_by is not reader:
                 self._moved_by = reader
-                with translated(self.path):
+                with rocksdb_errors(self.path):
                     _seek(iterator, key)
                     if (
                         reader is not None
@@ -245,7 +245,7 @@ class ValuesReader:
         """See `RowReader.next_rows`."""
         if self._values is None:
             return []
-        with translated(self._checked.path):
+        with rocksdb_errors(self._checked.path):
             rows = list(islice(self._values, count))
         if len(rows) < count:
             self._values = None
@@ -298,7 +298,7 @@ class SharedReader:
 
 def stored_values(kv: Rdict, path: Path, reading: Reading, key_range: KeyRange) -> Iterator[bytes]:
     """The stored rows of a range as of now; ends silently when a read fails."""
-    with translated(path):
+    with rocksdb_errors(path):
         return kv.values(from_key=key_range.start or None, read_opt=reading.options(kv, key_range))
 
 

@@ -31,7 +31,7 @@ from scanner.errors import (
 )
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import (
-    Catalog,
+    CatalogFile,
     TableEntry,
     load_catalog,
     save_catalog,
@@ -90,7 +90,7 @@ class RocksStore:
         path: Path,
         place: DirectoryHandle,
         lock: int,
-        catalog: Catalog,
+        catalog: CatalogFile,
         config: StorageConfig,
         space: DiskSpace,
     ) -> None:
@@ -361,11 +361,11 @@ class RocksStore:
     def _directory(self, entry: TableEntry) -> Path:
         return table_directory(self._path, entry.table_id)
 
-    def _save(self, catalog: Catalog) -> None:
+    def _save(self, catalog: CatalogFile) -> None:
         save_catalog(self._path, catalog)
         self._catalog = catalog
 
-    def _restore_catalog(self, before: Catalog) -> bool:
+    def _restore_catalog(self, before: CatalogFile) -> bool:
         """Go back to a catalog after a failure; False if the disk's may be another one."""
         self._catalog = before
         try:

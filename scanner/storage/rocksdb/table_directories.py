@@ -33,7 +33,7 @@ from scanner.errors import DataCorrupted, ScannerError, StoreFailed
 from scanner.storage.rocksdb.catalog import (
     TABLE_ID_END,
     TABLE_NAME,
-    Catalog,
+    CatalogFile,
     TableEntry,
     load_table_entry,
 )
@@ -65,7 +65,7 @@ _CHECKPOINT_LEFTOVER = re.compile(r"unfinished(\.tmp)?|dropped-\d+")
 _logger = logging.getLogger(__name__)
 
 
-def settle(path: Path, catalog: Catalog) -> None:
+def settle(path: Path, catalog: CatalogFile) -> None:
     """Finish or undo what an interrupted create or drop left, and report what nobody knows. Once, at the start.
 
     Raises:
@@ -128,7 +128,7 @@ def _about_left(entry: Path) -> str:
     )
 
 
-def strays(path: Path, catalog: Catalog) -> Iterator[tuple[Path, str]]:
+def strays(path: Path, catalog: CatalogFile) -> Iterator[tuple[Path, str]]:
     """What is in the directories of tables and checkpoints and is none of the catalog's, and what becomes of it.
 
     Raises:
@@ -213,7 +213,7 @@ def _outline(entry: TableEntry) -> str:
     )
 
 
-def next_table_id(path: Path, catalog: Catalog) -> int:
+def next_table_id(path: Path, catalog: CatalogFile) -> int:
     """An id that no table ever had; it is remembered, durably, before this returns.
 
     Raises:
@@ -227,7 +227,7 @@ def next_table_id(path: Path, catalog: Catalog) -> int:
     return table_id
 
 
-def next_free_id(path: Path, catalog: Catalog) -> int:
+def next_free_id(path: Path, catalog: CatalogFile) -> int:
     """An id that no table ever had. It is not remembered.
 
     Raises:

@@ -24,7 +24,6 @@ def test_key_columns_become_not_nullable_and_metadata_goes() -> None:
     assert [field.nullable for field in described.schema] == [False, False, True]
     assert described.schema.metadata is None
     assert described.column_names == ("a", "b", "c")
-    assert described.key_indices == (1, 0)
     assert described.key_schema.names == ["b", "a"]
     assert described == table(primary_key=["b", "a"])
 

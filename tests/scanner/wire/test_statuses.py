@@ -17,7 +17,7 @@ from scanner.errors import (
     ServerUnavailable,
     TableNotFound,
 )
-from scanner.wire.statuses import DOMAIN, from_call_failed, to_call_failed, translated
+from scanner.wire.statuses import DOMAIN, errors_as_statuses, from_call_failed, to_call_failed
 from transport import CallFailed, ConnectionLost, StatusCode
 
 
@@ -101,7 +101,7 @@ async def test_an_unforeseen_exception_is_logged_and_told_as_internal(
         raise ZeroDivisionError("secret")
 
     with caplog.at_level(logging.ERROR), pytest.raises(CallFailed) as caught:
-        await translated(broken, "the test")
+        await errors_as_statuses(broken, "the test")
 
     assert caught.value.status is StatusCode.INTERNAL
     assert "secret" not in caught.value.message
@@ -115,4 +115,4 @@ async def test_transport_errors_pass_as_they_are() -> None:
         raise ConnectionLost("gone")
 
     with pytest.raises(ConnectionLost):
-        await translated(cut, "the test")
+        await errors_as_statuses(cut, "the test")

@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scanner.errors import ScannerError, StoreClosed, StoreFailed
-from scanner.storage.rocksdb.catalog import Catalog, TableEntry, load_catalog, load_table_entry, save_catalog
+from scanner.storage.rocksdb.catalog import (
+    CatalogFile,
+    TableEntry,
+    load_catalog,
+    load_table_entry,
+    save_catalog,
+)
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.faulty_disk import faulty_disk
 from tests.support.storage_tables import (
@@ -139,7 +145,7 @@ def test_random_histories_lose_nothing(
     entries = {entry.unique_id: entry for entry in all_entries(path) if entry.unique_id in rows}
     assert set(rows) - maybe_dropped <= set(entries)
     for unique_id, entry in entries.items():
-        save_catalog(path, Catalog(tables={entry.description.name: entry}))
+        save_catalog(path, CatalogFile(tables={entry.description.name: entry}))
         with RocksStore.open(path) as store:
             assert set(contents_of(store, entry.description.name)) == rows[unique_id]
 

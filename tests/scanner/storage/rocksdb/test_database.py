@@ -16,7 +16,7 @@ from scanner.errors import (
     StoreLocked,
     TooManyFiles,
 )
-from scanner.storage.rocksdb.database import translate, translated
+from scanner.storage.rocksdb.database import rocksdb_errors, translate
 
 _PATH = Path("/data/tables/000000/0000")
 
@@ -56,15 +56,15 @@ def test_each_text_has_its_error(prose: str, kind: type[ScannerError]) -> None:
 def test_only_what_rocksdict_raises_is_translated() -> None:
     """Bugs of ours and errors that are typed already pass through as they are."""
     for error in (ValueError("ours"), StoreLocked("typed")):
-        with pytest.raises(type(error), match=str(error)), translated(_PATH):
+        with pytest.raises(type(error), match=str(error)), rocksdb_errors(_PATH):
             raise error
 
 
 def test_a_closed_database_is_store_closed(tmp_path: Path) -> None:
-    """Rocksdict's one typed error is translated too."""
+    """Rocksdict's one typed error is rocksdb_errors too."""
     database = rocksdict.Rdict(str(tmp_path), rocksdict.Options(raw_mode=True))
     database.close()
-    with pytest.raises(StoreClosed, match="was closed"), translated(tmp_path):
+    with pytest.raises(StoreClosed, match="was closed"), rocksdb_errors(tmp_path):
         database.get(b"key")
 
 
