@@ -30,6 +30,7 @@ from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
 from scanner.server.keeping import Keeping
+from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
@@ -159,8 +160,8 @@ class Server:
         failed = disk.buckets_failed
         return ScannerStatistics(
             push_scans_open=self._services.scans.scans_open,
-            sessions_open=self._services.sessions.sessions_open,
-            page_snapshots_kept=self._services.pages.snapshots_kept,
+            sessions_open=len(self._services.sessions.kept),
+            page_snapshots_kept=len(self._services.pages.kept),
             overrun_bytes=self._services.scans.overrun_bytes,
             iterators_open=len(scans) - parked,
             scans_parked=parked,
@@ -272,6 +273,7 @@ async def open_server(
 
 @dataclass(frozen=True, slots=True)
 class _Services:
+    config: ScannerConfig
     catalog: Catalog
     scans: ScanService
     sessions: SessionService
@@ -283,8 +285,9 @@ class _Services:
 
     def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
         """See `transport.Server.on_answer_lost`."""
-        self.sessions.answer_lost(connection_id, stream_id)
-        self.pages.answer_lost(connection_id, stream_id)
+        grace_s = self.config.snapshot_linger_s
+        give_up_lost(self.sessions.kept, connection_id, stream_id, grace_s)
+        give_up_lost(self.pages.kept, connection_id, stream_id, grace_s)
 
     def handlers(self) -> Mapping[str, transport.Handler]:
         """The handler of every call, by path."""
@@ -343,15 +346,16 @@ async def _open_services(
         opener = ScanOpener(catalog, config, tokens)
         reader = TokenReader(catalog, tokens)
         sessions = SessionService(opener, config, activity)
-        nursery.start_soon(sessions.sweep_forever)
+        nursery.start_soon(sweep_forever, sessions.kept, config.session_sweep_interval_s)
         pages = PageService(opener, reader, config)
-        nursery.start_soon(pages.sweep_forever)
+        nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
         scans = ScanService(opener, keeping.snapshot_scans(opener), reader, config, activity)
         keeping.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
         try:
             yield _Services(
+                config,
                 catalog,
                 scans,
                 sessions,
@@ -362,8 +366,8 @@ async def _open_services(
                 keeping,
             )
         finally:
-            sessions.close_all()
-            pages.close_all()
+            sessions.kept.close_all()
+            pages.kept.close_all()
             catalog.close_snapshots()
             # Ends the sweep, and lets the commits that run finish.
             nursery.cancel_scope.cancel()

@@ -11,7 +11,7 @@ Invariants:
 1. A page leaves nothing behind but what TOKEN keeps. A call may be made any number of times, also at once, and changes
    nothing for any other; the same token gives the same rows (CURSOR: of the state of now).
 2. TOKEN never stands in a rebuilt state for its snapshot: when that is gone, the scan is (SNAPSHOT_LOST).
-3. What a first page of TOKEN leaves is let go of if the client is gone before it can have the page.
+3. What a first page of TOKEN leaves is freed if the client is gone before it can have the page.
 
 Pages are made in `scanner.server.pull.pages`.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -39,6 +39,7 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.pull.kept import Kept, KeptRegistry
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.resumes import TokenReader
@@ -86,34 +87,9 @@ class PageService:
         )
 
     @property
-    def snapshots_kept(self) -> int:
-        """Scans by token that are between two pages."""
-        return len(self._snapshots)
-
-    async def sweep_forever(self) -> NoReturn:
-        """Reclaim what no page was made of for too long, every sweep interval.
-
-        Cancellation:
-            No effect; this is how it ends.
-        """
-        while True:
-            await trio.sleep(self._config.session_sweep_interval_s)
-            self._snapshots.sweep(trio.current_time())
-
-    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
-        """Give up what is kept for scans by token whose first page this call has made, or any of this connection.
-
-        As `SessionService.answer_lost`.
-        """
-        now = trio.current_time()
-        for kept in self._snapshots.kept():
-            holder = kept.resource.holder
-            if holder is not None and holder.is_call(connection_id, stream_id):
-                self._snapshots.give_up(kept.id, now, self._config.snapshot_linger_s)
-
-    def close_all(self) -> None:
-        """Let go of everything; when no call runs any more."""
-        self._snapshots.close_all()
+    def kept(self) -> KeptRegistry[int, Kept[int, OpenScan[KvSource]]]:
+        """Scans by token that are between two pages: each holds a snapshot."""
+        return self._snapshots.kept
 
     async def call(self, stream: ServerStream) -> None:
         """Handle one call: a page or a close.
@@ -191,9 +167,9 @@ class PageService:
 
     async def _begin_token(self, call: _Call) -> None:
         """Make the first page of a scan by token, and send it."""
-        reservation = self._snapshots.reserve((call.query.table, call.query.bucket))
-        kept_id = self._snapshots.new_id()
-        kept = False
+        reservation = self._snapshots.kept.reserve((call.query.table, call.query.bucket))
+        kept_id = self._snapshots.kept.new_id()
+        kept: Kept[int, OpenScan[KvSource]] | None = None
         try:
             opened = await self._open(call, None)
             try:
@@ -202,22 +178,24 @@ class PageService:
                 if not page.last:
                     # Its snapshot stays open; what was decoded beyond the page does not.
                     opened.scan.source.close()
-                    self._snapshots.keep(reservation, kept_id, opened.scan, trio.current_time())
-                    kept = True
-                    opened.scan.when_ended(lambda error: self._snapshots.end(kept_id, error))
+                    kept = self._snapshots.keep(reservation, kept_id, opened.scan, trio.current_time())
+                    self._end_with_bucket(kept)
             finally:
-                if not kept:
+                if kept is None:
                     opened.scan.close()
         finally:
-            self._snapshots.release(reservation)
-        confirmed = await send_confirmed(
-            call.stream,
-            page,
-            lambda grace_s: self._snapshots.give_up(kept_id, trio.current_time(), grace_s),
-            self._config.snapshot_linger_s,
-        )
-        if confirmed:
-            self._snapshots.confirm(kept_id)
+            self._snapshots.kept.release(reservation)
+
+        def give_up(grace_s: float) -> None:
+            if kept is not None:
+                self._snapshots.kept.give_up(kept, trio.current_time(), grace_s)
+
+        confirmed = await send_confirmed(call.stream, page, give_up, self._config.snapshot_linger_s)
+        if confirmed and kept is not None:
+            self._snapshots.kept.confirm(kept)
+
+    def _end_with_bucket(self, kept: Kept[int, OpenScan[KvSource]]) -> None:
+        kept.resource.when_ended(lambda error: self._snapshots.end(kept, error))
 
     async def _continue_token(self, call: _Call, state: TokenState) -> Page:
         kept = self._snapshots.enter(state.snapshot_id, trio.current_time())

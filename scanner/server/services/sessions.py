@@ -7,7 +7,7 @@ in `scanner.server.pull.pages`. What is here is giving back what a call holds on
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -24,6 +24,7 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.pull.kept import KeptRegistry
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.tables.bucket import OpenScan
     from scanner.sources.kv import KvSource
@@ -51,35 +52,9 @@ class SessionService:
         )
 
     @property
-    def sessions_open(self) -> int:
-        """Sessions that hold an iterator and a snapshot."""
-        return len(self._registry)
-
-    async def sweep_forever(self) -> NoReturn:
-        """Reclaim idle sessions every sweep interval.
-
-        Cancellation:
-            No effect; this is how it ends.
-        """
-        while True:
-            await trio.sleep(self._config.session_sweep_interval_s)
-            self._registry.sweep(trio.current_time())
-
-    def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
-        """Give up the session that this call has opened, or every one that calls of this connection have.
-
-        Unless it was continued, or its client has shown that page 0 arrived. It lives on for `snapshot_linger_s`: the
-        client may have the page, and come back over another connection.
-        """
-        now = trio.current_time()
-        for session in self._registry.sessions():
-            holder = session.resource.holder
-            if holder is not None and holder.is_call(connection_id, stream_id):
-                self._registry.give_up(session, now, self._config.snapshot_linger_s)
-
-    def close_all(self) -> None:
-        """Free every session; when no call runs any more."""
-        self._registry.close_all()
+    def kept(self) -> KeptRegistry[bytes, Session[OpenScan[KvSource], Page]]:
+        """The sessions: each holds an iterator and a snapshot."""
+        return self._registry.kept
 
     async def call(self, stream: ServerStream) -> None:
         """Handle one call: an open, a continuation or a close.
@@ -117,7 +92,7 @@ class SessionService:
             raise SequenceInvalid(f"an open is call 0 of its session, not {request.call_seq_id}")
         query = self._opener.read_query(request.query)
         authorize(stream, Right.READ, query.table)
-        reservation = self._registry.reserve((query.table, query.bucket))
+        reservation = self._registry.kept.reserve((query.table, query.bucket))
         try:
             with stream.blocked_on(StallReason.STORAGE):
                 # The log would be of no use to a session: what it loses is lost.
@@ -127,7 +102,7 @@ class SessionService:
             session: Session[OpenScan[KvSource], Page] | None = None
             try:
                 fields = pb.ScanSessionResponse(
-                    scanner_id=self._registry.new_id(),
+                    scanner_id=self._registry.kept.new_id(),
                     log_offset=scan.source.log_offset,
                     history=opened.history,
                     arrow_schema=encode_schema(scan.source.schema),
@@ -144,15 +119,15 @@ class SessionService:
                 if session is None:
                     scan.close()
         finally:
-            self._registry.release(reservation)
+            self._registry.kept.release(reservation)
 
         def give_up(grace_s: float) -> None:
             if session is not None:
-                self._registry.give_up(session, trio.current_time(), grace_s)
+                self._registry.kept.give_up(session, trio.current_time(), grace_s)
 
         confirmed = await send_confirmed(stream, page, give_up, self._config.snapshot_linger_s)
         if confirmed and session is not None:
-            session.confirmed = True
+            self._registry.kept.confirm(session)
 
     async def _continue(self, stream: ServerStream, request: pb.ScanSessionRequest) -> None:
         session_id = _key(request.scanner_id, stream)

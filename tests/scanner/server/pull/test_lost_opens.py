@@ -25,31 +25,31 @@ def test_lost_open_response(grace_s: float, lives_s: float) -> None:
     pull(sessions, again, 1)
     claimed(sessions, running, 1)
     for session in (lost, again, running):
-        sessions.give_up(session, 1.0, grace_s)
+        sessions.kept.give_up(session, 1.0, grace_s)
     sessions.abandon(running)
 
-    sessions.sweep(lives_s - 0.1)
-    assert len(sessions) == (3 if grace_s else 2)
-    sessions.sweep(lives_s)
-    assert (len(sessions), lost.resource.closed) == (2, 1)
-    sessions.give_up(lost, 2.0, 0.0)
+    sessions.kept.sweep(lives_s - 0.1)
+    assert len(sessions.kept) == (3 if grace_s else 2)
+    sessions.kept.sweep(lives_s)
+    assert (len(sessions.kept), lost.resource.closed) == (2, 1)
+    sessions.kept.give_up(lost, 2.0, 0.0)
 
 
 def test_lost_session_makes_room() -> None:
     """At a cap, one that nobody has come back to goes; one that is in use, or of another bucket, does not."""
     sessions = registry()
     lost, other = opened(sessions, "a"), opened(sessions, "a")
-    sessions.give_up(lost, 0.0, 10.0)
+    sessions.kept.give_up(lost, 0.0, 10.0)
     opened(sessions, "a")
     assert (lost.resource.closed, other.resource.closed) == (1, 0)
 
-    sessions.give_up(other, 0.0, 10.0)
+    sessions.kept.give_up(other, 0.0, 10.0)
     claimed(sessions, other, 1)
     with pytest.raises(TooManyScans):
-        sessions.reserve("a")
+        sessions.kept.reserve("a")
     sessions.abandon(other)
     with pytest.raises(TooManyScans):
-        sessions.reserve("a")
+        sessions.kept.reserve("a")
     with pytest.raises(SessionExpired):
         sessions.claim(other.id, 1, 10.0)
 
@@ -60,7 +60,7 @@ def test_lost_session_makes_room_at_the_server() -> None:
     lost = opened(sessions, "a")
     opened(sessions, "b")
     opened(sessions, "b")
-    sessions.give_up(lost, 0.0, 10.0)
+    sessions.kept.give_up(lost, 0.0, 10.0)
     opened(sessions, "c")
 
     assert lost.resource.closed == 1

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
 from scanner.errors import SnapshotLost, TableNotFound, TooManyScans
 from scanner.server.config import ScannerConfig
-from scanner.server.pull.page_snapshots import Kept, PageSnapshots
+from scanner.server.pull.page_snapshots import PageSnapshots
+
+if TYPE_CHECKING:
+    from scanner.server.pull.kept import Kept
 
 TTL_S = 60.0
 CONFIG = ScannerConfig(
@@ -42,18 +46,30 @@ def snapshots() -> Snapshots:
 
 def keep(snapshots: Snapshots, bucket: str = "a", now: float = 0.0) -> tuple[int, Resource]:
     """What the first page of a scan leaves."""
-    reservation = snapshots.reserve(bucket)
-    resource, kept_id = Resource(), snapshots.new_id()
+    reservation = snapshots.kept.reserve(bucket)
+    resource, kept_id = Resource(), snapshots.kept.new_id()
     snapshots.keep(reservation, kept_id, resource, now)
-    snapshots.release(reservation)
+    snapshots.kept.release(reservation)
     return kept_id, resource
 
 
-def enter(snapshots: Snapshots, kept_id: int, now: float = 0.0) -> Kept[Resource]:
+def enter(snapshots: Snapshots, kept_id: int, now: float = 0.0) -> Kept[int, Resource]:
     """Begin a page of a scan that has not finished."""
     kept = snapshots.enter(kept_id, now)
     assert kept is not None
     return kept
+
+
+def kept_of(snapshots: Snapshots, kept_id: int) -> Kept[int, Resource]:
+    """What is kept under an id."""
+    kept = snapshots.kept.get(kept_id)
+    assert kept is not None
+    return kept
+
+
+def give_up(snapshots: Snapshots, kept_id: int, now: float, grace_s: float) -> None:
+    """The first page may not have arrived."""
+    snapshots.kept.give_up(kept_of(snapshots, kept_id), now, grace_s)
 
 
 def test_any_number_of_pages_at_once(snapshots: Snapshots) -> None:
@@ -75,7 +91,7 @@ def test_last_page_finishes_and_can_be_repeated(snapshots: Snapshots) -> None:
         snapshots.leave(page, 0.0, made=True)
         snapshots.finish(page)
 
-    assert (resource.closed, len(snapshots)) == ([True], 0)
+    assert (resource.closed, len(snapshots.kept)) == ([True], 0)
     assert snapshots.enter(kept_id, 1000.0) is None
     assert [keep(snapshots)[0] for _ in range(2)]
 
@@ -84,13 +100,13 @@ def test_idle_snapshot_is_lost(snapshots: Snapshots) -> None:
     """Past its TTL it is gone, swept or not, and nothing lingers."""
     swept, found = keep(snapshots, "a"), keep(snapshots, "b")
 
-    assert snapshots.sweep(TTL_S - 0.1) == 0
+    assert snapshots.kept.sweep(TTL_S - 0.1) == 0
     with pytest.raises(SnapshotLost, match="60 s"):
         snapshots.enter(found[0], TTL_S)
-    assert snapshots.sweep(TTL_S) == 1
+    assert snapshots.kept.sweep(TTL_S) == 1
     with pytest.raises(SnapshotLost):
         snapshots.enter(swept[0], TTL_S)
-    assert (swept[1].closed, found[1].closed, len(snapshots)) == ([False], [False], 0)
+    assert (swept[1].closed, found[1].closed, len(snapshots.kept)) == ([False], [False], 0)
 
 
 def test_only_made_pages_extend_a_life(snapshots: Snapshots) -> None:
@@ -99,8 +115,8 @@ def test_only_made_pages_extend_a_life(snapshots: Snapshots) -> None:
     snapshots.leave(enter(snapshots, kept_id, 50.0), 50.0, made=True)
     snapshots.leave(enter(snapshots, kept_id, 100.0), 100.0, made=False)
 
-    assert snapshots.sweep(109.0) == 0
-    assert snapshots.sweep(110.0) == 1
+    assert snapshots.kept.sweep(109.0) == 0
+    assert snapshots.kept.sweep(110.0) == 1
 
 
 def test_page_that_is_being_made_outlasts_the_ttl(snapshots: Snapshots) -> None:
@@ -108,9 +124,9 @@ def test_page_that_is_being_made_outlasts_the_ttl(snapshots: Snapshots) -> None:
     kept_id, _ = keep(snapshots)
     page = enter(snapshots, kept_id)
 
-    assert snapshots.sweep(1000.0) == 0
+    assert snapshots.kept.sweep(1000.0) == 0
     snapshots.leave(page, 1000.0, made=True)
-    assert snapshots.sweep(1059.0) == 0
+    assert snapshots.kept.sweep(1059.0) == 0
 
 
 def test_close_is_idempotent(snapshots: Snapshots) -> None:
@@ -122,7 +138,7 @@ def test_close_is_idempotent(snapshots: Snapshots) -> None:
     snapshots.leave(page, 0.0, made=True)
     snapshots.finish(page)
 
-    assert (resource.closed, len(snapshots)) == ([False], 0)
+    assert (resource.closed, len(snapshots.kept)) == ([False], 0)
     with pytest.raises(SnapshotLost):
         snapshots.enter(kept_id, 0.0)
 
@@ -134,10 +150,10 @@ def test_lost_first_page(snapshots: Snapshots, continued: bool, grace_s: float) 
     kept_id, resource = keep(snapshots)
     if continued:
         snapshots.leave(enter(snapshots, kept_id), 0.0, made=False)
-    snapshots.give_up(kept_id, 1.0, grace_s)
-    snapshots.sweep(10.9)
-    assert len(snapshots) == int(continued or grace_s > 0)
-    snapshots.sweep(11.0)
+    give_up(snapshots, kept_id, 1.0, grace_s)
+    snapshots.kept.sweep(10.9)
+    assert len(snapshots.kept) == int(continued or grace_s > 0)
+    snapshots.kept.sweep(11.0)
 
     assert resource.closed == ([] if continued else [False])
 
@@ -145,12 +161,11 @@ def test_lost_first_page(snapshots: Snapshots, continued: bool, grace_s: float) 
 def test_grace_is_over_when_the_scan_goes_on(snapshots: Snapshots) -> None:
     """A client that comes back with its token in time has its whole TTL again; whose time was over stays over."""
     kept_id, _ = keep(snapshots)
-    snapshots.give_up(kept_id, 1.0, 10.0)
+    give_up(snapshots, kept_id, 1.0, 10.0)
     snapshots.leave(enter(snapshots, kept_id, 10.0), 10.0, made=True)
-    snapshots.give_up(999, 1.0, 10.0)
 
-    assert snapshots.sweep(69.0) == 0
-    assert snapshots.sweep(70.0) == 1
+    assert snapshots.kept.sweep(69.0) == 0
+    assert snapshots.kept.sweep(70.0) == 1
 
 
 def test_caps_refuse_and_leave_the_count_unchanged(snapshots: Snapshots) -> None:
@@ -159,11 +174,11 @@ def test_caps_refuse_and_leave_the_count_unchanged(snapshots: Snapshots) -> None
     keep(snapshots, "a")
     for _ in range(3):
         with pytest.raises(TooManyScans, match="2 scans by token are open on this bucket"):
-            snapshots.reserve("a")
+            snapshots.kept.reserve("a")
     keep(snapshots, "b")
     for _ in range(3):
         with pytest.raises(TooManyScans, match="3 scans by token are open on this server"):
-            snapshots.reserve("c")
+            snapshots.kept.reserve("c")
     snapshots.close(first)
 
     keep(snapshots, "a")
@@ -173,8 +188,8 @@ def test_lost_first_page_makes_room(snapshots: Snapshots) -> None:
     """At a cap, a snapshot that nobody has come back to goes; one of another bucket does not help a full one."""
     lost, resource = keep(snapshots, "a")
     elsewhere, untouched = keep(snapshots, "b")
-    snapshots.give_up(lost, 0.0, 10.0)
-    snapshots.give_up(elsewhere, 0.0, 10.0)
+    give_up(snapshots, lost, 0.0, 10.0)
+    give_up(snapshots, elsewhere, 0.0, 10.0)
     keep(snapshots, "a")
     keep(snapshots, "a")
 
@@ -184,18 +199,17 @@ def test_lost_first_page_makes_room(snapshots: Snapshots) -> None:
 def test_first_page_that_is_the_last_holds_no_slot(snapshots: Snapshots) -> None:
     """A reservation that is not used is given back, once."""
     for _ in range(5):
-        reservation = snapshots.reserve("a")
-        snapshots.release(reservation)
-        snapshots.release(reservation)
+        reservation = snapshots.kept.reserve("a")
+        snapshots.kept.release(reservation)
+        snapshots.kept.release(reservation)
 
-    assert len(snapshots) == 0
+    assert len(snapshots.kept) == 0
 
 
 def test_end_of_the_bucket_is_told(snapshots: Snapshots) -> None:
     """A page after it fails with what ended the scan, not with a time that was not over; again, and among many."""
     kept_id, resource = keep(snapshots)
-    snapshots.end(kept_id, TableNotFound("table 'a' was dropped"))
-    snapshots.end(99, TableNotFound("nothing is kept of this one"))
+    snapshots.end(kept_of(snapshots, kept_id), TableNotFound("table 'a' was dropped"))
     assert resource.closed == [False]
     for _ in range(2):
         with pytest.raises(TableNotFound, match="table 'a' was dropped"):
@@ -203,7 +217,7 @@ def test_end_of_the_bucket_is_told(snapshots: Snapshots) -> None:
     snapshots.close(kept_id)
     for _ in range(10_000):
         other, _ = keep(snapshots)
-        snapshots.end(other, TableNotFound("table 'a' was dropped"))
+        snapshots.end(kept_of(snapshots, other), TableNotFound("table 'a' was dropped"))
     with pytest.raises(SnapshotLost):
         snapshots.enter(kept_id, 0.0)
 
@@ -211,6 +225,6 @@ def test_end_of_the_bucket_is_told(snapshots: Snapshots) -> None:
 def test_end_of_the_server_closes_all(snapshots: Snapshots) -> None:
     """Everything is let go of, and nothing lingers."""
     resources = [keep(snapshots, bucket)[1] for bucket in "ab"]
-    snapshots.close_all()
+    snapshots.kept.close_all()
 
     assert [each.closed for each in resources] == [[False], [False]]

@@ -37,7 +37,7 @@ class Resource:
 
     closed: int = 0
 
-    def close(self) -> None:
+    def close(self, *, linger: bool = False) -> None:
         """Free it."""
         self.closed += 1
 
@@ -55,8 +55,8 @@ def opened(
     sessions: Registry, bucket: str = "a", now: float = 0.0, resource: Resource | None = None
 ) -> Session[Resource, str]:
     """A session whose page 0 has been made."""
-    reservation = sessions.reserve(bucket)
-    return sessions.admit(reservation, sessions.new_id(), resource or Resource(), "page 0", now)
+    reservation = sessions.kept.reserve(bucket)
+    return sessions.admit(reservation, sessions.kept.new_id(), resource or Resource(), "page 0", now)
 
 
 def claimed(sessions: Registry, session: Session[Resource, str], sequence: int, now: float = 0.0) -> None:
@@ -79,7 +79,7 @@ def test_pages_come_in_sequence() -> None:
     claimed(sessions, session, 3)
     sessions.complete(session, "page 3", 0.0, last=True)
 
-    assert (len(sessions), session.resource.closed) == (0, 1)
+    assert (len(sessions.kept), session.resource.closed) == (0, 1)
     with pytest.raises(SessionUnknown):
         sessions.claim(session.id, 4, 0.0)
 
@@ -150,11 +150,11 @@ def test_caps_refuse_and_leave_the_count_unchanged() -> None:
     opened(sessions, "a")
     for _ in range(3):
         with pytest.raises(TooManyScans, match="2 sessions are open on this bucket"):
-            sessions.reserve("a")
+            sessions.kept.reserve("a")
     opened(sessions, "b")
     for _ in range(3):
         with pytest.raises(TooManyScans, match="3 sessions are open on this server"):
-            sessions.reserve("c")
+            sessions.kept.reserve("c")
     sessions.close(first.id)
 
     opened(sessions, "a")
@@ -164,17 +164,17 @@ def test_a_released_reservation_is_free_again() -> None:
     """An open that failed, or fitted into one page, holds no slot, however often it lets go."""
     sessions = registry()
     for _ in range(5):
-        reservation = sessions.reserve("a")
-        sessions.release(reservation)
-        sessions.release(reservation)
-    admitted = sessions.reserve("a")
-    sessions.admit(admitted, sessions.new_id(), Resource(), "page 0", 0.0)
-    sessions.release(admitted)
+        reservation = sessions.kept.reserve("a")
+        sessions.kept.release(reservation)
+        sessions.kept.release(reservation)
+    admitted = sessions.kept.reserve("a")
+    sessions.admit(admitted, sessions.kept.new_id(), Resource(), "page 0", 0.0)
+    sessions.kept.release(admitted)
 
-    assert len(sessions) == 1
-    sessions.reserve("a")
+    assert len(sessions.kept) == 1
+    sessions.kept.reserve("a")
     with pytest.raises(TooManyScans):
-        sessions.reserve("a")
+        sessions.kept.reserve("a")
 
 
 def test_an_idle_session_expires_and_is_not_unknown() -> None:
@@ -182,15 +182,15 @@ def test_an_idle_session_expires_and_is_not_unknown() -> None:
     sessions = registry()
     swept, found = opened(sessions, "a"), opened(sessions, "b")
 
-    assert sessions.sweep(TTL_S - 0.1) == 0
+    assert sessions.kept.sweep(TTL_S - 0.1) == 0
     with pytest.raises(SessionExpired, match="60 s"):
         sessions.claim(found.id, 1, TTL_S)
-    assert sessions.sweep(TTL_S) == 1
+    assert sessions.kept.sweep(TTL_S) == 1
     with pytest.raises(SessionExpired):
         sessions.claim(swept.id, 1, TTL_S)
     with pytest.raises(SessionUnknown):
         sessions.claim(b"never", 1, TTL_S)
-    assert (swept.resource.closed, found.resource.closed, len(sessions)) == (1, 1, 0)
+    assert (swept.resource.closed, found.resource.closed, len(sessions.kept)) == (1, 1, 0)
 
 
 def test_only_pages_extend_a_life() -> None:
@@ -204,8 +204,8 @@ def test_only_pages_extend_a_life() -> None:
     claimed(sessions, session, 2, 155.0)
     sessions.abandon(session)
 
-    assert sessions.sweep(159.0) == 0
-    assert sessions.sweep(160.0) == 1
+    assert sessions.kept.sweep(159.0) == 0
+    assert sessions.kept.sweep(160.0) == 1
 
 
 def test_a_claimed_session_does_not_expire() -> None:
@@ -214,7 +214,7 @@ def test_a_claimed_session_does_not_expire() -> None:
     session = opened(sessions)
     claimed(sessions, session, 1)
 
-    assert sessions.sweep(1000.0) == 0
+    assert sessions.kept.sweep(1000.0) == 0
     sessions.complete(session, "page 1", 1000.0, last=False)
     pull(sessions, session, 2, now=1059.0)
 
@@ -227,7 +227,7 @@ def test_close_is_idempotent() -> None:
     sessions.close(session.id)
     sessions.close(b"never")
 
-    assert (session.resource.closed, len(sessions)) == (1, 0)
+    assert (session.resource.closed, len(sessions.kept)) == (1, 0)
     with pytest.raises(SessionUnknown):
         sessions.claim(session.id, 1, 0.0)
 
@@ -248,7 +248,7 @@ def test_close_never_frees_what_a_call_is_using(way: str) -> None:
         sessions.abandon(session)
     else:
         sessions.complete(session, "page 1", 0.0, last=way == "complete last")
-    assert (session.resource.closed, len(sessions)) == (1, 0)
+    assert (session.resource.closed, len(sessions.kept)) == (1, 0)
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -317,7 +317,7 @@ class SessionMachine(RuleBasedStateMachine):
         on_bucket = sum(model.session.bucket == bucket for model in self.live)
         if on_bucket >= CONFIG.sessions_per_bucket_max or len(self.live) >= CONFIG.sessions_max:
             with pytest.raises(TooManyScans):
-                self.sessions.reserve(bucket)
+                self.sessions.kept.reserve(bucket)
         else:
             resource = Resource()
             self.live.append(Model(opened(self.sessions, bucket, self.now, resource), resource=resource))
@@ -380,7 +380,7 @@ class SessionMachine(RuleBasedStateMachine):
         """Let time pass, and sweep."""
         self.now += seconds
         overdue = [m for m in self.live if not m.busy and self.now >= m.session.expires_at]
-        assert self.sessions.sweep(self.now) == len(overdue)
+        assert self.sessions.kept.sweep(self.now) == len(overdue)
         for model in overdue:
             self._drop(model)
 
@@ -388,7 +388,7 @@ class SessionMachine(RuleBasedStateMachine):
     def resources_are_freed_once_and_in_time(self) -> None:
         """What lives is open, what is gone was closed exactly once."""
         if hasattr(self, "sessions"):
-            assert len(self.sessions) == len(self.live)
+            assert len(self.sessions.kept) == len(self.live)
             assert {model.resource.closed for model in self.live} <= {0}
             assert {model.resource.closed for model in self.dead} <= {1}
 
