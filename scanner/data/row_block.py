@@ -100,7 +100,7 @@ class RowBlock:
         return RowBlock(data.to_pybytes(), starts)
 
     def fitting(self, bytes_max: int) -> int:
-        """How many of the first rows take no more than `bytes_max` together."""
+        """How many of the first rows take at most `bytes_max` together."""
         return int(np.searchsorted(self._starts, self._starts[0] + bytes_max, side="right")) - 1
 
     def to_list(self) -> list[bytes]:

@@ -18,7 +18,7 @@ Invariants:
 2. A row outlives schema changes: columns may be added at the end if they are nullable, and a row written
    before is padded with nulls.
 3. Stored bytes that are no row (wrong length, unknown schema, broken UTF-8) raise DataCorrupted; no
-   length is trusted before it was checked against the bytes that are there.
+   length is trusted before it was checked against the bytes at hand.
 
 This module knows no storage. The format is stored; golden values in the tests hold it in place.
 """

@@ -101,9 +101,7 @@ class TableDescription:
             ArgumentInvalid: There is a column of that name.
         """
         if not column.nullable:
-            raise SchemaMismatch(
-                f"column {column.name!r} must be nullable: the rows that are there have no value"
-            )
+            raise SchemaMismatch(f"column {column.name!r} must be nullable: present rows have no value")
         return replace(self, schema=self.schema.append(column))
 
     def conform(

@@ -48,7 +48,7 @@ class ScannerConfig:
     pages of `ScanPage`, counted apart, of which as many may be in the making."""
 
     park_after_s: float = 5.0
-    """Time after which a scan that can send nothing, for want of credit or of HTTP/2 window, gives up its iterator and
+    """Time after which a scan that can send nothing, for lack of credit or of HTTP/2 window, gives up its iterator and
     snapshot until it can go on, above 0 s. Shorter: files are pinned for less time; longer: less is read twice."""
 
     snapshot_linger_s: float = 10.0
@@ -88,13 +88,13 @@ class ScannerConfig:
     """How often the disk is looked at, above 0: for room, and for buckets that failed and may take writes again."""
 
     bucket_idle_close_s: float = 300.0
-    """Time without a scan, a write or a checkpoint after which a bucket closes its files, above 0; whoever uses it next
-    waits some milliseconds until they are open."""
+    """Time without a scan, a write or a checkpoint after which a bucket closes its files, above 0; its next
+    user waits some milliseconds until they are open."""
 
     buckets_open_max: int = 2048
-    """Buckets whose files are open at once, above 0; one has nine or more. One more closes the one that nobody has used
-    for longest; where all are in use it is refused with TOO_MANY_FILES. `weir serve` lowers it to what its limit of
-    descriptors allows."""
+    """Buckets whose files are open at once, above 0; one has nine or more. One more closes the least
+    recently used one; where all are in use it is refused with TOO_MANY_FILES. `weir serve` lowers it to what its limit
+    of descriptors allows."""
 
     tables_max: int = 10_000
     """Tables of this server, above 0; the next is refused with TOO_MANY_TABLES."""
@@ -194,7 +194,7 @@ class ScannerConfig:
 
     get_bytes_max: int = 2 * MIB
     """Keys of one GetRequest, decoded, and rows of its answer, in bytes; more is an ARGUMENT_INVALID, at which clients
-    ask in parts. A single row may be larger. gRPC libraries take answers of 4 MiB unless they are told otherwise."""
+    ask in parts. A single row may be larger. gRPC libraries take answers of 4 MiB unless configured otherwise."""
 
     gets_max: int = 256
     """`Get` calls that run at once on this server, above 0; the next is refused with TOO_MANY_SCANS."""
@@ -207,7 +207,7 @@ class ScannerConfig:
             if value <= 0 and field.name not in _MAY_BE_ZERO:
                 raise ValueError(f"{field.name} must be above 0, but is {value}")
         if math.isinf(self.lease_ttl_s):
-            raise ValueError("lease_ttl_s must be finite: a lease without an end is nobody's")
+            raise ValueError("lease_ttl_s must be finite: a lease without an end could never be reclaimed")
         if not 0 <= self.snapshot_linger_s <= 3600:
             raise ValueError(f"snapshot_linger_s must be from 0 to 3600, but is {self.snapshot_linger_s}")
         if not 0.001 <= self.heartbeat_interval_s <= 3600:

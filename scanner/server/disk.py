@@ -1,6 +1,6 @@
 """What a server does about its disk and its descriptors from time to time.
 
-It looks whether there is room, has buckets that failed try to take writes again, and closes those that nobody uses.
+It checks for room, has failed buckets try to take writes again, and closes unused ones.
 
 This module knows no wire and no transport.
 """
@@ -27,7 +27,7 @@ class DiskWatch:
 
     Args:
         store: Whose disk it is.
-        catalog: Of the server.
+        catalog: Table catalog.
         config: How long a bucket may be idle.
         run_blocking: Runs what storage does.
     """
@@ -68,6 +68,6 @@ class DiskWatch:
                 _logger.warning("%s[%d] cannot be opened, and is tried again: %s", name, index, error)
 
     async def close_idle(self) -> None:
-        """Close the files of buckets that nobody has used for a while."""
+        """Close the files of buckets that were not used for a while."""
         for _, _, bucket in list(self._catalog.open_buckets()):
             await bucket.close_idle(self._config.bucket_idle_close_s)

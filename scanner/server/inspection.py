@@ -1,7 +1,7 @@
 """Looks at a whole data directory that no server has open, and says what is wrong, what is lost and what to do.
 
 Nothing in the directory is changed: no lock file is written, no mode corrected, no database recovered. What an earlier
-finding makes unreadable ends no more than what depends on it.
+finding makes unreadable ends only what depends on it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _OURS: Final = frozenset(
 )
 
 OnProgress = Callable[[str, int, int, int], None]
-"""Is told what is looked at, which bucket of how many that is, and how many rows and changes were read so far."""
+"""Called with what is inspected, its number among how many buckets, and the rows and changes read so far."""
 
 
 def _silent(*_: object) -> None:
@@ -68,7 +68,7 @@ class Inspection:
     Args:
         path: The data directory.
         now_ms: Milliseconds since 1970 UTC: leases that are over by then do not count.
-        on_progress: Is told how far it is.
+        on_progress: Called with the progress.
         keys_max: Keys of a bucket that are compared at once; see `scanner.storage.rocksdb.folding`.
     """
 
@@ -242,7 +242,7 @@ class Inspection:
                 ".",
                 f"{free // 2**20} MiB are free on the disk, and a compaction may take {wanted // 2**20}",
                 "",
-                "make room: drop checkpoints and leases that nobody needs, or shorten --log-retention",
+                "make room: drop checkpoints and leases that are not needed, or shorten --log-retention",
             )
 
     def _table(self, entry: TableEntry, total: int) -> Iterator[Finding]:
@@ -252,7 +252,7 @@ class Inspection:
         try:
             entry = found_in(directory, entry)
         except ScannerError as error:
-            lost = f"table {name!r} is not served; its rows are looked at all the same, if they are there"
+            lost = f"table {name!r} is not served; its rows are checked all the same, if they exist"
             yield Finding(Severity.ERROR, self._name(directory), error.message, lost, "")
         if not directory.is_dir():
             return

@@ -59,9 +59,9 @@ class Keeping:
         """Make the parts, and hold what leases of an earlier server keep.
 
         Args:
-            store: Of the server.
-            catalog: Of the server.
-            config: Of the server.
+            store: Open store.
+            catalog: Table catalog.
+            config: Limits.
             run_blocking: Runs what storage does.
             clock: Tells the time; None: the system's.
 
@@ -108,7 +108,7 @@ class Keeping:
 
 
 async def _repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
-    """Do something every interval. Its failure is told to the log, and is no reason for the server to end.
+    """Do something every interval. Its failure is logged, and does not end the server.
 
     Cancellation:
         No effect; this is how it ends.

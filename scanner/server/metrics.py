@@ -149,7 +149,7 @@ def _commits(now: ScannerStatistics) -> Iterator[Metric]:
 def _disk(now: ScannerStatistics) -> Iterator[Metric]:
     yield _gauge(
         "weir_disk_read_only",
-        "1 while writes are refused for want of room, or of a bucket's.",
+        "1 while writes are refused because the disk is full or a bucket has failed.",
         now.disk_read_only,
     )
     yield _gauge("weir_disk_free_bytes", "Free bytes of the data directory's disk.", now.disk_free_bytes or 0)
@@ -160,7 +160,7 @@ def _security(now: ScannerStatistics) -> Iterator[Metric]:
     events = dict(now.activity.audited)
     failed = events.pop(AuditEvent.AUTHENTICATION_FAILED.value, 0)
     denied = events.pop(AuditEvent.CALL_DENIED.value, 0)
-    yield _counter("weir_auth_failures", "Calls of nobody that the server knows.", failed)
+    yield _counter("weir_auth_failures", "Calls whose caller could not be authenticated.", failed)
     yield _counter("weir_denied_calls", "Calls that their principal may not make.", denied)
     yield _labelled_counter("weir_audit_events", "Other events of the audit trail.", "event", events)
     expiry = GaugeMetricFamily(

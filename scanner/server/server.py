@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from scanner.storage.rocksdb.config import StorageConfig
 
 _RESTART_MS = 1000
-"""What a server that ends asks its clients to wait: nobody answers before another one has started."""
+"""What a server that ends asks its clients to wait: the next one needs time to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class ScannerStatistics:
     disk_free_bytes: int | None
     """Free bytes of the data directory's disk at the last look; None: there is no disk, or none was taken yet."""
     disk_read_only: bool
-    """Whether writes are refused for want of room, or any bucket takes none since one has failed."""
+    """Whether writes are refused because the disk is full, or a bucket takes none since one has failed."""
     buckets_failed: int
     """Buckets that take no writes since one has failed."""
     certificate_expires_at: float | None
-    """When the server's certificate expires, seconds since 1970; None: there is none, or it cannot be told."""
+    """When the server's certificate expires, seconds since 1970; None: there is none, or it is unknown."""
     write_queue_bytes: int
     """Octets of writes that are being decoded, or wait for their commits."""
     transport: transport.ServerStatistics
@@ -137,7 +137,7 @@ class Server:
         return self._server.running()
 
     async def wait_draining(self) -> None:
-        """Wait until a drain has begun, whoever asked for it.
+        """Wait until a drain has begun, at anyone's request.
 
         Cancellation:
             No effect.
@@ -178,7 +178,7 @@ class Server:
         )
 
     async def drain(self, timeout_s: float | None = None) -> bool:
-        """Take no new calls, say so to those who watch the server's health, and wait for those that run.
+        """Take no new calls, report that by the health service, and wait for those that run.
 
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.

@@ -7,7 +7,7 @@ where an entry of the overlay stands in for the live row of its key, or for none
 
 The state as of S is what the changes with an offset below S produce, where `-U` and `-D` take a row away and
 `+I` and `+U` put one. So it is defined for every S: where S is between `-U` and `+U` of one update, the
-key is absent. No commit ends there; whoever takes offsets from scans, writes and tokens never meets it.
+key is absent. No commit ends there, so offsets of scans, writes and tokens are never such a one.
 
 Invariants:
 
@@ -89,7 +89,7 @@ class AsOfScan:
         self._rows: list[bytes] = []
         """Live rows that are read and not merged, and in `_keys` their keys."""
         self._bound: bytes | None = None
-        """The key that merging goes up to before the live scan is read on; None: it is there."""
+        """The key that merging goes up to before the live scan is read on; None: up to its end."""
         self._touched = False
         """Changes touch the block of live rows that was read last, so the next one is kept small."""
         self._live_ended = False
@@ -266,7 +266,7 @@ def first_values(changes: ChangeBlock, *, first: bool) -> tuple[list[bytes], lis
     Raises:
         DataCorrupted: A row is not one of the table.
     """
-    # A `+U` follows its `-U`, which has told about the key already. Only the very first may have come alone.
+    # A `+U` follows its `-U`, which was the key's first change already. Only the very first may stand alone.
     telling = changes.kinds != ChangeKind.UPDATE_AFTER
     if first:
         telling[:1] = True

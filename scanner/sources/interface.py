@@ -25,7 +25,7 @@ class EndReason(enum.Enum):
     LIMIT = pb.ScanEnd.REASON_LIMIT
     """The row limit is reached."""
     DRAINED = pb.ScanEnd.REASON_DRAINED
-    """The consumer asked for an early end, or will give no more credit. Said by the caller, never by a source."""
+    """The consumer asked for an early end, or will grant no further credit. Set by the caller, never by a source."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class KvSource:
         self.stored_bytes = position.stored_bytes
         self._last_key = position.last_key
         self._last_row: bytes | None = None
-        """The row in front of the position, as long as nobody asked for its key."""
+        """The row in front of the position, until its key is asked for."""
         self._envelope_bytes = batch_size_bytes(pa.RecordBatch.from_pylist([], self.schema))
         """Of an Arrow IPC message, beside its rows."""
         self._pending_body_bytes = 0

@@ -8,7 +8,7 @@ the keys that were asked for is kept.
 Invariants:
 
 1. All rows are those of the state as of S, as they were stored.
-2. What changes told takes `past_bytes_max` and a row at most; a piece of rows `_PIECE_BYTES` and a row at most.
+2. What changes give takes `past_bytes_max` and a row at most; a piece of rows `_PIECE_BYTES` and a row at most.
 3. A piece is a few milliseconds of work, where the disk has its blocks in memory.
 
 This module knows no transport, no task and no clock.
@@ -40,7 +40,7 @@ class Lookup:
 
     Args:
         bucket: Its changes are walked.
-        reader: Of the bucket, made between two commits; closed by whoever opened it.
+        reader: Of the bucket, made between two commits; closed by its opener.
         keys: Encoded, in the order in which their rows are wanted; ascending is quickest.
         log_offset: S: the changes with a smaller offset are shown, and no other; at most that of `reader`.
         past_bytes_max: Stored bytes of rows that changes may tell of, above 0; a single row may be larger.
@@ -112,10 +112,10 @@ class Lookup:
 
 
 def lost(bucket: Bucket, log_offset: int) -> SnapshotLost:
-    """Why rows as of an offset cannot be told any more."""
+    """The error for rows as of an offset that the log no longer reaches back to."""
     oldest = bucket.log_start
     return SnapshotLost(
-        f"the log starts at {oldest}, so rows as of {log_offset} can no longer be told;"
+        f"the log starts at {oldest}, so rows as of {log_offset} can no longer be rebuilt;"
         f" read as of now, or as of {oldest} or later",
         oldest_offset=oldest,
     )

@@ -5,7 +5,7 @@ share of the memory; then they are sorted and written to a temporary file as one
 When everything is added, the runs and the last dict are read as one, in key order.
 
 Whatever takes longer than a few milliseconds is cut into pieces: as long as there is one to be done,
-`wants_step` says so, and nothing can be added or taken.
+`wants_step` is true, and nothing can be added or taken.
 
 Invariants:
 
@@ -120,7 +120,7 @@ class Overlay:
         return self._merged is not None
 
     def add(self, keys: Sequence[bytes], rows: Sequence[bytes | None]) -> None:
-        """Add what keys had; those that are there already keep what they have.
+        """Add what keys had; those that were added before keep their first value.
 
         Args:
             keys: In the order of their changes; at most `add_entries_max`, and with the rows about

@@ -2,7 +2,7 @@
 
 An entry is a key and what it had: a row, or nothing. A run holds each key once, ascending. Several runs are
 merged without a Python loop over entries: each gives its next few, up to the smallest key at which one of
-them ends, and what they gave is put together by a dict and a sort, which finds the order that is there.
+them ends, and what they gave is put together by a dict and a sort, which is fast on runs that are in order.
 
 Invariants:
 

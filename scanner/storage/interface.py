@@ -3,7 +3,7 @@
 Two implementations pass one contract suite: the one on RocksDB (`scanner.storage.rocksdb.store`) and the
 in-memory one (`scanner.storage.memory.store`). Everything here is synchronous. Keys are memcomparable
 (`scanner.data.keys`), rows are encoded (`scanner.data.rows`); storage compares keys bytewise and looks into
-neither. The records that pass are in `scanner.storage.records`, and can be had from here too.
+neither. The records that pass are in `scanner.storage.records`, and are exported here too.
 
 Invariants that every implementation holds:
 
@@ -94,7 +94,7 @@ class BucketScan(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything in storage. Idempotent."""
+        """Release everything in storage. Idempotent."""
 
 
 class BucketSnapshot(Protocol):
@@ -114,7 +114,7 @@ class BucketSnapshot(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything in storage; its scans raise StoreClosed from now on. Idempotent."""
+        """Release everything in storage; its scans raise StoreClosed from now on. Idempotent."""
 
 
 class BucketReader(Protocol):
@@ -178,7 +178,7 @@ class Bucket(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it was closed for being idle; whoever uses it next waits for the disk."""
+        """Whether it was closed for being idle; its next use waits for the disk."""
 
     def reopen(self, *, writable: bool) -> None:
         """Close what is open of the bucket, and open it anew: after a failed write, to find what is on the disk.
@@ -376,7 +376,7 @@ class Store(Protocol):
         """
 
     def add_column(self, name: str, column: pa.Field) -> None:
-        """Add a column to a table, the last one; durable when this returns. Rows that are there read as null in it.
+        """Add a column to a table, the last one; durable when this returns. Present rows read as null in it.
 
         Codecs that were handed out before know nothing of it: ask for them again.
 
@@ -452,7 +452,7 @@ class Store(Protocol):
             name: Of the table.
             index: Of the bucket.
             checkpoint_id: Which one.
-            table_id: The table that is meant, as `table_id` numbers it; None: whichever has the name.
+            table_id: The table that is meant, as `table_id` numbers it; None: any of the name.
 
         Raises:
             SnapshotLost: there is no such checkpoint, or not any more.
@@ -469,7 +469,7 @@ class Store(Protocol):
             name: Of the table.
             index: Of the bucket.
             checkpoint_id: Which one. Ids are counted by bucket: a table created anew has the same ones.
-            table_id: The table that is meant, as `table_id` numbers it; None: whichever has the name.
+            table_id: The table that is meant, as `table_id` numbers it; None: any of the name.
 
         Raises:
             TableNotFound, BucketNotFound: there is no such bucket, or the table of that name is another one.
@@ -503,11 +503,11 @@ class Store(Protocol):
         """
 
     def check_disk(self) -> DiskStatus | None:
-        """Look at the disk: whether writes are refused for want of room. Meant for a worker thread, now and then.
+        """Look at the disk: whether writes are refused because it is full. Meant for a worker thread, now and then.
 
         Returns:
             What there is; None: there is no disk, or it does not say.
         """
 
     def close(self) -> None:
-        """Close every scan, snapshot and bucket and let go of the directory. Idempotent."""
+        """Close every scan, snapshot and bucket, and unlock the directory. Idempotent."""

@@ -126,7 +126,7 @@ class Rows:
     """What one `BucketScan.read` yields: stored rows in key order. None of them: the proven end, unless unfinished.
 
     Args:
-        rows: The stored rows, one by one or joined; whichever form is asked for and is not there is made then.
+        rows: The stored rows, one by one or joined; the other form is made when it is asked for.
         keys_of: Works out the keys of stored rows.
         unfinished: There are no rows yet, but this is not the end: the scan had work to do before its first
             row and did a piece of it. Read again.

@@ -294,7 +294,7 @@ def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
     """Split the fields of a message into the small ones and the last payload field.
 
     Raises:
-        ValueError: A field is cut off or of a wire type that is no more.
+        ValueError: A field is cut off, or of a wire type that is not supported.
     """
     kept, payload, end = [], view[:0], len(view)
     while position < end:

@@ -5,7 +5,7 @@ A `ScannerError` travels as a status code, a message, and a `google.rpc.Status` 
 that know Google's error model, and a `weir.v1.ErrorDetail`, with everything the exception carries.
 Which status belongs to which error stands in `scanner.errors.ERRORS` and nowhere else.
 
-A failed call without our details, from a proxy or from the transport, is told by its status code.
+A failed call without our details, from a proxy or from the transport, is read by its status code.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _METADATA_CHARACTERS_MAX = 200
 _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.INVALID_ARGUMENT: ArgumentInvalid,
     StatusCode.UNIMPLEMENTED: SourceUnsupported,
-    # A message that is over somebody's limit, as a rule: the same one will be again.
+    # A message over a limit, as a rule: a repetition would be, too.
     StatusCode.RESOURCE_EXHAUSTED: ArgumentInvalid,
     StatusCode.UNAVAILABLE: ServerUnavailable,
     StatusCode.CANCELLED: ServerUnavailable,
@@ -80,7 +80,7 @@ def for_peers(error: ScannerError) -> ScannerError:
     """The error as a peer may see it: what storage says of the server's files goes to the server's log instead.
 
     Args:
-        error: Of the server.
+        error: The error.
 
     Returns:
         The error itself, unless it names a file; then one of its kind with a reference to the line in the log.
@@ -123,7 +123,7 @@ def to_call_failed(error: ScannerError) -> CallFailed:
 
 
 def from_call_failed(failure: CallFailed) -> ScannerError:
-    """The error that a peer told of; one this version does not know becomes the nearest it does know."""
+    """The error that a peer sent; one that this version does not know becomes the nearest it does know."""
     detail = _detail_of(failure.details)
     if detail is not None and (row := error_row_of_reason(detail.reason)) is not None:
         return row.exception(

@@ -8,7 +8,7 @@ Invariants:
 
 1. `authorize` decides by the credentials as they are now, not as they were when the call began.
 2. When the credentials change, a call that needs a right as long as it runs (`lasting`) and has lost it is ended.
-3. A call never changes its principal: one whose proof names nobody now, or somebody else, has no rights any more.
+3. A call never changes its principal: one whose proof no longer names it has no rights from then on.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 ]
 
 _OPEN_TO_ALL: Final = ("/grpc.health.v1.Health/",)
-"""Calls that whoever watches a server makes without credentials; they tell of no table."""
+"""Calls for health checks and monitoring, without credentials; their answers name no table."""
 
 _LOOK_INTERVAL_S: Final = 1.0
 """How often the credentials file is looked at while no call comes that would."""
@@ -55,7 +55,7 @@ class Caller:
     """Who makes one running call. Made by `Access.guard`.
 
     Args:
-        access: Of the server.
+        access: Access control.
         principal: Whom the call was authenticated as.
     """
 
@@ -95,7 +95,7 @@ def authorize(stream: ServerStream, right: Right, table: str | None = None, *, l
 
     Raises:
         PermissionDenied: Its principal may not do that.
-        Unauthenticated: Nobody has checked who calls.
+        Unauthenticated: The caller was not authenticated.
     """
     caller = _caller(stream)
     caller.access.refresh()
@@ -108,7 +108,7 @@ def may(stream: ServerStream, right: Right, table: str | None = None) -> bool:
     """Whether `authorize` would let the call go on.
 
     Raises:
-        Unauthenticated: Nobody has checked who calls.
+        Unauthenticated: The caller was not authenticated.
     """
     caller = _caller(stream)
     return caller.revoked is None and caller.principal.rights.allow(right, table)
@@ -118,7 +118,7 @@ def principal_of(stream: ServerStream) -> Principal:
     """Who makes the call.
 
     Raises:
-        Unauthenticated: Nobody has checked.
+        Unauthenticated: The caller was not authenticated.
     """
     return _caller(stream).principal
 
@@ -130,7 +130,7 @@ def revocation(stream: ServerStream) -> PermissionDenied | None:
 
 def _caller(stream: ServerStream) -> Caller:
     if not isinstance(stream.caller, Caller):
-        raise Unauthenticated(f"nobody has checked who calls {stream.path}")
+        raise Unauthenticated(f"the caller of {stream.path} was not authenticated")
     return stream.caller
 
 
@@ -206,7 +206,7 @@ class Access:
         """Tell who makes a call, by its `authorization` or its connection's certificate.
 
         Raises:
-            Unauthenticated: It cannot be told.
+            Unauthenticated: The caller is unknown.
         """
         credentials = self.refresh()
         if credentials is None:

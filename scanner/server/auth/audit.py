@@ -23,7 +23,7 @@ class AuditEvent(enum.Enum):
     """What is worth a line."""
 
     AUTHENTICATION_FAILED = "authentication_failed"
-    """Nobody knows who calls."""
+    """The caller was not authenticated."""
     CALL_DENIED = "call_denied"
     """Who calls is known, and may not do that."""
     RIGHTS_WITHDRAWN = "rights_withdrawn"

@@ -42,7 +42,7 @@ class Right(enum.Enum):
     WRITE = "write"
     """To write and delete rows of a table."""
     DESCRIBE = "see"
-    """To know that a table is there, its columns and its offsets: who may read, write or manage it."""
+    """To see that a table exists, its columns and its offsets: every principal that may read, write or manage it."""
     MANAGE = "create, change or drop"
     """To create and drop tables and to add columns: admins, and who may write every table."""
     ADMIN = "administer"
@@ -113,7 +113,7 @@ class Rights:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who calls."""
+    """A caller, as authenticated."""
 
     name: str
     """For people and logs; letters, digits, `_`, `.`, `@`, `-`."""
@@ -167,14 +167,14 @@ class Credentials:
             _check_keys("anonymous", fields, _RIGHTS_KEYS)
             anonymous = Principal(ANONYMOUS, _rights(ANONYMOUS, fields))
         if not tokens and not certificates and anonymous is None:
-            # Half a file looks like that, too; and nobody could tell a server to go on that knows nobody.
+            # Half a file looks like that, too; and a server without principals would accept no caller.
             raise ArgumentInvalid(
-                "the credentials name nobody: a [principals.NAME] or [anonymous] is missing"
+                "the credentials have no principal: a [principals.NAME] or [anonymous] is missing"
             )
         return cls(tokens, certificates, anonymous)
 
     def authenticate(self, token: str | None, certificate_names: Collection[str] = ()) -> Principal:
-        """Tell who calls. A token, if there is one, decides alone; then the certificate does; then nobody is anonymous.
+        """Authenticate a caller: a token, if there is one, decides alone; else the certificate; else it is anonymous.
 
         Args:
             token: The bearer token of the call; None if it has none.
@@ -254,7 +254,9 @@ def _read_principal(
     principal = Principal(name, _rights(where, entry))
     hashes, names = _strings(where, entry, "token_sha256"), _strings(where, entry, "certificates")
     if not hashes and not names:
-        raise ArgumentInvalid(f"{where} has neither token_sha256 nor certificates: nobody can be it")
+        raise ArgumentInvalid(
+            f"{where} has neither token_sha256 nor certificates: no caller can prove to be it"
+        )
     for each in hashes:
         if not _HASH.fullmatch(each):
             raise ArgumentInvalid(f"{where}: token_sha256 has 64 digits 0-9 a-f; `weir token` prints it")
@@ -304,6 +306,6 @@ def _check_keys(where: str, fields: Mapping[str, Any], known: Collection[str]) -
 
 
 def _position(error: tomllib.TOMLDecodeError) -> str:
-    """Where it is wrong; what is there may be a secret."""
+    """Where it is wrong; the value itself may be a secret."""
     match = re.search(r"\(at (.*)\)$", str(error))
     return f"see {match[1]}" if match else "it cannot be read"

@@ -146,7 +146,7 @@ class KeptRegistry(Generic[IdT, KeptT]):
         return kept_id in self._gone and self._gone[kept_id] is None
 
     def expires_at(self, now: float) -> float:
-        """When something expires that nobody uses from now on."""
+        """When something expires that is not used from now on."""
         return now + self._limits.ttl_s
 
     def begin(self, kept: KeptT) -> None:

@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A page has at least one row if there is one to be found in its time, and no more bytes than were asked for, or than
+1. A page has at least one row if one is found in its time, and at most the bytes that were asked for, or than
    the server allows, except that a single row may be larger.
 2. Its time is bounded, so that a filter that drops everything does not outlast the patience of clients and proxies.
    A page that takes all of it may have no rows and still not be the last; but it moves the scan's position, so a
@@ -141,7 +141,7 @@ async def send_confirmed(
             reset its stream does not.
 
     Returns:
-        Whether the page has arrived. Not if the client half-closed before it could: then nobody knows.
+        Whether the page has arrived. False if the client half-closed before it could: then it is unknown.
 
     Raises:
         TransportError: The stream or the connection is gone.

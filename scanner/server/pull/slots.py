@@ -1,6 +1,6 @@
 """Caps on what a server keeps between the calls of a pull model: per bucket, and in all.
 
-Whoever is about to open something takes a slot first, so a cap refuses before anything is opened.
+A slot is taken before anything is opened, so a cap refuses before anything is opened.
 
 Invariants:
 
@@ -27,7 +27,7 @@ class Reservation:
     held: bool = True
 
     def hand_over(self) -> Reservation:
-        """The slot, for somebody else to release; this reservation holds nothing any more."""
+        """The slot, with a new owner; this reservation no longer holds it."""
         self.held = False
         return Reservation(self.bucket)
 
@@ -76,12 +76,12 @@ class Slots:
             bucket: About to be reserved.
             dispensable: Slots, and what releases each, the first to go first.
         """
-        for slot, let_go in dispensable:
+        for slot, free in dispensable:
             if self._taken[bucket] >= self._per_bucket_max:
                 if slot.bucket == bucket:
-                    let_go()
+                    free()
             elif self._taken.total() >= self._total_max:
-                let_go()
+                free()
             else:
                 return
 

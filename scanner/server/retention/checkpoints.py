@@ -65,7 +65,7 @@ class BucketCheckpoints:
                 _logger.warning(
                     "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not "
                     "used; remove its"
-                    " directory, if nobody needs it",
+                    " directory, if it is not needed",
                     each.checkpoint_id,
                     self.table.description.name,
                     self.index,
@@ -82,7 +82,7 @@ class BucketCheckpoints:
         return iter(list(self._kept.values()))
 
     def get(self, checkpoint_id: int) -> Checkpoint | None:
-        """The one of this id, if it is there."""
+        """The one of this id, if it exists."""
         return self._kept.get(checkpoint_id)
 
     def as_of(self, log_offset: int) -> Checkpoint | None:
@@ -90,11 +90,11 @@ class BucketCheckpoints:
         return next((each for each in reversed(self._kept.values()) if each.log_offset == log_offset), None)
 
     def hold(self, checkpoint_id: int) -> None:
-        """Keep one that is there from being dropped, until `let_go`; counted."""
+        """Keep one from being dropped, until `release`; counted."""
         assert checkpoint_id in self._kept
         self._holds[checkpoint_id] = self._holds.get(checkpoint_id, 0) + 1
 
-    def let_go(self, checkpoint_id: int) -> None:
+    def release(self, checkpoint_id: int) -> None:
         """Undo one `hold`. It is dropped at the next `prune`, if nothing else keeps it."""
         self._holds[checkpoint_id] -= 1
         if not self._holds[checkpoint_id]:
@@ -102,7 +102,7 @@ class BucketCheckpoints:
 
     @contextmanager
     def keeping(self, checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
-        """Keep one that is there for the length of a block; None: keep nothing.
+        """Keep one for the length of a block; None: keep nothing.
 
         Raises:
             SnapshotLost: It is not there any more.
@@ -118,7 +118,7 @@ class BucketCheckpoints:
         try:
             yield checkpoint
         finally:
-            self.let_go(checkpoint.checkpoint_id)
+            self.release(checkpoint.checkpoint_id)
 
     async def create(self) -> Checkpoint:
         """Make a checkpoint as of now, and drop those that are not kept any more.
@@ -160,7 +160,7 @@ class BucketCheckpoints:
         async with self._pruning:
             # Looked for anew each time: while one is dropped, another one may be leased.
             while (checkpoint_id := self._oldest_superfluous()) is not None:
-                # From here on nobody finds it; what follows can take its time.
+                # From here on it cannot be found; what follows can take its time.
                 del self._kept[checkpoint_id]
                 drop = self._owner.store.drop_checkpoint
                 name = self.table.description.name
@@ -222,7 +222,7 @@ class Checkpoints:
     """The checkpoints of a server's buckets.
 
     Args:
-        catalog: Of the server.
+        catalog: Table catalog.
         store: Where they are.
         config: How many are kept, and how often one is made.
         run_blocking: Runs what storage does.
@@ -244,7 +244,7 @@ class Checkpoints:
         self.activity = catalog.activity
         self._catalog = catalog
         self._buckets: dict[tuple[int, int], BucketCheckpoints] = {}
-        """By id of the table and index; those that somebody has asked for."""
+        """By id of the table and index; those that were used."""
         self._loading = trio.Lock()
 
     async def of(self, table: ServedTable, index: int) -> BucketCheckpoints:
@@ -273,7 +273,7 @@ class Checkpoints:
     async def make_all(self) -> None:
         """Make a checkpoint of each bucket in use that was written since its last one.
 
-        A bucket that fails does not keep the others from theirs; it is told to the log.
+        A bucket that fails does not keep the others from theirs; its failure is logged.
         """
         for name, index, bucket in list(self._catalog.open_buckets()):
             try:

@@ -5,7 +5,7 @@ The rules of leases are the registry's (`scanner.server.retention.lease_registry
 
 Invariants:
 
-1. What the written document promises is held. A state is let go of only when neither the registry nor the document
+1. What the written document promises is held. A state is released only when neither the registry nor the document
    has it any more.
 2. A call returns after a document that says the same was written. If that fails, so does the call; the lease is then
    there or not, as after an answer that was lost, and ends with its time.
@@ -63,7 +63,7 @@ class LeaseKeeper:
 
     Args:
         store: Where they are written down.
-        catalog: Of the server.
+        catalog: Table catalog.
         finder: Finds states.
         config: Caps.
         run_blocking: Runs what storage does.
@@ -124,7 +124,7 @@ class LeaseKeeper:
             key: The lease.
             targets: What it is to keep beside what it keeps of other buckets.
             ttl_ms: Above 0.
-            partial: Lease what is there, even if something is not; else nothing changes then.
+            partial: Lease what exists, even if some of it does not; else nothing changes in that case.
 
         Returns:
             The lease as it is now, None if there is none; and what could not be leased.
@@ -181,7 +181,7 @@ class LeaseKeeper:
         return lease
 
     async def release(self, key: LeaseKey, buckets: Iterable[tuple[str, Sequence[int]]]) -> Lease | None:
-        """Let go of buckets. What is not kept is no error.
+        """Release buckets. What is not kept is no error.
 
         Args:
             key: The lease.
@@ -208,7 +208,7 @@ class LeaseKeeper:
         return left
 
     async def drop(self, key: LeaseKey) -> bool:
-        """Let go of everything that a lease keeps.
+        """Release everything that a lease keeps.
 
         Returns:
             Whether it was there; if not, that is no error.
@@ -223,11 +223,11 @@ class LeaseKeeper:
         return dropped
 
     def get(self, key: LeaseKey) -> Lease | None:
-        """A lease, if it is there."""
+        """A lease, if it exists."""
         return self._registry.get(key, self._clock.now_ms())
 
     def leases(self) -> list[Lease]:
-        """All that are there, by principal and id."""
+        """All leases, by principal and id."""
         return self._registry.leases(self._clock.now_ms())
 
     def remaining_ms(self, lease: Lease) -> int:
@@ -250,7 +250,7 @@ class LeaseKeeper:
         return lease.states[bucket]
 
     async def sweep(self) -> None:
-        """Let go of what expired leases and leases of dropped tables kept, and hold what could not be held before.
+        """Release what expired leases and leases of dropped tables kept, and hold what could not be held before.
 
         Raises:
             StoreFailed: They could not be written down.
@@ -263,7 +263,7 @@ class LeaseKeeper:
             await self._write()
 
     def _forget_dropped(self, states: Iterable[LeasedState]) -> None:
-        """Let go of the tables among these that were dropped; it is written down with the next change or sweep."""
+        """Release the tables among these that were dropped; it is written down with the next change or sweep."""
         gone = {state.table_id for state in states if not self._catalog.has(state.table, state.table_id)}
         if gone:
             self._registry.forget_tables(gone)
@@ -310,14 +310,14 @@ class LeaseKeeper:
                 held.pin.release()
 
     async def _restore(self) -> None:
-        """Hold what the registry has and nobody holds yet, as after a start."""
+        """Hold what the registry has and is not held yet, as after a start."""
         for key, state in list(self._registry.states()):
             if (key, state) in self._held or not self._wants(key, state):
                 continue
             try:
                 held = await self._finder.hold_again(key, state, functools.partial(self._end, key))
             except OffsetOutOfRange as error:
-                self._end(key, error)  # It was ended before the crash, which nobody wrote down.
+                self._end(key, error)  # It was ended before the crash, and that was not written down.
             except _GONE as error:
                 _logger.warning("lease %s lost %s[%d]: %s", key.lease_id, state.table, state.bucket, error)
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
@@ -331,7 +331,7 @@ class LeaseKeeper:
                     error,
                 )
             else:
-                # Meanwhile it may have been let go of, or acquired again, which holds it already.
+                # Meanwhile it may have been released, or acquired again, which holds it already.
                 if not self._wants(key, state) or not self._take(key, held):
                     held.release()
 
@@ -350,9 +350,9 @@ class LeaseKeeper:
                     lambda: self._store.write_document(LEASES_DOCUMENT, LeaseRegistry.to_document(leases))
                 )
                 self._written_changes, self._promised = changes, promised
-                await self._let_go()
+                await self._release_ended()
 
-    async def _let_go(self) -> None:
+    async def _release_ended(self) -> None:
         needed = self._promised | set(self._registry.states())
         released: dict[BucketCheckpoints, None] = {}
         for at in [each for each in self._held if each not in needed]:

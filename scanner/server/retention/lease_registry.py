@@ -1,4 +1,4 @@
-"""Leases: who keeps which states of buckets readable, and until when. Pure: it is told the time.
+"""Leases: who keeps which states of buckets readable, and until when. Pure: the time is passed in.
 
 A lease belongs to a principal and has an id of the principal's choice. Of each of its buckets it keeps one state: a
 checkpoint, unless the log alone is kept, and the log from the state's offset on.
@@ -27,7 +27,7 @@ from scanner.storage.lineage import NO_HISTORY
 LEASES_DOCUMENT: Final = "leases.json"
 """Where a server writes them down."""
 _ENDED_MAX: Final = 1000
-"""Leases that were ended for a reason, which is told to whoever renews them; the oldest go first."""
+"""Leases that were ended for a reason, with which a renewal fails; the oldest are forgotten first."""
 
 
 class LeaseKey(NamedTuple):
@@ -87,7 +87,7 @@ class Lease:
     ttl_ms: int
     """How long it lives from each acquisition and renewal on, above 0."""
     expires_at_ms: int
-    """It is there before this time, and not from it on."""
+    """It exists before this time, and not from it on."""
     states: Mapping[BucketKey, LeasedState]
     """What it keeps, at least one."""
 
@@ -119,7 +119,7 @@ class LeaseRegistry:
 
         Args:
             key: The lease; made if there is none.
-            states: What it is to keep; the last one of a bucket counts. What it kept of these buckets is let go of.
+            states: What it is to keep; the last one of a bucket counts. What it kept of these buckets is released.
             ttl_ms: Above 0.
             now_ms: The time.
 
@@ -153,7 +153,7 @@ class LeaseRegistry:
         return renewed
 
     def release(self, key: LeaseKey, buckets: Iterable[BucketKey], *, now_ms: int) -> Lease | None:
-        """Let go of buckets. Those that the lease does not keep, and a lease that is not there, are no error.
+        """Release buckets. Those that the lease does not keep, and an unknown lease, are no error.
 
         Returns:
             The lease; None if it is gone, now or before.
@@ -166,12 +166,12 @@ class LeaseRegistry:
         return self._leases.get(key)
 
     def drop(self, key: LeaseKey, *, now_ms: int, why: str | None = None) -> bool:
-        """Let go of everything that a lease keeps. One that is not there is no error.
+        """Release everything that a lease keeps. An unknown lease is no error.
 
         Args:
             key: The lease.
             now_ms: The time.
-            why: Told to whoever renews it; None: nothing special.
+            why: What a renewal fails with; None: LEASE_NOT_FOUND alone.
 
         Returns:
             Whether it was there.
@@ -191,7 +191,7 @@ class LeaseRegistry:
         return over
 
     def forget_tables(self, gone: Iterable[int]) -> None:
-        """Let go of every bucket of dropped tables, named by their ids."""
+        """Release every bucket of dropped tables, named by their ids."""
         tables = set(gone)
         for lease in list(self._leases.values()):
             left = {at: state for at, state in lease.states.items() if at.table_id not in tables}
@@ -202,7 +202,7 @@ class LeaseRegistry:
                 self._put(lease.key, left, lease.ttl_ms, lease.expires_at_ms)
 
     def get(self, key: LeaseKey, now_ms: int) -> Lease | None:
-        """A lease, if it is there now; one whose time is over is collected."""
+        """A lease, if it exists now; an expired one is removed."""
         lease = self._leases.get(key)
         if lease is not None and lease.expires_at_ms <= now_ms:
             self._remove(key)
@@ -210,7 +210,7 @@ class LeaseRegistry:
         return lease
 
     def leases(self, now_ms: int) -> list[Lease]:
-        """Those that are there now, by principal and id."""
+        """The leases that exist now, by principal and id."""
         return sorted(
             (lease for lease in self._leases.values() if lease.expires_at_ms > now_ms),
             key=lambda lease: lease.key,
@@ -303,7 +303,7 @@ class LeaseRegistry:
         self._references.update(_checkpoints(states))
 
     def _tell_why(self, key: LeaseKey, why: str) -> None:
-        """Remember why a lease that is gone ended, for whoever renews it."""
+        """Remember why a lease ended, for its renewal."""
         self._ended[key] = why
         if len(self._ended) > _ENDED_MAX:
             del self._ended[next(iter(self._ended))]

@@ -65,7 +65,7 @@ class Target:
     number: int = 0
     """The id or the offset, where the choice gives one."""
     may_checkpoint: bool = False
-    """Whether who asks may have a checkpoint made, where the choice needs one."""
+    """Whether the caller may have a checkpoint made, where the choice needs one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +90,20 @@ class HeldState:
             checkpoints.hold(state.checkpoint_id)
 
     def release(self) -> None:
-        """Let go of it. Idempotent."""
+        """Release it. Idempotent."""
         if not self._released:
             self._released = True
             self.pin.release()
             if self.state.checkpoint_id is not None:
-                self.checkpoints.let_go(self.state.checkpoint_id)
+                self.checkpoints.release(self.state.checkpoint_id)
 
 
 class StateFinder:
     """Finds and holds states.
 
     Args:
-        catalog: Of the server.
-        checkpoints: Of the server.
+        catalog: Table catalog.
+        checkpoints: Checkpoints of all buckets.
     """
 
     def __init__(self, catalog: Catalog, checkpoints: Checkpoints) -> None:
@@ -113,7 +113,7 @@ class StateFinder:
     async def hold_all(
         self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd
     ) -> tuple[list[HeldState], list[RefusedTarget]]:
-        """Hold what is asked for, as far as it is there.
+        """Hold what is asked for, as far as it exists.
 
         Args:
             key: For whom.
@@ -121,7 +121,7 @@ class StateFinder:
             on_end: Called when the log is taken away from a held state.
 
         Returns:
-            What is held now, to be released by the caller; and what cannot be had.
+            What is held now, to be released by the caller; and what cannot be leased.
 
         Waits:
             For the commits that run now; for the disk where a checkpoint is made.
@@ -246,7 +246,7 @@ def _existing(checkpoints: BucketCheckpoints, checkpoint_id: int) -> Checkpoint:
 
 
 def _held(key: LeaseKey, state: LeasedState, checkpoints: BucketCheckpoints, on_end: OnEnd) -> HeldState:
-    """Hold a state, if its checkpoint and its log are there. Between two commits."""
+    """Hold a state, if its checkpoint and its log still exist. Between two commits."""
     bucket: ServedBucket = checkpoints.bucket
     if state.checkpoint_id is not None:
         offset = _existing(checkpoints, state.checkpoint_id).log_offset

@@ -10,7 +10,7 @@ Invariants:
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
    (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
 
-Only buckets in use are looked at: one that nobody has asked for since the start, or that was closed for being idle,
+Only buckets in use are looked at: one that was not used since the start, or that was closed for being idle,
 has not grown. One that takes no writes cannot be cut.
 
 This module knows no wire and no transport.
@@ -42,7 +42,7 @@ class Retention:
     """Cuts the changelogs of a server.
 
     Args:
-        catalog: Of the server.
+        catalog: Table catalog.
         config: How much is kept.
         run_blocking: Runs what storage does.
         clock: Tells the time, for the age of changes.
@@ -57,7 +57,7 @@ class Retention:
         self._clock = clock
 
     async def sweep(self) -> None:
-        """Look at every bucket in use. One that fails is told to the log, and tried again at the next sweep."""
+        """Look at every bucket in use. A failure is logged, and the bucket tried again at the next sweep."""
         for name, index, bucket in list(self._catalog.open_buckets()):
             if not bucket.is_open or bucket.storage.failure is not None:
                 continue
@@ -87,7 +87,7 @@ class Retention:
             return storage.log_start - before
 
     def _wanted_start(self, storage: Bucket, now_us: int) -> int:
-        """Where the log would begin if nobody needed anything."""
+        """Where the log would begin if nothing pinned it."""
         # However long, for ever included: nothing is older than the clock.
         oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
         by_age = expired_end(storage, oldest_us, now_us)

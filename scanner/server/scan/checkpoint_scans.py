@@ -34,10 +34,10 @@ class SnapshotScans:
     """Opens and continues scans of checkpoints.
 
     Args:
-        opener: Of the server.
-        catalog: Of the server.
-        checkpoints: Of the server.
-        leases: Of the server.
+        opener: Opens scans of buckets.
+        catalog: Table catalog.
+        checkpoints: Checkpoints of all buckets.
+        leases: Lease manager.
     """
 
     def __init__(

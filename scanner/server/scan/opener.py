@@ -77,7 +77,7 @@ class ScanOpener:
         Args:
             query: What to deliver.
             principal: Name of the caller.
-            log_offset: What to show: the changes with a smaller offset. None: all there are now.
+            log_offset: What to show: the changes with a smaller offset. None: all of them.
             position: Where to begin.
             pin_log: Keep the log, so that the scan can be continued for as long as it is open.
             table_id: Of the table that `log_offset` is one of, where it may have been replaced since that was looked

@@ -8,7 +8,7 @@ Invariants:
 3. Whatever the scan does, something is sent within the heartbeat interval, unless the peer's window is shut.
 4. Data ends with `ScanEnd` or with an error, never otherwise.
 5. Between two steps of the source, and between two batches, every other task gets its turn.
-6. A scan that could send nothing for the park time, for want of credit or window, holds no iterator, no snapshot and
+6. A scan that could send nothing for the park time, for lack of credit or window, holds no iterator, no snapshot and
    no rows, until it can send again. It never fails for being slow.
 7. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
    which the scan can go on.

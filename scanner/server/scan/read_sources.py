@@ -80,7 +80,7 @@ class ReadSources:
             table: Of the bucket.
             bucket: What to read.
             query: What to deliver, with its columns.
-            log_offset: What to show: the changes with a smaller offset. None: all there are now.
+            log_offset: What to show: the changes with a smaller offset. None: all of them.
             position: Where to go on.
 
         Raises:

@@ -1,7 +1,7 @@
 """The secrets that make resume tokens unforgeable, and their rotation with overlap.
 
 They live in one small document of the data directory, so that tokens outlive the server's process, and go with the
-data to whoever serves it next.
+data to the next server of the directory.
 
 Invariants:
 

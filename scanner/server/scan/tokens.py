@@ -26,7 +26,7 @@ Version 1 named no history: its tokens could be taken for those of a copy that w
 
 Invariants:
 
-1. What `read` returns is what `mint` was given, by somebody who has the keys, for this query and this principal.
+1. What `read` returns is what `mint` was given, by a holder of the keys, for this query and this principal.
    Everything else is ResumeTokenInvalid, and no field is looked at before the MAC is right.
 2. A token is `TOKEN_OVERHEAD_BYTES` longer than its key.
 3. Tokens of every version that was ever released stay readable, or are refused by their version octet. Golden tokens
@@ -181,7 +181,7 @@ class Tokens:
         signed, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(secret, signed, _principal_octets(principal))):
             raise ResumeTokenInvalid(
-                f"the resume token is damaged, or was made for somebody else; bring it as it came, or {_ADVICE}"
+                f"the resume token is damaged, or was made for another principal; bring it as it came, or {_ADVICE}"
             )
         return fields, signed[_FIELDS.size :]
 

@@ -53,7 +53,7 @@ class AdminService:
     """Serves the calls of `weir.v1.Admin`.
 
     Args:
-        catalog: Of the server.
+        catalog: Table catalog.
         nursery: Runs the drain; ends with the server.
     """
 
@@ -62,7 +62,7 @@ class AdminService:
         self._nursery = nursery
         self._server: AdministeredServer | None = None
         self.drain_begun = trio.Event()
-        """Set by whoever begins the drain."""
+        """Set when the drain begins."""
 
     def serve(self, server: AdministeredServer) -> None:
         """Name the server, which there is only once its services are."""
@@ -93,7 +93,7 @@ class AdminService:
         return pb.ListStreamsResponse(streams=streams).SerializeToString()
 
     async def list_snapshots(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with every scan that pins a state, and with the snapshots that nobody uses now and that linger.
+        """Answer with every scan that pins a state, and with the snapshots that linger.
 
         Raises:
             PermissionDenied: The caller may not administer the server.

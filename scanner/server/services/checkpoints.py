@@ -24,8 +24,8 @@ class CheckpointService:
     """Serves `Checkpoint` and `ListCheckpoints`.
 
     Args:
-        catalog: Of the server.
-        checkpoints: Of the server.
+        catalog: Table catalog.
+        checkpoints: Checkpoints of all buckets.
     """
 
     def __init__(self, catalog: Catalog, checkpoints: Checkpoints) -> None:
@@ -41,7 +41,7 @@ class CheckpointService:
 
         Raises:
             TableNotFound, BucketNotFound: There is nothing to make one of.
-            StoreFailed, DataCorrupted: One could not be made; those of the buckets before it are there.
+            StoreFailed, DataCorrupted: One could not be made; those of the buckets before it were.
             PermissionDenied: The caller may not administer the server.
         """
         authorize(stream, Right.ADMIN)

@@ -42,7 +42,7 @@ class LeaseService:
     """Serves the calls of `weir.v1.Leases`.
 
     Args:
-        keeper: Of the server.
+        keeper: Lease manager.
         config: Bounds of the time to live.
         activity: Counts what is audited.
     """
@@ -106,7 +106,7 @@ class LeaseService:
         return pb.RenewLeaseResponse(lease=self._info(renewed)).SerializeToString()
 
     async def release(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Let go of buckets, and answer with what is left.
+        """Release buckets, and answer with what is left.
 
         Raises:
             ArgumentInvalid: No table is named.
@@ -114,16 +114,14 @@ class LeaseService:
         message = parse_request(pb.ReleaseLeaseRequest, request)
         key = _key(stream, message.lease_id, message.principal)
         if not message.buckets or not all(each.table for each in message.buckets):
-            raise ArgumentInvalid(
-                "a release names at least one table; to let go of everything, drop the lease"
-            )
+            raise ArgumentInvalid("a release names at least one table; to release everything, drop the lease")
         buckets = [(each.table, tuple(each.buckets)) for each in message.buckets]
         left = await self._keeper.release(key, buckets)
         self._audit(stream, message.principal, message.lease_id)
         return pb.ReleaseLeaseResponse(lease=None if left is None else self._info(left)).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Let go of everything that a lease keeps, and answer whether it was there."""
+        """Release everything that a lease keeps, and answer whether it existed."""
         message = parse_request(pb.DropLeaseRequest, request)
         key = _key(stream, message.lease_id, message.principal)
         dropped = await self._keeper.drop(key)

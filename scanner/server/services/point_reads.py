@@ -121,7 +121,7 @@ class GetService:
     """Serves `Get`.
 
     Args:
-        catalog: Of the server.
+        catalog: Table catalog.
         config: Bounds of one call, and of how many there are.
     """
 
@@ -247,7 +247,7 @@ class GetService:
             except PastTooLarge:
                 raise _too_large(len(keys), self._config.get_bytes_max) from None
             except StoreClosed:
-                part.bucket.check_served()  # A table that was dropped says so.
+                part.bucket.check_served()  # Where the table was dropped, that is the error.
                 raise
             if piece is None:
                 return

@@ -2,7 +2,7 @@
 
 A write stream is a pipeline: while one request waits for the disk, the next ones are decoded and queued. Its
 responses come in the order of its requests, each when its request is durable in every bucket it touches; after
-the first request that fails come no more.
+the first request that fails are not sent.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class TablesService:
     """Serves the calls of `weir.v1.Tables`.
 
     Args:
-        catalog: Of the server.
+        catalog: Table catalog.
         config: Bounds of writes.
     """
 
@@ -186,11 +186,11 @@ class TablesService:
                 try:
                     request = WriteCall.parse(message)
                     del message
-                    # Whoever has to wait for memory holds its rows once, and nobody's rows stay here afterwards.
+                    # A request that waits for memory holds its rows once, and no rows stay here afterwards.
                     answer: _Answer = await self._submit(request, stream)
                     del request
                 except ScannerError as error:
-                    # Its turn to be told comes after the answers to the requests before it.
+                    # It is answered after the requests before it.
                     answer = error
                 await answers.send(answer)
                 if isinstance(answer, ScannerError):

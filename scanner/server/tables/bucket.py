@@ -9,7 +9,7 @@ Invariants:
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
 5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
-   go on as of the same state. Storage that nobody uses is closed (`close_idle`); pins and scans that are parked stay.
+   go on as of the same state. Unused storage is closed (`close_idle`); pins and scans that are parked stay.
 6. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
@@ -46,7 +46,7 @@ SourceT = TypeVar("SourceT", bound=Source)
 
 
 class Settled:
-    """An event that also calls somebody, once.
+    """An event that also calls a function, once.
 
     Args:
         when_set: Called when it is set.
@@ -126,12 +126,12 @@ class OpenScan(Generic[SourceT]):
         self.reopener: Callable[[], Awaitable[None]] | None = None
         """Reopens it after a park, in the same state; None: it cannot be reopened."""
         self.ended_by: ScannerError | None = None
-        """Why the bucket ended it; whoever drives the source looks here before every step."""
+        """Why the bucket ended it; checked before every step of the source."""
         self._on_end: Callable[[ScannerError], None] | None = None
         self.opened_at = trio.current_time()
         """When it was opened, or reopened; seconds of trio's clock."""
         self.holder: Holder | None = None
-        """Who keeps it open; set by whoever opened it."""
+        """Who keeps it open; set by the service that opened it."""
 
     def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
         """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
@@ -147,7 +147,7 @@ class OpenScan(Generic[SourceT]):
         """
         self.source.close()
         if self._hold is not None:
-            # The snapshot under a rebuilt state is no help to whoever continues the scan.
+            # The snapshot under a rebuilt state does not help the scan's continuation.
             self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
             self._hold = None
 
@@ -192,7 +192,7 @@ class OpenScan(Generic[SourceT]):
         self._bucket.forget(self)
 
     def end(self, error: ScannerError) -> None:
-        """Tell whoever drives the source that it is over."""
+        """End the scan: the task that drives the source stops."""
         if self.ended_by is None:
             self.ended_by = error
             if self._on_end is not None:
@@ -280,7 +280,7 @@ class ServedBucket:
             self.used_at = trio.current_time()
 
     async def recover(self, *, at_once: bool = False) -> None:
-        """Try to take writes again, if one has failed. Where that is in vain, scans are served all the same.
+        """Try to take writes again, if one has failed. If that fails too, scans are still served.
 
         Each try parks what runs, so the next one is due later and later, until a write was taken.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """What a table's rows are at one moment: taken once by whoever uses more than one of these, since columns come."""
+    """A table's schema and its codecs at one moment. Take it once where more than one is used: columns may be added."""
 
     description: TableDescription
     key_codec: KeyCodec
@@ -60,7 +60,7 @@ class TableSchema:
 
 
 class ServedTable:
-    """A table, and its buckets as far as somebody has used them."""
+    """A table, and those of its buckets that were used."""
 
     def __init__(self, table_id: int, schema: TableSchema) -> None:
         self.table_id = table_id
@@ -115,7 +115,7 @@ class Catalog:
                 yield name, index, bucket, scan
 
     def open_buckets(self) -> Iterator[tuple[str, int, ServedBucket]]:
-        """Every bucket that somebody has used, with the name of its table and its index."""
+        """Every bucket that was used, with the name of its table and its index."""
         for name, table in self._tables.items():
             for index, bucket in table.buckets.items():
                 yield name, index, bucket
@@ -126,7 +126,7 @@ class Catalog:
         return sum(bucket.storage.lost_changes for _, _, bucket in self.open_buckets())
 
     def has(self, name: str, table_id: int) -> bool:
-        """Whether a table is there: this one, and not another one of its name."""
+        """Whether this table exists, and not another one of its name."""
         try:
             return self._store.table_id(name) == table_id
         except TableNotFound:
@@ -160,7 +160,7 @@ class Catalog:
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
-        """Look a bucket up, and open it if nobody has before.
+        """Look a bucket up, and open it on first use.
 
         Raises:
             BucketNotFound: The table has fewer buckets.
@@ -201,7 +201,7 @@ class Catalog:
         return served
 
     async def _make_room(self) -> None:
-        """See that one more bucket may have its files open: those that nobody uses close theirs, oldest use first.
+        """Make room for one more bucket's open files: unused buckets close theirs, least recently used first.
 
         Raises:
             TooManyFiles: All are used.

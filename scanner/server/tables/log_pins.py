@@ -2,7 +2,7 @@
 
 Invariants:
 
-1. A change at or after `oldest()` is still needed by somebody; retention cuts in front of it only.
+1. A change at or after `oldest()` is still needed; retention cuts in front of it only.
 2. A pin that was released or ended keeps nothing, whatever is done with it afterwards.
 
 Pure: no storage, no clock, no task. How much a pin may keep, and for how long, is the business of retention, which
@@ -50,7 +50,7 @@ class LogPin:
         self._pins.discard(self)
 
     def end(self, error: ScannerError) -> bool:
-        """Take the log away from its holder, who is told why; the pin keeps nothing from now on.
+        """End the pin: the log is no longer kept, and the holder's callback gets the reason.
 
         Returns:
             Whether that could be done: False for a pin that was released, or whose holder cannot be ended.
@@ -97,7 +97,7 @@ class LogPins:
         return pin
 
     def oldest(self) -> int | None:
-        """The oldest change that somebody needs; None if nobody needs any."""
+        """The oldest change that is needed; None: none is."""
         return min((pin.offset for pin in self._pins), default=None)
 
     def oldest_by_principal(self) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """Snapshots of buckets that are open, shared by everything that reads a bucket as of the same offset.
 
-Whoever reads holds (`SnapshotHold`). After the last hold is released a snapshot may linger, so that a scan that was
+Every reader has a hold (`SnapshotHold`). After the last hold is released a snapshot may linger, so that a scan that was
 cut off goes on from it at no cost; then it is closed. All registries of a server share one cap (`SnapshotPool`).
 
 Invariants:
 
 1. At most one snapshot is open per bucket and offset.
-2. A snapshot is open while it is held, and at most the linger time longer, unless its bucket is retired. Who lets go
-   of it for good takes nothing from another who let go of it to come back.
+2. A snapshot is open while it is held, and at most the linger time longer, unless its bucket is retired. A
+   release without lingering never shortens another holder's linger.
 3. At most `snapshots_max` are open on a server: one that lingers makes room for one that is needed.
 
 This module knows no scan and no wire.
@@ -71,11 +71,11 @@ class SnapshotPool:
             scope.cancel()
 
     def lingers_until(self) -> float:
-        """When the time is over of who lets go of a snapshot now, and may come back."""
+        """Until when a snapshot lingers that is released now."""
         return trio.current_time() + self._linger_s
 
     def let_linger(self, shared: SharedSnapshot) -> bool:
-        """Close a snapshot when everybody's time to come back is over.
+        """Close a snapshot when its last linger is over.
 
         Returns:
             Whether it lingers; else it is to be closed now.
@@ -100,7 +100,7 @@ class SharedSnapshot:
         self.snapshot = snapshot
         self.holds = 0
         self.wanted_until = -math.inf
-        """Until when somebody who let go of it may come back."""
+        """Until when it lingers, at least."""
         self.opened_at = trio.current_time()
         """Seconds of trio's clock."""
 
@@ -135,11 +135,11 @@ class SnapshotHold:
         return self._shared.opened_at
 
     def release(self, *, linger: bool = True) -> None:
-        """Let go of it. Idempotent.
+        """Release it. Idempotent.
 
         Args:
             linger: The scan may be continued soon. False: it will not ask for this snapshot again, or its files
-                shall be free at once; it is closed if nobody else holds it, or has let it linger.
+                shall be free at once; it is closed unless another hold, or another's linger, keeps it.
         """
         if not self._released:
             self._released = True
@@ -151,7 +151,7 @@ class SnapshotRegistry:
 
     Args:
         bucket: Of the storage.
-        pool: Of the server.
+        pool: Shares one cap with all other registries.
     """
 
     def __init__(self, bucket: Bucket, pool: SnapshotPool) -> None:
@@ -164,7 +164,7 @@ class SnapshotRegistry:
 
     @property
     def lingering(self) -> tuple[SharedSnapshot, ...]:
-        """Those that nobody holds."""
+        """Those without a hold."""
         return tuple(each for each in self._snapshots.values() if not each.holds)
 
     def acquire(self, log_offset: int) -> SnapshotHold | None:

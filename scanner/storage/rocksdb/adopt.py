@@ -119,7 +119,7 @@ def adopt(path: Path, directory: str, name: str | None = None) -> TableDescripti
 
 
 def rebuild_catalog(path: Path) -> tuple[list[TableDescription], list[Unnamed]]:
-    """Make the catalog anew from what the tables' directories say. The one that is there is kept under another name.
+    """Make the catalog anew from what the tables' directories say. The present one is kept under another name.
 
     Of two directories that claim one name the newer one gets it.
 
@@ -155,7 +155,7 @@ def rebuild_catalog(path: Path) -> tuple[list[TableDescription], list[Unnamed]]:
                 if (path / name).exists():
                     _set_aside(path / name)
             sync_directory(path)
-        # The catalog last: without it nobody takes the directory for a whole one.
+        # The catalog last: without it the directory is not taken for a whole one.
         write_format(path)
         save_catalog(path, catalog)
         return [entry.description for entry in catalog.tables.values()], left

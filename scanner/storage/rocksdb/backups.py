@@ -17,7 +17,7 @@ Invariants:
 2. What is restored is what was backed up, bit by bit, or nothing: SHA-256 of each file, digest of each bucket's rows.
 3. Nothing is written into the data directory that is backed up.
 
-This module knows no server: it is given checkpoints, which whoever calls it sees to that they stay.
+This module knows no server: it is given checkpoints, which its caller keeps.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 _logger = logging.getLogger(__name__)
 
 OnBytes = Callable[[int], None]
-"""Is told how many octets were dealt with since it was told last."""
+"""Called with the octets processed since the last call."""
 
 
 def _no_bytes(_: int) -> None:
@@ -170,7 +170,7 @@ def list_backups(destination: Path) -> list[BackupFound]:
 
     Raises:
         ArgumentInvalid: It is no directory of backups.
-        DataCorrupted: What says so is damaged.
+        DataCorrupted: The file that says so is damaged.
         StoreFailed: The disk refused.
     """
     destination = Path(destination).absolute()
@@ -251,7 +251,7 @@ def begin_backup(
         data: The data directory; a server may have it open. Only read.
         destination: Of the backups: one that has some, an empty one, or one that is made.
         now_us: Microseconds since 1970 UTC.
-        on_bytes: Is told of progress.
+        on_bytes: Called with the progress.
 
     Raises:
         ArgumentInvalid: The destination is something else's, or in the data directory.
@@ -272,7 +272,7 @@ def begin_backup(
         if not _is_marked(destination):
             replace_file(destination / MARKER_NAME, seal(MARKER_NAME, _MARKER_CONTENT))
         for entry in entries_of(destination):
-            # Only what an interrupted backup left: nobody else makes one now.
+            # Only what an interrupted backup left: no other backup runs now.
             if entry.suffix == _UNFINISHED and _ID.fullmatch(entry.stem) and entry.is_dir():
                 with disk_errors(entry):
                     shutil.rmtree(entry)
@@ -467,7 +467,7 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
     Args:
         backup: The directory of one backup.
         data: Of the new data directory: an empty one, or one that is made.
-        on_bytes: Is told of progress.
+        on_bytes: Called with the progress.
 
     Raises:
         ArgumentInvalid: `backup` is no backup, or `data` is not empty.

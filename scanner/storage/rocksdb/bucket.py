@@ -6,7 +6,7 @@ is one over `log` and `meta`.
 
 A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the
 time and
-holds nobody up; what is left is the write and the sync.
+delays no reader; what is left is the write and the sync.
 
 Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what
 was acknowledged, that tells how much.
@@ -14,11 +14,11 @@ was acknowledged, that tells how much.
 Invariants:
 
 1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
-   is dropped, so that whoever misses a change can tell why. Both are ends of entries, always.
-2. After a failed write or sync nobody knows what is on disk. The bucket then refuses commits and new scans
+   is dropped, so that a reader that misses a change can say why. Both are ends of entries, always.
+2. After a failed write or sync it is unknown what is on disk. The bucket then refuses commits and new scans
    until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators.
 3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
-4. A database that was closed for being idle is opened again by whoever uses the bucket next; what is known of it stays.
+4. A database that was closed for being idle is opened again when the bucket is used next; what is known of it stays.
 """
 
 from __future__ import annotations
@@ -165,9 +165,9 @@ class RocksBucket:
         """Reads of the log that run; the database is not closed meanwhile."""
         self._closing = False
         self._idle = False
-        """Whether the database is closed until somebody uses the bucket."""
+        """Whether the database is closed until the bucket is used."""
         self._leaving = False
-        """Whether nobody may use it, since its directory is about to go."""
+        """Whether it may not be used, since its directory is about to be removed."""
         self._began_history = False
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
@@ -491,7 +491,7 @@ class RocksBucket:
             reader.close()
 
     def _close_database(self) -> None:
-        """Close it when nobody reads the log any more; a compaction ends. `_gate` is held."""
+        """Close it when the log is no longer read; a compaction ends. `_gate` is held."""
         database = self._database
         if database is None:
             return
@@ -499,7 +499,7 @@ class RocksBucket:
             database.rocks.cancel_all_background(False)
         with self._compacting:
             self._gate.wait_for(lambda: not self._users)
-            # Somebody may have closed it while we waited.
+            # It may have been closed while we waited.
             database, self._database = self._database, None
             if database is not None:
                 database.close()

@@ -1,6 +1,6 @@
 """Looks at every row and every change of one bucket, or of a checkpoint of one, and says what is wrong.
 
-What is not readable ends the part of the inspection that needs it, and no more: a bucket whose log has a hole still has
+What is not readable ends only the part of the inspection that needs it: a bucket whose log has a hole still has
 its rows looked at.
 """
 
@@ -45,7 +45,7 @@ _ROWS_AT_ONCE: Final = 1024
 _BYTES_AT_ONCE: Final = 4 * 1024 * 1024
 
 OnRecords = Callable[[int], None]
-"""Is told how many rows or changes were read since it was told last."""
+"""Called with the rows or changes read since the last call."""
 
 
 def _no_records(_: int) -> None:
@@ -58,7 +58,7 @@ class Reader:
 
     Args:
         entry: Of the table.
-        on_records: Is told of progress.
+        on_records: Called with the progress.
     """
 
     entry: TableEntry
@@ -109,7 +109,7 @@ class Reader:
             yield from zip(keys, rows, strict=True)
 
     def chunks(self, database: Database, log_range: LogRange) -> Iterator[LogChunk]:
-        """The chunks of the log's range that are there.
+        """The chunks that exist of the log's range.
 
         Raises:
             DataCorrupted, StoreFailed: One cannot be read.
@@ -313,7 +313,7 @@ def _named(path: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class InspectedBucket:
-    """What became known of a bucket, for whoever compares it with other things."""
+    """What the inspection found of a bucket, to be compared with other findings."""
 
     log_range: LogRange | None = None
     """None: it is not known."""
@@ -427,7 +427,7 @@ class BucketInspection:
             )
         span = f"[{log_range.start}, {log_range.end})"
         problem = f"rows and changelog {span} disagree: {'; '.join(parts)}"
-        return Finding(Severity.ERROR, where, problem, "nobody can tell which of the two is right", _RESTORE)
+        return Finding(Severity.ERROR, where, problem, "it is unknown which of the two is right", _RESTORE)
 
     def _lost(self, where: str, contents: Contents) -> Iterator[Finding]:
         """What was acknowledged and is not there, as far as is known."""

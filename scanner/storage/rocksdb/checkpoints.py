@@ -6,7 +6,7 @@ A checkpoint is made under another name, synced, and renamed; the rename is the 
 dropped the other way round. So a crash leaves directories of other names at worst; they are removed when
 the data directory is opened.
 
-Its name says what it is, so that a listing opens nothing; its `meta` says so too, and whoever opens it
+Its name says what it is, so that a listing opens nothing; its `meta` says so too, and its opener
 compares. An open one keeps all its files open: it can be dropped meanwhile, and goes on.
 
 This module knows no live bucket but the database that it is given.
@@ -61,7 +61,7 @@ def note_checkpoint(database: Database, batch: WriteBatch, checkpoint: Checkpoin
 
 
 def make_checkpoint(database: Database, directory: Path, checkpoint: Checkpoint) -> None:
-    """Make the checkpoint that was noted last; durable when this returns. Nobody writes meanwhile.
+    """Make the checkpoint that was noted last; durable when this returns. Nothing is written meanwhile.
 
     Args:
         database: The live one.
@@ -126,7 +126,7 @@ def open_checkpoint(
     database = open_database(path, resources, read_only=True)
 
     def values(key_range: KeyRange) -> Iterator[bytes]:
-        # Nobody writes to it, so every scan may go the fast way.
+        # It is never written to, so every scan may use the fast path.
         return stored_values(database.kv, path, reading, key_range)
 
     def close(snapshot: RocksSnapshot) -> None:

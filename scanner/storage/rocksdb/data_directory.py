@@ -102,7 +102,7 @@ def begin(path: Path) -> CatalogFile:
         write_format(path)
         save_catalog(path, catalog)
         with disk_errors(path), suppress(PermissionError):
-            # Whoever made it may have crashed before its name was durable. Not everybody may read its parent.
+            # Its maker may have crashed before its name was durable. Its parent may not be readable.
             sync_directory(path.parent)
     make_directories(path / TABLES_NAME, path)
     _tighten(path)
@@ -168,7 +168,7 @@ def hold_still(path: Path) -> Iterator[None]:
         try:
             descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
-            descriptor = None  # No server ever had it open, or somebody removed the file.
+            descriptor = None  # No server ever had it open, or the file was removed.
     if descriptor is None:
         yield
         return
@@ -189,7 +189,7 @@ def require_format(path: Path) -> None:
     """See that a data directory, if it is one already, is of the format that this version reads.
 
     Raises:
-        DataCorrupted: What says so is damaged or gone.
+        DataCorrupted: The file that says so is damaged or gone.
         StoreFailed: It is of another format, or the disk refused.
     """
     sealed = read_file(path / FORMAT_NAME)

@@ -5,7 +5,7 @@ strings in `_MEANINGS` were seen with rocksdict 0.3.29 (RocksDB 10); tests provo
 
 Durability: writes go to the write-ahead log, and `flush_wal(sync=True)` makes them durable; no write
 syncs by itself, so a commit syncs once. On recovery an incomplete record at the end of a log file is dropped:
-at the end of the last one nobody was promised it, and at the end of an older one it leaves a hole that the
+at the end of the last one it was never acknowledged, and at the end of an older one it leaves a hole that the
 bucket finds. Damage anywhere else refuses to open, because everything there was acknowledged.
 
 This module knows no tables and no change records.
@@ -100,7 +100,7 @@ def rocksdb_errors(path: Path) -> Iterator[None]:
 
 
 def is_absent(error: Exception) -> bool:
-    """Whether an error of rocksdict says no more than that a snapshot does not have a key."""
+    """Whether an error of rocksdict only says that a snapshot does not have a key."""
     return type(error) is Exception and str(error) == _ABSENT
 
 
@@ -168,7 +168,7 @@ class RocksResources:
         options.set_write_buffer_size(config.bucket_write_buffer_bytes)
         options.set_level_compaction_dynamic_level_bytes(True)
         if point_reads:
-            # Before-images of new keys are looked for in vain: without a filter that is a walk down each memtable.
+            # Before-images of new keys are not found: without a filter that is a walk down each memtable.
             options.set_memtable_whole_key_filtering(True)
             options.set_memtable_prefix_bloom_ratio(_MEMTABLE_FILTER_SHARE)
         return options
@@ -191,7 +191,7 @@ class Database:
     """Whether it was opened for reading only: nothing was and nothing is written to its directory."""
 
     def close(self) -> None:
-        """Close it, and let go of all its parts, so that whoever still holds this record locks nothing.
+        """Close it, and drop all its parts, so that a reference to this record locks nothing.
 
         RocksDB repeats an error of an earlier write or compaction here. It was reported when it happened, and
         what was acknowledged is durable already, so it is not reported again.

@@ -72,7 +72,7 @@ def make_directories(path: Path, below: Path | None = None) -> None:
 
     Args:
         path: The directory. It is for its user only.
-        below: An ancestor of it, which exists; what is made between them is for the user only, too. None: whichever
+        below: An ancestor of it, which exists; what is made between them is for the user only, too. None: any that
             ancestors exist; those that do not get the modes that the umask gives.
 
     Raises:
@@ -100,7 +100,7 @@ def make_private(trees: Iterable[Path], alone: Iterable[Path] = ()) -> int:
         How many others could use until now.
 
     Raises:
-        StoreFailed: they belong to somebody else, or the disk refused.
+        StoreFailed: they belong to another user, or the disk refused.
     """
     changed = 0
     for path in alone:
@@ -127,7 +127,7 @@ def _make_private(path: Path | int, mode: int) -> int:
 
 
 class DirectoryHandle:
-    """A directory that was opened under a path, and can be told from whatever has that path later.
+    """A directory that was opened under a path, and can be distinguished from another that has that path later.
 
     Raises:
         StoreFailed: it cannot be opened.

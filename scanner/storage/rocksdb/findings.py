@@ -12,7 +12,7 @@ class Severity(enum.Enum):
     ERROR = "error"
     """Something is lost, wrong, or not served."""
     WARNING = "warning"
-    """Nothing is lost now; somebody should look at it."""
+    """Nothing is lost now; it needs attention."""
     NOTE = "note"
     """Worth knowing; nothing has to be done."""
 

@@ -1,6 +1,6 @@
 """Whether a bucket's changelog and its rows agree: the log is folded, change by change, and compared with the rows.
 
-Where the log reaches back to offset 0 the fold must be the rows, no more and no less. Where it was truncated, rows that
+Where the log reaches back to offset 0 the fold must be exactly the rows. Where it was truncated, rows that
 no change touched since are taken as they are; of each other key the first change says what was there before, so that
 undoing the changes and redoing them would lead through the same states.
 
@@ -39,7 +39,7 @@ class Disagreements:
     """Where log and rows disagree: how often, and the first key or offset of each kind."""
 
     contradictions: set[int] = field(default_factory=set)
-    """Offsets of changes that do not follow from those before: an insert of a key that is there, an update of another
+    """Offsets of changes that do not follow from those before: an insert of a key that exists, an update of another
     row. `CONTRADICTIONS_MAX` at most."""
     missing: int = 0
     """Keys that the log leaves with a row, and that have none."""

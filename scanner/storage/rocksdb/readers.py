@@ -19,7 +19,7 @@ Blocks of large buckets stay out of the cache (`Reading.options`). Small ones ga
 
 An iterator shows the state at the moment it was made. rocksdict's `Snapshot` would not do: its iterators
 show the newest state, whatever the snapshot (seen with 0.3.29; only its point reads are as of the
-snapshot). A live iterator keeps the directory locked, so whoever ends lets go of his.
+snapshot). A live iterator keeps the directory locked, so whatever ends releases its own.
 
 This module knows no log and no limits on what is read at once.
 """
@@ -76,7 +76,7 @@ class RowReader(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of RocksDB. Idempotent."""
+        """Release RocksDB. Idempotent."""
 
     @property
     def iterators(self) -> int:
@@ -137,7 +137,7 @@ class CheckedIterator:
         return self._iterator is not None
 
     def close(self) -> None:
-        """Let go of RocksDB. Idempotent."""
+        """Release RocksDB. Idempotent."""
         self._iterator = self._moved_by = None
 
     def rows(self, reader: SharedReader, count: int) -> list[bytes]:
@@ -189,7 +189,7 @@ class CheckedIterator:
     def _placed(self, reader: SharedReader | None, key: bytes) -> RdictIter:
         """The iterator, where a reader left it; or on a key, if there is no reader or another moved it since."""
         iterator = self._iterator
-        assert iterator is not None  # Whoever closes it ends the scans first.
+        assert iterator is not None  # Its scans are ended before it is closed.
         try:
             if reader is None or self._moved_by is not reader:
                 self._moved_by = reader
@@ -218,7 +218,7 @@ class ValuesReader:
         checked: For the proof.
         key_range: The range.
         keys_of: Keys of stored rows.
-        owns_checked: Nobody else uses `checked`: it is closed with this reader.
+        owns_checked: `checked` is this reader's alone, and is closed with it.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
-"""One scan of a bucket: reads bounded by rows and bytes, over whichever reader it was given.
+"""One scan of a bucket: reads bounded by rows and bytes, over the reader that it was given.
 
 The end is reported once it is proven (`scanner.storage.rocksdb.readers`); anything else is an error, never a short
 scan. An error is kept: every further read raises it again.
 
-RocksDB is let go of at the first chance: at the proven end, at an error, at close.
+RocksDB is released at the first chance: at the proven end, at an error, at close.
 
 Rows are joined piece by piece as they come, and not kept one by one: a step of 8192 rows of 110 bytes was larger
 than the cache when it was joined. `python -m bench as-of`, live, by CPU: 2.40 million rows a second before, 2.72 since
@@ -38,7 +38,7 @@ class RocksScan:
         path: Directory of the bucket, for messages.
         log_offset: What the rows are as of.
         keys_of: Keys of stored rows.
-        on_close: Called once with the scan when it has let go of RocksDB.
+        on_close: Called once with the scan when it has released RocksDB.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class RocksScan:
         """
         if len(self._ahead) or self._reader is None:
             return
-        # Joined at once, while they are in the cache, and let go of: the next ones find their memory there.
+        # Joined at once, while they are in the cache, and freed: the next ones reuse their memory.
         self._ahead = self._joined(self._unjoined or self._reader.next_rows(min(rows_max, self._piece_rows)))
         if not len(self._ahead):
             return

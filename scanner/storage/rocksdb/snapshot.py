@@ -29,7 +29,7 @@ class RocksSnapshot:
         log_offset: What it shows.
         keys_of: Keys of stored rows.
         fresh_values: The stored rows of a range, if the bucket still is as of `log_offset`; else None.
-        on_close: Called once with the snapshot when it has let go of RocksDB.
+        on_close: Called once with the snapshot when it has released RocksDB.
     """
 
     def __init__(

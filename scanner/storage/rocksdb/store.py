@@ -111,7 +111,7 @@ class RocksStore:
     def open(cls, path: Path, config: StorageConfig | None = None) -> RocksStore:
         """Open a data directory; make it if it is missing or empty.
 
-        What is in it and nobody knows is left as it is and reported, by a warning each. So is a table whose directory
+        Strays in it are left as they are and reported, by a warning each. So is a table whose directory
         is gone, damaged, or another table's: the others are served.
 
         Raises:
@@ -128,7 +128,7 @@ class RocksStore:
         try:
             with space.in_need():
                 lock = acquire_lock(path)
-                # Only now can nobody else change it.
+                # Only now it cannot change any more.
                 catalog = begin(path)
                 settle(path, catalog)
                 return cls(path, place, lock, catalog, config, space)

@@ -1,9 +1,9 @@
-"""The directories of tables and of their checkpoints: which are tables, and which are nobody's.
+"""The directories of tables and of their checkpoints: which belong to a table, and which are stray.
 
 A table's directories change their names while it is made or dropped, and these names alone are what this module
 deletes:
 
-    000007.creating    is made; the catalog names the table once all of it is there, and then it gets its name
+    000007.creating    is made; the catalog names the table once all of it exists, and then it gets its name
     000007.dropping    is to be dropped; dropped once the catalog names it no longer, else it gets its name back
     000007.dropped     is dropped, and is being removed
 
@@ -66,7 +66,7 @@ _logger = logging.getLogger(__name__)
 
 
 def settle(path: Path, catalog: CatalogFile) -> None:
-    """Finish or undo what an interrupted create or drop left, and report what nobody knows. Once, at the start.
+    """Finish or undo what an interrupted create or drop left, and report strays. Once, at the start.
 
     Raises:
         StoreFailed: The disk refused.
@@ -183,7 +183,7 @@ def found_in(directory: Path, entry: TableEntry) -> TableEntry:
     """What a table's directory says of itself: what the catalog says, or the same with columns added.
 
     Raises:
-        DataCorrupted: It is gone, or says something else.
+        DataCorrupted: It is gone, or says otherwise.
         StoreFailed: It cannot be read, or a newer version wrote it.
     """
     if not directory.is_dir():

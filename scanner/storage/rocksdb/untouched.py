@@ -19,16 +19,16 @@ from scanner.storage.rocksdb.files import disk_errors
 SETTINGS_NAME: Final = "rocksdict-config.json"
 """Of rocksdict, in each directory of a database. Without it a database opens as well, and it is written anew."""
 _OF_ONE_PROCESS: Final = frozenset({"LOCK", "LOG", SETTINGS_NAME})
-"""Files that whoever opens a database has, or writes, for himself."""
+"""Files that every process that opens a database has, or writes, for itself."""
 
 
 @contextmanager
 def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Database]:
-    """Open a database, which nobody writes to meanwhile, for the length of a block.
+    """Open a database, which is not written to meanwhile, for the length of a block.
 
     Args:
         directory: Of the bucket or the checkpoint.
-        resources: Of whoever reads.
+        resources: Of the reader.
 
     Raises:
         DataCorrupted: It is damaged, or not there. What the block raises names the directory, too.

@@ -153,7 +153,7 @@ def test_every_table_name_is_its_own_pattern(name: str) -> None:
         ("[principals]\nx = 'hush'", "principal x has to be a table"),
         ("[principals.'a b']\nread = ['*']", "a principal's name is"),
         ("[principals.anonymous]\nread = ['*']", "no principal can be called anonymous"),
-        ("", "name nobody"),
+        ("", "have no principal"),
         ("[principals.x]\nread = ['*']", "principal x has neither token_sha256 nor certificates"),
         ("[principals.x]\ntoken = 'hush'", "principal x has a key that is none of"),
         ("[principals.x]\ntoken_sha256 = ['hush']", "principal x: token_sha256 has 64 digits"),
