@@ -29,7 +29,7 @@ from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
-from scanner.server.keeping import Keeping
+from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.resumes import TokenReader
@@ -156,7 +156,7 @@ class Server:
         """What is open now."""
         scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
         parked = sum(scan.parked for scan in scans)
-        disk = self._services.keeping.disk
+        disk = self._services.maintenance.disk
         failed = disk.buckets_failed
         return ScannerStatistics(
             push_scans_open=self._services.scans.scans_open,
@@ -167,7 +167,7 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             log_changes_lost=self._services.catalog.log_changes_lost,
-            leases=len(self._services.keeping.leases.leases()),
+            leases=len(self._services.maintenance.leases.leases()),
             disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
             disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),
             buckets_failed=failed,
@@ -281,7 +281,7 @@ class _Services:
     tables: TablesService
     gets: GetService
     admin: AdminService
-    keeping: Keeping
+    maintenance: Maintenance
 
     def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
         """See `transport.Server.on_answer_lost`."""
@@ -307,7 +307,7 @@ class _Services:
             methods.WRITE: streaming(self.tables.write),
             **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
             **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
-            **{path: _unary(answer) for path, answer in self.keeping.calls().items()},
+            **{path: _unary(answer) for path, answer in self.maintenance.calls().items()},
         }
 
 
@@ -342,15 +342,15 @@ async def _open_services(
     async with bare(trio.open_nursery()) as nursery:
         clock = clock or WallClock()
         catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
-        keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
+        maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
         reader = TokenReader(catalog, tokens)
         sessions = SessionService(opener, config, activity)
         nursery.start_soon(sweep_forever, sessions.kept, config.session_sweep_interval_s)
         pages = PageService(opener, reader, config)
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
-        scans = ScanService(opener, keeping.snapshot_scans(opener), reader, config, activity)
-        keeping.start(nursery)
+        scans = ScanService(opener, maintenance.snapshot_scans(opener), reader, config, activity)
+        maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
         try:
@@ -363,7 +363,7 @@ async def _open_services(
                 TablesService(catalog, config),
                 GetService(catalog, config),
                 AdminService(catalog, nursery),
-                keeping,
+                maintenance,
             )
         finally:
             sessions.kept.close_all()

@@ -101,7 +101,7 @@ class BucketCheckpoints:
             del self._holds[checkpoint_id]
 
     @contextmanager
-    def keeping(self, checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
+    def held(self, checkpoint: Checkpoint | None) -> Iterator[Checkpoint | None]:
         """Keep one for the length of a block; None: keep nothing.
 
         Raises:
@@ -197,7 +197,7 @@ class BucketCheckpoints:
         held = snapshots.acquire(checkpoint.log_offset)
         if held is not None:
             return held
-        with self.keeping(checkpoint):
+        with self.held(checkpoint):
             open_checkpoint = self._owner.store.open_checkpoint
             name = self.table.description.name
             snapshot = await self._owner.run_blocking(

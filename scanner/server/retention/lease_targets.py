@@ -196,7 +196,7 @@ class StateFinder:
                 " the changelog (state log)"
             )
         # A new one is taken as it is, also when others are made and it would be dropped before our turn comes.
-        with checkpoints.keeping(await checkpoints.create() if wants_new else None) as new:
+        with checkpoints.held(await checkpoints.create() if wants_new else None) as new:
             async with checkpoints.bucket.between_commits():
                 checkpoint, offset = new, 0
                 if new is None:

@@ -19,7 +19,7 @@ from scanner.server.retention.lease_targets import Choice
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
-from tests.support.keeping import open_keeping, target
+from tests.support.maintenance import open_maintenance, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 async def test_the_newest_are_kept(store: Store) -> None:
     """Of four states the last two; the state of the newest is made once only."""
-    async with open_keeping(store, ScannerConfig(checkpoints_kept=2)) as kept:
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=2)) as kept:
         checkpoints = await kept.checkpoints()
         made = []
         for number in range(4):
@@ -58,28 +58,28 @@ async def test_the_newest_are_kept(store: Store) -> None:
 
 async def test_a_restart_finds_them(store: Store) -> None:
     """What is on the disk is on the list again, and more than are kept go with the next sweep."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         for number in range(2):
             await kept.write([number])
             await (await kept.checkpoints()).create()
-    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept:
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=1)) as kept:
         checkpoints = await kept.checkpoints()
         assert [each.log_offset for each in checkpoints] == [1, 2]
-        await kept.keeping.checkpoints.prune_all()
+        await kept.maintenance.checkpoints.prune_all()
         assert [each.log_offset for each in checkpoints] == [2]
         assert await kept.snapshot_ids() == [0, 1]
 
 
 async def test_of_buckets_that_were_written_only(store: Store) -> None:
     """From time to time each bucket in use gets one, if something was written to it since."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(5))
         await kept.bucket(1)
         for _ in range(2):
-            await kept.keeping.checkpoints.make_all()
+            await kept.maintenance.checkpoints.make_all()
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 1]
         await kept.write(range(9), 1)
-        await kept.keeping.checkpoints.make_all()
+        await kept.maintenance.checkpoints.make_all()
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
 
 
@@ -91,14 +91,14 @@ async def test_a_disk_that_refuses(
     def refuse(*_: object) -> Checkpoint:
         raise StoreFailed("no space left on the test")
 
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(5))
         checkpoints = await kept.checkpoints()
         with monkeypatch.context() as patch:
             patch.setattr(store, "create_checkpoint", refuse)
             with pytest.raises(StoreFailed):
                 await checkpoints.create()
-            await kept.keeping.checkpoints.make_all()
+            await kept.maintenance.checkpoints.make_all()
         assert "no checkpoint of items[0]: no space left on the test" in caplog.text
         assert (list(checkpoints), await kept.ids()) == ([], [])
         await kept.write(range(5, 10))
@@ -110,15 +110,15 @@ async def test_a_disk_that_refuses(
                 await checkpoints.create()
         assert "stays on the disk" in caplog.text
         assert (len(list(checkpoints)), len(await kept.ids())) == (2, 4)
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.checkpoints()
-        await kept.keeping.checkpoints.prune_all()
+        await kept.maintenance.checkpoints.prune_all()
         assert len(await kept.ids()) == 2
 
 
 async def test_a_scan_outlives_its_checkpoint(store: Store) -> None:
     """A scan that reads a checkpoint goes on when it is dropped; scans of one state share one snapshot."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(30))
         await (await kept.checkpoints()).create()
         query = ScanQuery(table="items")
@@ -134,7 +134,7 @@ async def test_a_scan_outlives_its_checkpoint(store: Store) -> None:
 
 async def test_one_snapshot_for_all_who_open_a_state(store: Store) -> None:
     """Opened twice at once, one stays; one more than the server allows is refused. Nothing is left open."""
-    async with open_keeping(store, ScannerConfig(snapshots_max=1)) as kept:
+    async with open_maintenance(store, ScannerConfig(snapshots_max=1)) as kept:
         await kept.write(range(3))
         checkpoints, pool = await kept.checkpoints(), kept.catalog.snapshots
         first = await checkpoints.create()
@@ -158,7 +158,7 @@ async def test_one_snapshot_for_all_who_open_a_state(store: Store) -> None:
 
 async def test_a_dropped_table_takes_them_along(store: Store) -> None:
     """A table of the same name begins without; the old list is forgotten."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(3))
         old = await kept.checkpoints()
         made = await old.create()
@@ -166,7 +166,7 @@ async def test_a_dropped_table_takes_them_along(store: Store) -> None:
         with pytest.raises(TableNotFound):
             await old.create()
         store.create_table(description())
-        await kept.keeping.checkpoints.prune_all()
+        await kept.maintenance.checkpoints.prune_all()
         assert list(await kept.checkpoints()) == []
         with pytest.raises(SnapshotLost, match="weir checkpoint items"):
             await kept.snapshot_ids()
@@ -175,19 +175,22 @@ async def test_a_dropped_table_takes_them_along(store: Store) -> None:
 
 async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) -> None:
     """While one that is not kept is being dropped, the next one is leased: that one stays, also after a restart."""
-    async with open_keeping(store, ScannerConfig(checkpoints_kept=9)) as kept:
+    async with open_maintenance(store, ScannerConfig(checkpoints_kept=9)) as kept:
         for number in range(4):
             await kept.write([number])
             await (await kept.checkpoints()).create()
-    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+    async with (
+        open_maintenance(store, ScannerConfig(checkpoints_kept=1)) as kept,
+        trio.open_nursery() as nursery,
+    ):
         checkpoints, gate = await kept.checkpoints(), trio.Event()
-        run_blocking = kept.keeping.checkpoints.run_blocking
+        run_blocking = kept.maintenance.checkpoints.run_blocking
 
         async def wait_first(function: Callable[[], T]) -> T:
             await gate.wait()
             return await run_blocking(function)
 
-        kept.keeping.checkpoints.run_blocking = wait_first
+        kept.maintenance.checkpoints.run_blocking = wait_first
         nursery.start_soon(checkpoints.prune)
         await trio.testing.wait_all_tasks_blocked()
         _, missing = await kept.acquire("report", target(Choice.CHECKPOINT, 0, number=1))
@@ -196,30 +199,33 @@ async def test_a_checkpoint_that_is_leased_beside_a_prune_stays(store: Store) ->
         await checkpoints.prune()
         assert await kept.ids() == [each.checkpoint_id for each in checkpoints] == [1, 3]
         assert await kept.snapshot_ids("report") == [0, 1]
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         assert await kept.snapshot_ids("report") == [0, 1]
 
 
 async def test_a_checkpoint_that_is_being_opened_stays(store: Store) -> None:
     """Newer ones are made while the disk takes its time to open it: it is dropped after it was read, not before."""
-    async with open_keeping(store, ScannerConfig(checkpoints_kept=1)) as kept, trio.open_nursery() as nursery:
+    async with (
+        open_maintenance(store, ScannerConfig(checkpoints_kept=1)) as kept,
+        trio.open_nursery() as nursery,
+    ):
         await kept.write(range(3))
         checkpoints, gate = await kept.checkpoints(), trio.Event()
         oldest = await checkpoints.create()
-        run_blocking = kept.keeping.checkpoints.run_blocking
+        run_blocking = kept.maintenance.checkpoints.run_blocking
         opened: list[SnapshotHold] = []
 
         async def open_it() -> None:
             opened.append(await checkpoints.open(oldest))
 
         async def wait(function: Callable[[], T]) -> T:
-            kept.keeping.checkpoints.run_blocking = run_blocking
+            kept.maintenance.checkpoints.run_blocking = run_blocking
             await gate.wait()
             return await run_blocking(function)
 
         # Written to: what is as of now is shared with every scan, and would not be opened from the disk.
         await kept.write(range(3, 6))
-        kept.keeping.checkpoints.run_blocking = wait
+        kept.maintenance.checkpoints.run_blocking = wait
         nursery.start_soon(open_it)
         await trio.testing.wait_all_tasks_blocked()
         for number in range(2):
@@ -245,7 +251,7 @@ async def test_a_drop_whose_files_stay_is_a_drop(tmp_path: Path, monkeypatch: py
 
     with RocksStore.open(tmp_path) as store:
         store.create_table(description())
-        async with open_keeping(store) as kept:
+        async with open_maintenance(store) as kept:
             await kept.write(range(3))
             await (await kept.checkpoints()).create()
             with monkeypatch.context() as patch:
@@ -264,7 +270,7 @@ async def test_a_drop_whose_files_stay_is_a_drop(tmp_path: Path, monkeypatch: py
 
 async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> None:
     """What a lease kept of a dropped table goes without touching the new one's, which have the same ids."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(3))
         await kept.acquire("old", target(Choice.NEW, 0))
         old = await kept.checkpoints()
@@ -275,7 +281,7 @@ async def test_a_new_table_of_the_name_keeps_its_checkpoints(store: Store) -> No
         store.create_table(description())
         await kept.write(range(7))
         await kept.acquire("new", target(Choice.NEW, 0))
-        await kept.keeping.leases.sweep()
+        await kept.maintenance.leases.sweep()
         assert [each.checkpoint_id for each in old] == [1, 2], (
             "the old list let go of what the old lease kept"
         )

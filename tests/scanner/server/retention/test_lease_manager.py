@@ -22,7 +22,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT
 from scanner.server.retention.lease_targets import Choice, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
-from tests.support.keeping import churn, lease_of, open_keeping, target
+from tests.support.maintenance import churn, lease_of, open_maintenance, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 async def test_a_full_lease_table_is_told(store: Store) -> None:
     """One lease or bucket more than allowed is refused, and nothing stays held; what is there can still be moved."""
-    async with open_keeping(store, ScannerConfig(leases_max=1, lease_buckets_max=2)) as kept:
+    async with open_maintenance(store, ScannerConfig(leases_max=1, lease_buckets_max=2)) as kept:
         await kept.acquire("one", target(Choice.LOG, 0, 1))
         for lease_id, buckets in (("two", (0,)), ("one", (0, 2))):
             with pytest.raises(TooManyScans):
@@ -58,7 +58,7 @@ async def test_a_full_lease_table_is_told(store: Store) -> None:
 async def test_one_principal_leaves_room_for_others(store: Store) -> None:
     """Leases and leased buckets are capped by principal, too: who leases without end is refused, others are not."""
     config = ScannerConfig(leases_per_principal_max=2, lease_buckets_per_principal_max=4)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         await kept.acquire("one", target(Choice.LOG, 0, 1))
         await kept.acquire("two", target(Choice.LOG, 0))
         with pytest.raises(TooManyScans, match=r"3 leases of anna .* 2 are allowed") as caught:
@@ -68,7 +68,7 @@ async def test_one_principal_leaves_room_for_others(store: Store) -> None:
             await kept.acquire("two", target(Choice.LOG, 1, 2))
         await kept.acquire("three", target(Choice.LOG, 0, 1, 2), principal="bert")
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [3, 2, 1]
-        await kept.keeping.leases.drop(lease_of("anna", "one"))
+        await kept.maintenance.leases.drop(lease_of("anna", "one"))
         await kept.acquire("three", target(Choice.LOG, 0, 1, 2))
 
 
@@ -80,7 +80,7 @@ async def test_nothing_is_let_go_before_that_is_written_down(
     def refuse(*_: object) -> None:
         raise StoreFailed("no space left on the test")
 
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(10))
         lease, _ = await kept.acquire("report", target(Choice.NEWEST, 0))
         assert lease is not None
@@ -90,24 +90,24 @@ async def test_nothing_is_let_go_before_that_is_written_down(
         with monkeypatch.context() as patch:
             patch.setattr(store, "write_document", refuse)
             with pytest.raises(StoreFailed):
-                await kept.keeping.leases.drop(REPORT)
+                await kept.maintenance.leases.drop(REPORT)
             assert len(bucket.pins) == 1
             await churn(kept)
             assert state.checkpoint_id in await kept.ids()
-        await kept.keeping.leases.sweep()
+        await kept.maintenance.leases.sweep()
         assert len(bucket.pins) == 0
         assert state.checkpoint_id not in await kept.ids()
 
 
 async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> None:
     """It has ended with its table, whether or not somebody has swept; a table of the same name is another one."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.NEWEST, 0))
         await kept.catalog.drop("items")
         store.create_table(description())
         with pytest.raises(LeaseNotFound, match="its table was dropped"):
-            await kept.keeping.leases.renew(REPORT)
+            await kept.maintenance.leases.renew(REPORT)
 
 
 async def test_what_cannot_be_held_at_the_start_is_not_dropped(
@@ -118,18 +118,18 @@ async def test_what_cannot_be_held_at_the_start_is_not_dropped(
     def refuse(*_: object) -> None:
         raise StoreFailed("too many open files of the test")
 
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.NEWEST, 0))
     with monkeypatch.context() as patch:
         patch.setattr(store, "bucket", refuse)
-        async with open_keeping(store) as kept:
+        async with open_maintenance(store) as kept:
             patch.undo()
             assert "cannot be held for lease report now" in caplog.text
             await churn(kept)
             assert await kept.snapshot_ids("report") == list(range(10))
             assert len((await kept.bucket()).pins) == 0
-            await kept.keeping.leases.sweep()
+            await kept.maintenance.leases.sweep()
             assert len((await kept.bucket()).pins) == 1
 
 
@@ -144,14 +144,14 @@ async def test_a_lease_that_changes_while_it_is_held_again(
     def refuse(*_: object) -> None:
         raise StoreFailed("too many open files of the test")
 
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.NEW))
     with monkeypatch.context() as patch:
         patch.setattr(store, "bucket", refuse)
-        async with open_keeping(store) as kept, trio.open_nursery() as nursery:
+        async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
             patch.undo()
-            leases, gate = kept.keeping.leases, trio.Event()
+            leases, gate = kept.maintenance.leases, trio.Event()
             hold_again = leases._finder.hold_again
 
             async def hold_slowly(*arguments: Any) -> HeldState:
@@ -179,15 +179,15 @@ async def test_a_state_that_is_gone_at_the_start_leaves_its_lease(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A checkpoint that somebody deleted is told to the log; the other buckets stay leased."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         lease, _ = await kept.acquire("report", target(Choice.NEWEST, 0, 1))
         assert lease is not None
         lost = lease.sorted_states()[0]
     assert lost.checkpoint_id is not None
     store.drop_checkpoint("items", 0, lost.checkpoint_id)
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         assert "lease report lost items[0]" in caplog.text
-        left = kept.keeping.leases.get(REPORT)
+        left = kept.maintenance.leases.get(REPORT)
         assert left is not None
         assert [state.bucket for state in left.sorted_states()] == [1]
         with pytest.raises(LeaseNotFound, match="keeps nothing of bucket 0"):
@@ -198,10 +198,10 @@ async def test_a_lease_that_goes_while_another_is_written_down(monkeypatch: pyte
     """The document under way still promises it, so it is held until the next one is written."""
     store = MemoryStore()
     store.create_table(description())
-    async with open_keeping(store) as kept, trio.open_nursery() as nursery:
+    async with open_maintenance(store) as kept, trio.open_nursery() as nursery:
         await kept.write(range(10))
         await kept.acquire("first", target(Choice.LOG))
-        leases, pins = kept.keeping.leases, (await kept.bucket()).pins
+        leases, pins = kept.maintenance.leases, (await kept.bucket()).pins
         gate, held_at_writes = trio.Event(), []
 
         async def run_blocking(function: Callable[[], object]) -> object:
@@ -223,11 +223,11 @@ async def test_a_checkpoint_whose_log_is_gone_is_not_leased() -> None:
     """A lease keeps state and log: the newest checkpoint without its log is as good as none, and no other will do."""
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
-    async with open_keeping(store, ScannerConfig(log_retention_s=0.001)) as kept:
+    async with open_maintenance(store, ScannerConfig(log_retention_s=0.001)) as kept:
         await kept.write(range(10))
         old = await (await kept.checkpoints()).create()
         await kept.write(range(10, 20))
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         for choice, error in ((Choice.NEWEST_EXISTING, SnapshotLost), (Choice.CHECKPOINT, OffsetOutOfRange)):
             lease, missing = await kept.acquire("report", target(choice, 0, number=old.checkpoint_id))
             assert (lease, [type(each.error) for each in missing]) == (None, [error])
@@ -240,13 +240,13 @@ async def test_a_lease_of_another_offset_than_its_checkpoint_is_not_kept(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Leases and checkpoints of different copies of a data directory: the lease ends, and shows no other state."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(5))
         await kept.acquire("report", target(Choice.NEW, 0))
     content = store.read_document(LEASES_DOCUMENT)
     assert content is not None
     store.write_document(LEASES_DOCUMENT, content.replace(b'"log_offset": 5', b'"log_offset": 4'))
-    async with open_keeping(store) as kept:
-        assert kept.keeping.leases.get(REPORT) is None
+    async with open_maintenance(store) as kept:
+        assert kept.maintenance.leases.get(REPORT) is None
         assert "is as of offset 5, and the lease of 4" in caplog.text
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]

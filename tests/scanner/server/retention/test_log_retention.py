@@ -24,7 +24,7 @@ from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
 from scanner.wire.statuses import from_call_failed
-from tests.support.keeping import WALL_S, Kept, lease_of, open_keeping, target
+from tests.support.maintenance import WALL_S, Kept, lease_of, open_maintenance, target
 from tests.support.scans import (
     SCAN,
     description,
@@ -69,13 +69,13 @@ async def test_changes_go_when_they_are_old() -> None:
     times = [now_us - 3_000_000_000, now_us - 1_000_000_000, now_us]
     store = MemoryStore(clock=lambda: times[0])
     store.create_table(description())
-    async with open_keeping(store, ScannerConfig(log_retention_s=2000)) as kept:
+    async with open_maintenance(store, ScannerConfig(log_retention_s=2000)) as kept:
         bucket = await kept.bucket()
         for number in range(3):
             await kept.write(range(number * 10, number * 10 + 10))
             times.append(times.pop(0))
         for _ in range(2):
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
             assert (bucket.storage.log_start, bucket.storage.log_end) == (10, 30)
 
 
@@ -92,14 +92,14 @@ async def test_changes_go_when_there_are_too_many(store: Store) -> None:
     """What is beyond the size goes, oldest first, and no more than that; writing more lets more go."""
     row_bytes = await bytes_per_row(store)
     config = ScannerConfig(log_retention_s=FOREVER_S, log_retention_bytes=round(500 * row_bytes))
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         bucket = (await kept.bucket()).storage
         for number in range(1, 4):
             await write_to_disk(kept, number * 1000, 1000)
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
             assert bucket.log_bytes == pytest.approx(config.log_retention_bytes, rel=0.1)
             start = bucket.log_start
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
             assert bucket.log_start - start <= 10, "a sweep without writes takes no more"
 
 
@@ -108,10 +108,10 @@ async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
     config = ScannerConfig(log_retention_s=math.inf)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         for first in range(0, 100, 5):
             await kept.write(range(first, first + 5))
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         bucket = (await kept.bucket()).storage
         assert bucket.log_start == 0
         await retention_with(
@@ -122,7 +122,7 @@ async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
 
 async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
     """A running scan and a parked one keep the log from their offset on; when they are closed it goes."""
-    async with open_keeping(store, KEEPS_NOTHING) as kept:
+    async with open_maintenance(store, KEEPS_NOTHING) as kept:
         bucket = (await kept.bucket()).storage
         await kept.write(range(20))
         running = await kept.opener.open(ITEMS, "anna")
@@ -131,12 +131,12 @@ async def test_nothing_goes_that_a_scan_needs(store: Store) -> None:
         parked.scan.park()
         await kept.write(range(40, 60))
         for scan, kept_from in ((running, 20), (parked, 40)):
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
             assert bucket.log_start == kept_from
             if scan is parked:
                 await kept.opener.reopen(parked)
             assert await kept.scan(scan) == list(range(kept_from))
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         assert bucket.log_start == bucket.log_end == 60
 
 
@@ -144,7 +144,7 @@ async def test_nothing_is_opened_beside_a_truncation() -> None:
     """A scan of the past that comes while the log is being cut is refused, not opened over a log that then goes."""
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
-    async with open_keeping(store, KEEPS_NOTHING) as kept, trio.open_nursery() as nursery:
+    async with open_maintenance(store, KEEPS_NOTHING) as kept, trio.open_nursery() as nursery:
         await kept.write(range(20))
         bucket, gate = await kept.bucket(), trio.Event()
         opened: list[object] = []
@@ -176,7 +176,7 @@ async def test_nothing_is_opened_beside_a_truncation() -> None:
 
 async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store) -> None:
     """SLOW_CONSUMER for the scan that keeps the most; younger ones and those of others go on, and the log is cut."""
-    async with open_keeping(store, KEEPS_NOTHING) as kept:
+    async with open_maintenance(store, KEEPS_NOTHING) as kept:
         bucket = (await kept.bucket()).storage
         opened = {}
         for name in ("anna", "bert"):
@@ -185,7 +185,7 @@ async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store
             await write_to_disk(kept, number * 400, 400)
             opened[f"young {number}"] = await kept.opener.open(ITEMS, "anna")
         token = opened["old anna"].token()
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         assert not any(each.scan.ended_by for each in opened.values()), "within the limit"
         await write_to_disk(kept, 800, 400)
         opened["old bert"].scan.close()
@@ -207,12 +207,12 @@ async def test_the_longest_pin_ends_when_a_principal_keeps_too_much(store: Store
 async def test_an_ended_scan_goes_on_as_long_as_its_log_is_there(store: Store) -> None:
     """The last token resumes, if somebody else's pin happens to keep the log."""
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         await kept.write(range(100))
         opened = await kept.opener.open(ITEMS, "anna")
         keeper = (await kept.bucket()).pins.pin(100, "operator", "a test", None)
         await kept.write(range(100, 1200))
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         assert isinstance(opened.scan.ended_by, SlowConsumer)
         offset, position = opened.log_offset, opened.scan.source.position
         opened.scan.close()
@@ -224,22 +224,22 @@ async def test_an_ended_scan_goes_on_as_long_as_its_log_is_there(store: Store) -
 async def test_a_lease_ends_when_it_keeps_too_much(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """As a whole, of all its buckets; a renewal tells why, and another acquisition begins anew."""
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target())
         await kept.write(range(1000))
         with caplog.at_level(logging.WARNING):
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
         assert "lease report of anna was ended" in caplog.text
         with pytest.raises(LeaseNotFound, match=r"the lease kept \d+ bytes"):
-            await kept.keeping.leases.renew(lease_of("anna", "report"))
-        assert kept.keeping.leases.leases() == []
+            await kept.maintenance.leases.renew(lease_of("anna", "report"))
+        assert kept.maintenance.leases.leases() == []
         bucket = await kept.bucket()
         assert bucket.storage.log_start == bucket.storage.log_end
         await kept.acquire("report", target(Choice.NEW))
-        await kept.keeping.leases.sweep()
+        await kept.maintenance.leases.sweep()
         assert len(bucket.pins) == 1
-        await kept.keeping.leases.renew(lease_of("anna", "report"))
+        await kept.maintenance.leases.renew(lease_of("anna", "report"))
 
 
 async def test_an_ended_lease_lets_go_of_all_its_buckets() -> None:
@@ -247,18 +247,18 @@ async def test_an_ended_lease_lets_go_of_all_its_buckets() -> None:
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description(buckets=2))
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         buckets = [await kept.bucket(index) for index in range(2)]
         await kept.acquire("report", target(Choice.LOG))
         await kept.write(range(1000), 0)
         await kept.write(range(10), 1)
         keeper = buckets[0].pins.pin(0, "operator", "a test", None)
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         assert [bucket.storage.log_start for bucket in buckets] == [0, 10]
         await kept.acquire("report", target(Choice.OFFSET, 0, number=0))
         keeper.release()
         assert [len(bucket.pins) for bucket in buckets] == [1, 0]
-        await kept.keeping.leases.sweep()
+        await kept.maintenance.leases.sweep()
         assert [len(bucket.pins) for bucket in buckets] == [1, 0]
 
 
@@ -267,19 +267,19 @@ async def test_an_ended_lease_is_gone_after_a_restart() -> None:
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description(buckets=2))
     config = ScannerConfig(log_retention_s=0.001, log_pinned_bytes_max=20_000)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         await kept.write(range(10))
         await kept.acquire("report", target())
         await kept.write(range(1000))
-        await kept.keeping.retention.sweep()
-    async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
-        assert kept.keeping.leases.leases() == []
+        await kept.maintenance.retention.sweep()
+    async with open_maintenance(MemoryStore(disk=store.disk), config) as kept:
+        assert kept.maintenance.leases.leases() == []
         assert [len((await kept.bucket(index)).pins) for index in range(2)] == [0, 0]
         with pytest.raises(LeaseNotFound, match="cannot be kept"):
-            await kept.keeping.leases.renew(lease_of("anna", "report"))
-        await kept.keeping.leases.sweep()
-    async with open_keeping(MemoryStore(disk=store.disk), config) as kept:
-        assert kept.keeping.leases.leases() == []
+            await kept.maintenance.leases.renew(lease_of("anna", "report"))
+        await kept.maintenance.leases.sweep()
+    async with open_maintenance(MemoryStore(disk=store.disk), config) as kept:
+        assert kept.maintenance.leases.leases() == []
 
 
 async def test_a_bucket_that_cannot_be_cut_does_not_keep_the_others_from_it(
@@ -292,16 +292,16 @@ async def test_a_bucket_that_cannot_be_cut_does_not_keep_the_others_from_it(
     def refuse(_: int) -> None:
         raise StoreFailed("no space left on the test")
 
-    async with open_keeping(store, KEEPS_NOTHING) as kept:
+    async with open_maintenance(store, KEEPS_NOTHING) as kept:
         buckets = [(await kept.bucket(index)).storage for index in range(2)]
         for index in range(2):
             await kept.write(range(10), index)
         with monkeypatch.context() as patch:
             patch.setattr(buckets[0], "truncate_log", refuse)
-            await kept.keeping.retention.sweep()
+            await kept.maintenance.retention.sweep()
         assert [bucket.log_start for bucket in buckets] == [0, 10]
         assert "items[0] is not cut: no space left on the test" in caplog.text
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         assert [bucket.log_start for bucket in buckets] == [10, 10]
 
 
@@ -310,11 +310,11 @@ async def test_it_is_done_from_time_to_time(autojump_clock: trio.testing.MockClo
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
     config = ScannerConfig(log_retention_s=0.001, checkpoint_interval_s=100, retention_interval_s=10)
-    async with open_keeping(store, config) as kept, trio.open_nursery() as nursery:
+    async with open_maintenance(store, config) as kept, trio.open_nursery() as nursery:
         await kept.write(range(10))
         await kept.acquire("report", target(Choice.LOG))
         await kept.write(range(20))
-        kept.keeping.start(nursery)
+        kept.maintenance.start(nursery)
         bucket = await kept.bucket()
         await passes(15)
         assert (bucket.storage.log_start, await kept.ids()) == (10, [])
@@ -338,7 +338,7 @@ async def passes(until_s: float) -> None:
 
 async def bytes_per_row(store: Store) -> float:
     """What an insert takes in the log, on the disk."""
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await write_to_disk(kept, 0, 400)
         return (await kept.bucket()).storage.log_bytes / 400
 
@@ -368,10 +368,10 @@ async def test_a_failure_from_time_to_time_ends_nothing(
     def refuse(_: int) -> int:
         raise failures.pop(0)
 
-    async with open_keeping(store, config) as kept, trio.open_nursery() as nursery:
+    async with open_maintenance(store, config) as kept, trio.open_nursery() as nursery:
         await kept.write(range(10))
         bucket = (await kept.bucket()).storage
-        kept.keeping.start(nursery)
+        kept.maintenance.start(nursery)
         with monkeypatch.context() as patch:
             patch.setattr(bucket, "offset_at", refuse)
             await passes(25)

@@ -14,7 +14,7 @@ from scanner.server.retention.log_retention import expired_end
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
-from tests.support.keeping import open_keeping
+from tests.support.maintenance import open_maintenance
 from tests.support.scans import description, mutations, sample
 from tests.support.storage_tables import ITEMS, delete, put
 
@@ -122,7 +122,7 @@ async def test_as_of_the_oldest_offset_is_always_a_state_that_existed(tmp_path: 
             log_retention_s=source.choice([0.001, 1e12]),
             log_retention_bytes=source.choice([1, 3000, 1 << 40]),
         )
-        async with open_keeping(store, config) as kept:
+        async with open_maintenance(store, config) as kept:
             bucket = await kept.bucket()
             for _ in range(12):
                 ids = source.sample(range(60), source.randrange(1, 25))
@@ -135,7 +135,7 @@ async def test_as_of_the_oldest_offset_is_always_a_state_that_existed(tmp_path: 
                 rows_at[bucket.storage.log_end] = sorted(present)
                 if source.random() < 0.4:
                     before = bucket.storage.log_start
-                    await kept.keeping.retention.sweep()
+                    await kept.maintenance.retention.sweep()
                     swept += bucket.storage.log_start > before
                     start = bucket.storage.log_start
                     assert (

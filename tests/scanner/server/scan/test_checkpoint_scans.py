@@ -19,7 +19,7 @@ from scanner.server.scan.tokens import MODEL_PUSH, TokenState
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.queries import ScanQuery
-from tests.support.keeping import open_keeping
+from tests.support.maintenance import open_maintenance
 from tests.support.scans import SCAN, description, failure, filled_store, sample, serving
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ async def test_a_table_that_is_replaced_while_its_checkpoint_opens(
     """A table that gets the name meanwhile is not scanned in the place of the one that was asked for."""
     store = MemoryStore()
     store.create_table(description())
-    async with open_keeping(store) as kept:
+    async with open_maintenance(store) as kept:
         await kept.write(range(40))
         await (await kept.checkpoints()).create()
         query = ScanQuery(table="items")
@@ -231,12 +231,12 @@ async def test_a_checkpoint_older_than_the_log() -> None:
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
     config = ScannerConfig(log_retention_s=0.001, block_rows_max=10)
-    async with open_keeping(store, config) as kept:
+    async with open_maintenance(store, config) as kept:
         await kept.write(range(40))
         checkpoints = await kept.checkpoints()
         await checkpoints.create()
         await kept.write(range(100, 110))
-        await kept.keeping.retention.sweep()
+        await kept.maintenance.retention.sweep()
         bucket = await kept.bucket()
         assert bucket.storage.log_start == 50
         opened = await kept.snapshots.open(ScanQuery(table="items"), "anna")

@@ -1,4 +1,4 @@
-"""What a server keeps of the past and for whom: checkpoints, leases, and the retention of changelogs, put together."""
+"""What a server does beside its calls: checkpoints, leases, retention of changelogs, and the watch over its disk."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """The parts of one server. Made by `Keeping.load`."""
+class Maintenance:
+    """The parts of one server. Made by `Maintenance.load`."""
 
     catalog: Catalog
     config: ScannerConfig

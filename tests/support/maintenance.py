@@ -11,7 +11,7 @@ import trio
 
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
-from scanner.server.keeping import Keeping
+from scanner.server.maintenance import Maintenance
 from scanner.server.retention.lease_registry import BucketKey, Lease, LeaseKey
 from scanner.server.retention.lease_targets import Choice, RefusedTarget, Target
 from scanner.server.scan.opener import ScanOpener
@@ -41,7 +41,7 @@ class Kept:
 
     store: Store
     catalog: Catalog
-    keeping: Keeping
+    maintenance: Maintenance
     opener: ScanOpener
     snapshots: SnapshotScans
     tokens: Tokens
@@ -56,7 +56,7 @@ class Kept:
 
     async def checkpoints(self, index: int = 0, table: str = "items") -> BucketCheckpoints:
         """The checkpoints of a bucket."""
-        return await self.keeping.checkpoints.of(await self.catalog.table(table), index)
+        return await self.maintenance.checkpoints.of(await self.catalog.table(table), index)
 
     async def write(self, ids: Iterable[int], index: int = 0, table: str = "items") -> None:
         """Upsert rows into a bucket, whatever their keys hash to."""
@@ -72,7 +72,7 @@ class Kept:
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Acquire for anna."""
         key = LeaseKey(principal, lease_id)
-        return await self.keeping.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)
+        return await self.maintenance.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)
 
     async def scan(self, opened: KvScan, *, close: bool = True) -> list[int]:
         """The ids that a scan delivers."""
@@ -105,7 +105,7 @@ def target(choice: Choice = Choice.NEWEST, *buckets: int, number: int = 0, table
 
 
 @asynccontextmanager
-async def open_keeping(
+async def open_maintenance(
     store: Store, config: ScannerConfig | None = None, *, wall_s: float = WALL_S
 ) -> AsyncIterator[Kept]:
     """Make the parts, as a server does at its start; nothing happens from time to time.
@@ -120,10 +120,10 @@ async def open_keeping(
     clock = WallClock(lambda: wall_s)
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, run_blocking)
-        keeping = await Keeping.load(store, catalog, config, run_blocking, clock)
+        maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
         tokens = Tokens(load_token_keys(store))
         opener = ScanOpener(catalog, config, tokens)
-        yield Kept(store, catalog, keeping, opener, keeping.snapshot_scans(opener), tokens)
+        yield Kept(store, catalog, maintenance, opener, maintenance.snapshot_scans(opener), tokens)
         catalog.close_snapshots()
         nursery.cancel_scope.cancel()
 
