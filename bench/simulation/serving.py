@@ -121,8 +121,8 @@ class Serving:
         assert self.server is not None
         activity = self.server.statistics().activity
         self._history.counts["parks"] += activity.scans_parked
-        for rung, count in activity.scans_resumed.items():
-            self._history.counts[f"resumed from {rung}"] += count
+        for read_source, count in activity.scans_resumed.items():
+            self._history.counts[f"resumed from {read_source}"] += count
         self._scope.cancel()
         await self._ended.wait()
         left = self.iterators_open()

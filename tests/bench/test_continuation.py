@@ -138,14 +138,14 @@ def good() -> Measured:
         ],
         losses=[
             Loss(
-                model="push", rows=100, had_rows=50, rows_again=0, down_s=1, back_s=1, rung="as_of", lost=0,
+                model="push", rows=100, had_rows=50, rows_again=0, down_s=1, back_s=1, read_source="as_of", lost=0,
                 repeated=0,
             )
         ],
         stalls=[
             Stalled(
                 model="push", seconds=1, park_after_s=0.1, samples=[sample], written=1, kept_bytes=0, rest_s=1,
-                rows=100, lost=0, repeated=0, rungs={},
+                rows=100, lost=0, repeated=0, read_sources={},
             )
         ],
         crossover=Crossover(rows=1, page_bytes=1, steps=[]),

@@ -125,8 +125,8 @@ class Loss:
     """From the kill until the server listened again."""
     back_s: float
     """From the kill until the consumer had more rows than before it."""
-    rung: str
-    """What the scan was continued from: a rung of the ladder; empty: it was begun again."""
+    read_source: str
+    """What the scan was continued from: its read source; empty: it was begun again."""
     lost: int
     repeated: int
 
@@ -200,7 +200,7 @@ async def _scan_killed(server: ServerProcess, table_name: str, rows: int, way: W
         rows_again=again,
         down_s=round(down_s, 3),
         back_s=round(back_at - killer.killed_at, 3),
-        rung="" if again else ", ".join(server.held().rungs) or "now",
+        read_source="" if again else ", ".join(server.held().read_sources) or "now",
         lost=lost,
         repeated=repeated,
     )

@@ -76,7 +76,7 @@ def _losses(document: Document) -> Table:
                 f"{each['rows_again']}",
                 f"{each['down_s']:.2f}",
                 f"{each['back_s']:.2f}",
-                each["rung"] or "begun again",
+                each["read_source"] or "begun again",
                 f"{each['lost'] + each['repeated']}",
             )
             for each in document["losses"]

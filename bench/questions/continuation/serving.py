@@ -65,7 +65,7 @@ class Held:
     """Octets written to sockets since its start."""
     scan_rows: int
     """Rows that push streams which have ended delivered, as far as the server knows."""
-    rungs: Mapping[str, int] = field(default_factory=dict)
+    read_sources: Mapping[str, int] = field(default_factory=dict)
     """Scans and pages continued, by what they were read from."""
 
 
@@ -208,7 +208,7 @@ def _held(server: Server) -> Held:
         calls=now.transport.totals.streams,
         sent_bytes=now.transport.totals.bytes_sent,
         scan_rows=now.activity.scan_rows,
-        rungs={str(rung): count for rung, count in now.activity.scans_resumed.items()},
+        read_sources={str(read_source): count for read_source, count in now.activity.scans_resumed.items()},
     )
 
 

@@ -62,7 +62,7 @@ class Stalled:
     rows: int
     lost: int
     repeated: int
-    rungs: dict[str, int]
+    read_sources: dict[str, int]
 
     @property
     def snapshots_at_end(self) -> int:
@@ -151,7 +151,7 @@ def _stalled(
         rows=course.rows,
         lost=lost,
         repeated=repeated,
-        rungs=dict(server.held().rungs),
+        read_sources=dict(server.held().read_sources),
     )
 
 

@@ -2,9 +2,8 @@
 
 Invariants:
 
-1. One commit is worked out and written at a time, in a worker thread where storage blocks. A scan is opened while
-   none is
-   written, so it shows durable changes only; it does not wait for the working out, which takes most of the time.
+1. One commit is prepared and written at a time, in a worker thread where storage blocks. A scan is opened while none
+   is written, so it shows durable changes only; it does not wait for the preparation, which takes most of the time.
 2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.

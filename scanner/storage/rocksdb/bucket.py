@@ -5,8 +5,7 @@ whatever a crash leaves, the log is dense, ends where `meta` says, and replaying
 is one over `log` and `meta`.
 
 A commit is prepared first: its before-images are read, its changes worked out and encoded. That takes most of the
-time and
-delays no reader; what is left is the write and the sync.
+time and delays no reader; what is left is the write and the sync.
 
 Beside the database lies the durable end (`scanner.storage.rocksdb.durable_end`): should the write-ahead log lose what
 was acknowledged, that tells how much.
