@@ -1,8 +1,9 @@
-"""How the service runs what belongs together, such as the two sides of a stream, and what blocks."""
+"""How tasks are run: what blocks, the two sides of a stream, and nurseries around a block of a user."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol, TypeVar
 
 import trio
@@ -61,3 +62,22 @@ async def run_with_companion(
 
     if failures:
         raise failures[0]
+
+
+@asynccontextmanager
+async def bare(manager: AbstractAsyncContextManager[_Result]) -> AsyncIterator[_Result]:
+    """Enter `manager`, and let an exception of the block out as itself.
+
+    A nursery puts whatever passes through it into an `ExceptionGroup`. For the tasks' own exceptions that is right;
+    around the block of a user who only reads a table it would turn `except TableNotFound` into `except*`. So the
+    block's exception goes around the manager: the manager closes as after success, then the exception goes on.
+    What is no `Exception`, such as `Cancelled`, goes through the manager as usual.
+    """
+    failure: Exception | None = None
+    async with manager as value:
+        try:
+            yield value
+        except Exception as error:
+            failure = error
+    if failure is not None:
+        raise failure

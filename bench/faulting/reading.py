@@ -14,10 +14,10 @@ import transport
 from bench.faulting.truth import Key, Mark, Row, Rows, TakenToken, plain
 from bench.harness.errors import BenchFailed
 from scanner.client.failures import as_scanner_error
-from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from scanner.tasks import bare
 from scanner.wire import methods
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 

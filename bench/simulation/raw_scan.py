@@ -18,8 +18,8 @@ from bench.simulation.history import BucketRecord, History, ScanRecord
 from bench.simulation.tables import rows_of
 from bench.simulation.workload import RETRIES, Behaviour, State
 from scanner.client.failures import as_scanner_error
-from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.tasks import bare
 from scanner.wire import methods
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response, decode_schema, verify_payload
 

@@ -25,7 +25,7 @@ from scanner.client.credentials import credentials_metadata
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import Attempts, RetryPolicy, retried
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable, Unauthenticated
-from scanner.nesting import bare
+from scanner.tasks import bare
 
 if TYPE_CHECKING:
     import ssl

@@ -25,8 +25,8 @@ from scanner.errors import (
     ScannerError,
     error_row_of_reason,
 )
-from scanner.nesting import bare
 from scanner.proto.weir.v1 import leases_pb2 as pb
+from scanner.tasks import bare
 from scanner.wire import methods
 
 if TYPE_CHECKING:

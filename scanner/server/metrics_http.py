@@ -14,8 +14,8 @@ import trio
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 
 from scanner.errors import ArgumentInvalid
-from scanner.nesting import bare
 from scanner.server.metrics import ServerCollector
+from scanner.tasks import bare
 
 if TYPE_CHECKING:
     from scanner.server.server import ScannerStatistics

@@ -24,7 +24,6 @@ import trio
 
 import transport
 from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
-from scanner.nesting import bare
 from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
@@ -44,7 +43,7 @@ from scanner.server.services.sessions import SessionService
 from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
 from scanner.storage.rocksdb.store import RocksStore
-from scanner.tasks import RunBlocking, in_thread, inline
+from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
 from scanner.wire.statuses import errors_as_statuses, streaming, to_call_failed
 from transport import ServerStream, TransportConfig

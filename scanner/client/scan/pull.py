@@ -26,7 +26,7 @@ import trio
 from scanner.client.failures import translated
 from scanner.client.scan.batch_queue import Delivery, HandOff
 from scanner.errors import InternalError, ScannerError, TooManyScans
-from scanner.nesting import bare
+from scanner.tasks import bare
 from transport import TransportError
 
 if TYPE_CHECKING:

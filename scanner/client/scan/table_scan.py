@@ -29,8 +29,8 @@ from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
 from scanner.data.digest import combine_digests
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
-from scanner.nesting import bare
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.tasks import bare
 from scanner.wire import methods
 from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes

@@ -181,18 +181,6 @@ def drop_checkpoint(directory: Path, checkpoint_id: int) -> None:
         shutil.rmtree(dropped)
 
 
-def remove_leftovers(directory: Path) -> None:
-    """Remove what interrupted calls left in a directory of checkpoints.
-
-    Raises:
-        StoreFailed: the disk refused.
-    """
-    with disk_errors(directory):
-        for path in directory.iterdir():
-            if not _NAME.fullmatch(path.name):
-                shutil.rmtree(path)
-
-
 def _checkpoint_of(name: re.Match[str]) -> Checkpoint:
     checkpoint_id, log_offset, timestamp_us, history = name.groups()
     return Checkpoint(int(checkpoint_id), int(log_offset), int(timestamp_us), bytes.fromhex(history))
