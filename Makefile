@@ -4,7 +4,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install peers demo test unit spark format lint types imports drift fix proto clean
+.PHONY: help install peers demo test unit spark format lint types imports drift docs fix proto reference clean
 
 uv_version := 0.13.8
 python := .venv/bin/python
@@ -26,7 +26,7 @@ demo: install ## The whole story on real data; writes demo.json
 peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies that the interop tests talk to
 	@tools/find-peers --install
 
-test: install peers format lint types imports drift ## Everything that must hold before a change is merged
+test: install peers format lint types imports drift docs ## Everything that must hold before a change is merged
 	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadfile --durations 25
 
 unit: .venv/installed peers ## The tests that need no JVM
@@ -52,6 +52,9 @@ imports: .venv/installed ## Who may import whom
 drift: .venv/installed ## Do the generated files say what the .proto files say?
 	$(python) -m pytest --quiet --no-header tests/test_proto.py
 
+docs: .venv/installed ## The documentation as a site, in build/site; strict
+	$(python) -m tools.build_site
+
 fix: .venv/installed ## Formats, and applies what ruff can repair by itself
 	.venv/bin/ruff check --fix --unsafe-fixes --exit-zero .
 	.venv/bin/ruff format .
@@ -59,8 +62,11 @@ fix: .venv/installed ## Formats, and applies what ruff can repair by itself
 proto: .venv/installed ## Regenerates the *_pb2 files from the .proto files
 	$(python) -m tools.generate_protos
 
+reference: .venv/installed ## Rewrites docs/reference from the docstrings and the commands' help
+	$(python) -m tools.write_reference
+
 clean: ## Removes .venv, caches and results
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.json spark-warehouse
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache demo.json spark-warehouse
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/installed: pyproject.toml uv.lock

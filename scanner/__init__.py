@@ -184,6 +184,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "Column",
         "Condition",
         "col",
+        "parse_where",
     ),
     "scanner.client.point_reads": ("GetResult",),
     "scanner.client.leases": (

@@ -29,6 +29,7 @@ class ScannerError(Exception):
     """
 
     reason: str = "INTERNAL"
+    """Its row in docs/errors.md, the same for every language."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """Live key-value tables of a weir server, in Spark.
 
-    from spark_source import WeirDataSource
+    from weir.spark import WeirDataSource
 
     spark.dataSource.register(WeirDataSource)
     orders = spark.read.format("weir").option("endpoint", "127.0.0.1:9123").option("table", "orders").load()

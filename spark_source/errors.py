@@ -41,11 +41,7 @@ class SourceOptionError(SourceError):
 
 
 class SourceUnsupportedError(SourceError):
-    """The source does not do this yet.
-
-    Args:
-        problem: One line: what it does not do, and what to do instead.
-    """
+    """The source does not do this yet; its one argument says in a line what it does not do, and what to do instead."""
 
 
 class SourceSchemaError(SourceError):

@@ -5,14 +5,37 @@ from pathlib import Path
 
 import pytest
 
+import scanner
+import weir
 from scanner.errors import ERRORS
+from tools.public_names import undocumented
+from tools.write_reference import REFERENCE, pages
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PAGES = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("[bt]*/README.md")]
+)
 
 
 def _name(path: Path) -> str:
     return path.relative_to(REPOSITORY).as_posix()
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    """docs/reference is what `make reference` writes: the help of every command, and all names that are public."""
+    written = {path.name: path.read_text(encoding="utf-8") for path in REFERENCE.iterdir()}
+    assert written == pages()
+
+
+def test_every_public_name_is_there() -> None:
+    """What `weir` and `scanner` list is found, although each name is imported when it is first used."""
+    assert weir.__all__ == scanner.__all__
+    assert [name for name in weir.__all__ if not hasattr(weir, name)] == []
+
+
+def test_every_public_name_is_documented() -> None:
+    """Each name of `weir`, `weir.sync` and `weir.spark`, and each member of a class, has a docstring."""
+    assert undocumented() == []
 
 
 def test_errors_page_is_the_error_table() -> None:
@@ -45,9 +68,6 @@ def test_pages_that_the_code_names_are_there() -> None:
         link for path in sources for link in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))
     }
     assert {link for link in named if not (REPOSITORY / link).exists()} == set()
-
-
-OUR_FILE = re.compile(r"`((?:weir|transport|scanner|spark_source|bench|tests|tools)/[\w./-]+\.\w+)`")
 
 
 def test_files_that_pages_name_exist() -> None:

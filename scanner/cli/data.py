@@ -37,6 +37,7 @@ from scanner.cli.connection import with_options
 from scanner.cli.csv_text import CsvDialect
 from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
 from scanner.cli.repeated_keys import RepeatedKeys
+from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
@@ -183,7 +184,7 @@ def load(
             _require_same(table, names(primary_key), buckets)
         rows = _load(client, table, source, file, created)
     seconds = time.monotonic() - started_at
-    click.echo(f"loaded {rows} rows into {name} in {seconds:.1f} s")
+    click.echo(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
 
 
 def _existing(client: Client, name: str) -> Table | None:
@@ -331,7 +332,7 @@ def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
         opened = client.table(table)
         result = opened.delete(parse_keys(opened.description, keys))
     deleted = sum(end - start for _, start, end in result.ranges)
-    click.echo(f"deleted {deleted} rows of {table}")
+    click.echo(f"deleted {counted(deleted, 'row')} of {table}")
 
 
 def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch:

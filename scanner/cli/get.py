@@ -13,6 +13,7 @@ from scanner.cli.data import parse_keys
 from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FORMATS, format_of, open_rows
 from scanner.cli.scan import parse_as_of
+from scanner.cli.units import counted
 
 _NAMED_MAX: Final = 3
 """Missing keys that are named."""
@@ -75,7 +76,7 @@ def get(
             writer.write(batch)
         writer.close()
     if form == "none":
-        click.echo(f"{result.rows.num_rows} rows")
+        click.echo(counted(result.rows.num_rows, "row"))
     missing = [key for key, found in zip(keys, result.found, strict=True) if not found]
     if missing:
         others = f" and {len(missing) - _NAMED_MAX} others" if len(missing) > _NAMED_MAX else ""

@@ -15,6 +15,7 @@ import click
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
+from scanner.cli.units import counted
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
 from scanner.sync.progress import rows_shown
@@ -137,7 +138,7 @@ def scan(
     if shortened and statistics.rows > TABLE_ROWS_DEFAULT:
         note(f"the first {TABLE_ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
     if form == "none" and not stats:
-        click.echo(f"{statistics.rows} rows")
+        click.echo(counted(statistics.rows, "row"))
     if stats:
         _print_statistics(statistics, mode, seconds)
 

@@ -27,3 +27,8 @@ def short_seconds(seconds: float) -> str:
         if seconds / size < 99.5:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
+
+
+def counted(count: int, thing: str) -> str:
+    """A number of things: `1 row`, `2 rows`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"

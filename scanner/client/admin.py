@@ -22,7 +22,9 @@ class ScanInfo:
     """What a stream or a session reads, and what it pins."""
 
     table: str
+    """Its name."""
     bucket: int
+    """Its number, from 0."""
     source: str
     """`LIVE_KV`, ..."""
     rows: int
@@ -54,11 +56,15 @@ class StreamInfo:
     path: str
     """/package.Service/Method"""
     age_s: float
+    """Seconds since it began."""
     messages_sent: int
+    """By the server."""
     messages_received: int
+    """By the server."""
     bytes_sent: int
-    """Octets of messages, prefixes excluded."""
+    """Octets of messages sent, prefixes excluded."""
     bytes_received: int
+    """Octets of messages received, prefixes excluded."""
     unsent_bytes: int
     """Queued at the server, and not handed to the socket."""
     buffered_bytes: int
@@ -99,10 +105,13 @@ class SnapshotInfo:
     holder: str
     """`stream`, `session` or `page`; empty while it is being opened."""
     connection_id: int
-    """Of the call that opened it, as `stream_id`."""
+    """Of the call that opened it, as `stream_id`, `peer` and `principal` are."""
     stream_id: int
+    """Number of its HTTP/2 stream on that connection."""
     peer: str
+    """Who is at the other end, HOST:PORT."""
     principal: str
+    """Who made the call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +119,9 @@ class CheckpointInfo:
     """A state of a bucket that is kept on the server's disk."""
 
     bucket: int
+    """Its number, from 0."""
     checkpoint_id: int
+    """Counts a bucket's checkpoints."""
     log_offset: int
     """The state: the changes with a smaller offset, and no other."""
     timestamp_us: int

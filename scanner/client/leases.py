@@ -78,7 +78,9 @@ class LeasedBucket:
     """What a lease keeps of one bucket."""
 
     table: str
+    """Its name."""
     bucket: int
+    """Its number, from 0."""
     checkpoint_id: int | None
     """None: only the changelog is kept."""
     log_offset: int
@@ -92,6 +94,7 @@ class LeaseInfo:
     """A lease as the server told of it."""
 
     lease_id: str
+    """Unique among the leases of its principal."""
     principal: str
     """Whose it is."""
     ttl_s: float
@@ -107,6 +110,7 @@ class NotLeased:
     """What was asked for and cannot be leased."""
 
     table: str
+    """Its name."""
     bucket: int | None
     """None: the table as a whole."""
     error: ScannerError

@@ -4,10 +4,10 @@ Each client has one background thread with its own trio loop, which answers keep
 waits in it for a caller is bounded by the scan's credit. A client may be used by many threads at once; a scan's
 batches are for one thread at a time.
 
-Example:
-    >>> with scanner.sync.connect("127.0.0.1:9123") as client:
-    ...     orders = client.table("orders")
-    ...     frame = orders.new_scan().select("o_orderkey", "o_totalprice").limit(10).to_pandas()
+    import weir.sync
+
+    with weir.sync.connect("127.0.0.1:9123") as client:
+        frame = client.table("orders").new_scan().select("id", "price").limit(10).to_pandas()
 """
 
 from scanner.sync.client import Client, Table, Writer, connect

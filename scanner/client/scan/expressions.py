@@ -16,9 +16,13 @@ from scanner.errors import ArgumentInvalid, ColumnNotFound
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Predicates that must all be true; `&` adds more, `|` makes alternatives, `~` the opposite."""
+    """Predicates that must all be true.
+
+    `&` adds more, `|` makes alternatives, `~` the opposite.
+    """
 
     predicates: tuple[Predicate, ...]
+    """As they travel to the server."""
 
     def __and__(self, other: Condition) -> Condition:
         if not isinstance(other, Condition):
@@ -56,7 +60,7 @@ class Condition:
 
 
 class Column:
-    """A column in a condition; made by `col`."""
+    """A column in a condition; made by `col`, with its name as `name`."""
 
     __slots__ = ("name",)
 
