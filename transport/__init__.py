@@ -25,7 +25,7 @@ from transport.errors import (
     TlsFailed,
     TransportError,
 )
-from transport.health import WHOLE_SERVER, Health
+from transport.health import WHOLE_SERVER, Health, check_health
 from transport.protocol.calls import Metadata
 from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
@@ -84,6 +84,7 @@ __all__ = [
     "TransportConfig",
     "TransportError",
     "certificate_refused",
+    "check_health",
     "client_tls",
     "connect",
     "connect_stream",

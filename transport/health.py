@@ -18,6 +18,7 @@ from transport.proto.grpc.health.v1 import health_pb2 as pb
 from transport.server import unary
 
 if TYPE_CHECKING:
+    from transport.client import Client
     from transport.server import Handler
     from transport.stream import ServerStream
 
@@ -95,6 +96,31 @@ class Health:
             if self._draining:
                 raise CallFailed(StatusCode.UNAVAILABLE, "the server is draining")
             await changed.wait()
+
+
+async def check_health(client: Client, service: str = WHOLE_SERVER) -> bool:
+    """Ask a server whether a service takes calls.
+
+    Args:
+        client: Connected to it.
+        service: Full name; `WHOLE_SERVER` for the server itself.
+
+    Returns:
+        Whether it is SERVING.
+
+    Raises:
+        CallFailed: NOT_FOUND, the server has no such service; or another status, as for any call.
+        TransportError: See `Client.call`.
+
+    Cancellation:
+        The call is reset.
+    """
+    answer = await client.call(_PREFIX + "Check", pb.HealthCheckRequest(service=service).SerializeToString())
+    try:
+        status = pb.HealthCheckResponse.FromString(bytes(answer)).status
+    except DecodeError as error:
+        raise CallFailed(StatusCode.INTERNAL, "the answer is not a HealthCheckResponse") from error
+    return status == pb.HealthCheckResponse.SERVING
 
 
 def parse(kind: type[_Request], octets: Any) -> _Request:

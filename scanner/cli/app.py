@@ -91,6 +91,7 @@ _COMMANDS: Final = {
     "drain": ("scanner.cli.admin:drain", "Tell the server to end in good order, as SIGTERM does."),
     "drop": ("scanner.cli.tables:drop", "Drop a table with everything in it."),
     "get": ("scanner.cli.get:get", "Read rows by their primary key."),
+    "health": ("scanner.cli.health:health", "Ask a server whether it takes calls."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
     "restore": ("scanner.cli.backup:restore_backup", "Make a data directory of a backup."),

@@ -38,6 +38,24 @@ async def test_status_of_each_service() -> None:
         assert caught.value.status is StatusCode.NOT_FOUND
 
 
+async def test_the_client_asks_for_health() -> None:
+    """`check_health` says whether a service is SERVING; an unknown one, and an answer of another kind, are errors."""
+
+    async def nonsense(_request: object, _stream: object) -> bytes:
+        return b"\xff"
+
+    health = transport.Health(["a.A"])
+    async with memory_pair(health.handlers()) as (client, *_):
+        health.set_serving("a.A", False)
+        assert await transport.check_health(client) is True
+        assert await transport.check_health(client, "a.A") is False
+        with pytest.raises(CallFailed, match="is known here"):
+            await transport.check_health(client, "d.D")
+    async with memory_pair({CHECK: transport.unary(nonsense)}) as (client, *_):
+        with pytest.raises(CallFailed, match="not a HealthCheckResponse"):
+            await transport.check_health(client)
+
+
 async def test_watcher_gets_the_latest_status() -> None:
     """Changes that cancel each out, or concern others, are not told; a service that becomes known is."""
     health = transport.Health(["a.A"])

@@ -1,0 +1,64 @@
+"""`weir health`: asks `grpc.health.v1`, as load balancers and orchestrators do."""
+
+from __future__ import annotations
+
+import click
+import trio
+
+import transport
+from scanner.cli.app import Seconds, endpoint_option, example
+from scanner.cli.connection import connection_arguments
+from scanner.client.connection import connect_by_tcp, open_connection, parse_endpoint
+from scanner.client.failures import translated
+from scanner.errors import ScannerError
+
+
+class Unanswered(click.ClickException):
+    """Nobody has answered the question; exit code 2."""
+
+    exit_code = 2
+
+
+@click.command(
+    epilog=example(
+        "weir health",
+        "weir health --timeout 2 || systemctl restart weir",
+        "weir health --service weir.v1.Scanner -e weir.example.com:9123 --tls-ca ca.pem",
+    )
+)
+@click.option(
+    "--service",
+    default=transport.WHOLE_SERVER,
+    metavar="NAME",
+    help="Ask for this service, such as weir.v1.Scanner. [default: the whole server]",
+)
+@click.option(
+    "--timeout",
+    type=Seconds(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for the answer, connecting included.",
+)
+@endpoint_option
+def health(service: str, timeout: float, endpoint: str) -> int:
+    """Ask a server whether it takes calls. It needs no token.
+
+    Exit code 0: it does; 1: it does not, since it is draining; 2: nobody answers, or the service is unknown.
+    """
+    try:
+        serving = trio.run(_ask, endpoint, service, timeout)
+    except ScannerError as error:
+        raise Unanswered(str(error)) from error
+    except trio.TooSlowError:
+        raise Unanswered(f"the server at {endpoint} did not answer within {timeout:g} s") from None
+    click.echo("serving" if serving else "not serving")
+    return 0 if serving else 1
+
+
+async def _ask(endpoint: str, service: str, timeout_s: float) -> bool:
+    connect = connect_by_tcp(*parse_endpoint(endpoint), ssl_context=connection_arguments()["ssl_context"])
+    with trio.fail_after(timeout_s):
+        async with open_connection(connect, endpoint) as connection, connection.client() as client:
+            with translated("Check"):
+                return await transport.check_health(client, service)

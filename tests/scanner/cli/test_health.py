@@ -1,0 +1,62 @@
+"""`weir health`: the exit code is the answer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from scanner.cli import run
+from scanner.server.auth.principals import Credentials
+from tests.support import certificates
+from tests.support.server import running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+Capture = pytest.CaptureFixture[str]
+NOBODY = Credentials.parse('[principals.somebody]\ntoken_sha256 = "' + "0" * 64 + '"')
+
+
+def asked(capsys: Capture, *words: object) -> tuple[int, str, str]:
+    """Exit code, output and error line."""
+    code = run(["health", *map(str, words)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_a_server_that_takes_calls(tmp_path: Path, capsys: Capture) -> None:
+    """0 for the server and each of its services, 2 for a service that it does not have."""
+    with running_server(tmp_path / "data") as running:
+        assert asked(capsys, "-e", running.endpoint) == (0, "serving\n", "")
+        assert asked(capsys, "-e", running.endpoint, "--service", "weir.v1.Scanner") == (0, "serving\n", "")
+        code, out, err = asked(capsys, "-e", running.endpoint, "--service", "weir.v9.Scanner")
+    assert (code, out) == (2, "")
+    assert "no service 'weir.v9.Scanner' is known here" in err
+
+
+def test_whoever_asks_needs_no_token(tmp_path: Path, capsys: Capture) -> None:
+    """A server that knows its callers, behind TLS, answers an orchestrator that trusts its CA."""
+    tls = certificates.server_tls(tmp_path)
+    ca = certificates.ca_file(tmp_path)
+    with running_server(tmp_path / "data", tls=tls, credentials=NOBODY) as running:
+        assert asked(capsys, "-e", running.endpoint, "--tls-ca", ca) == (0, "serving\n", "")
+
+
+def test_a_server_that_does_not_take_calls(tmp_path: Path, capsys: Capture) -> None:
+    """1 where the answer is no."""
+    with running_server(tmp_path / "data") as running:
+        running.ask(lambda server: server._health.set_serving("", False))
+        assert asked(capsys, "-e", running.endpoint) == (1, "not serving\n", "")
+
+
+def test_nobody_answers(capsys: Capture) -> None:
+    """2, and one line, where nothing listens and where what listens says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        code, out, err = asked(capsys, "-e", endpoint, "--timeout", "0.2")
+        assert (code, out) == (2, "")
+        assert err == f"weir: the server at {endpoint} did not answer within 0.2 s\n"
+    code, out, err = asked(capsys, "-e", endpoint)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"no weir server answers at {endpoint}" in err
