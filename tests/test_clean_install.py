@@ -1,16 +1,20 @@
-"""A client install has what a client needs, and no more: the wheel in an environment of its own."""
+"""What is installed: a client has what it needs and no more, and the quickstart works on every Python there is."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import scanner.sync
+from tests.support.interpreters import VERSIONS, interpreters
 from tests.support.server import running_server
+from tests.support.snippets import session, snippets
 
 pytestmark = [pytest.mark.slow, pytest.mark.socket]
 
@@ -63,18 +67,33 @@ except ImportError as error:
 """
 
 
+def uv(*words: str | Path, environment: Path | None = None) -> None:
+    """Run the uv that `make install` put into .venv."""
+    variables = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
+    if environment is not None:
+        variables["UV_PROJECT_ENVIRONMENT"] = str(environment)
+    subprocess.run(
+        [REPOSITORY / ".venv/bin/uv", *words, "--quiet"],
+        cwd=REPOSITORY,
+        env={**variables, "UV_PYTHON_DOWNLOADS": "never"},
+        check=True,
+    )
+
+
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel and what it depends on, as uv.lock pins it; no extra."""
     environment = tmp_path_factory.mktemp("clean") / "venv"
-    variables = {key: value for key, value in os.environ.items() if key != "VIRTUAL_ENV"}
-    subprocess.run(
-        [REPOSITORY / ".venv/bin/uv", "sync", "--frozen", "--no-dev", "--no-editable", "--quiet"],
-        cwd=REPOSITORY,
-        env={**variables, "UV_PROJECT_ENVIRONMENT": str(environment), "UV_PYTHON_DOWNLOADS": "never"},
-        check=True,
-    )
+    uv("sync", "--frozen", "--no-default-groups", "--no-editable", environment=environment)
     return environment
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the sdist, and the wheel that was built from it."""
+    directory = tmp_path_factory.mktemp("dist")
+    uv("build", "--out-dir", directory)
+    return directory
 
 
 def test_a_client_install_scans(clean: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,3 +153,51 @@ def test_another_package_of_the_same_name_is_named(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert f"Python finds {tmp_path}/transport.py under that name" in done.stderr.splitlines()[-1]
+
+
+def test_the_sdist_has_what_a_build_and_the_tests_need(distributions: Path) -> None:
+    """Sources, tests, pages, locks and tools are in it; what git, caches and builds leave is not."""
+    (sdist,) = distributions.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tops = {name.partition("/")[0] for name in names}
+    packages = {"bench", "docs", "scanner", "spark_source", "tests", "tools", "transport", "weir"}
+    files = {
+        "LICENSE",
+        "Makefile",
+        "NOTICE",
+        "README.md",
+        "mkdocs.yml",
+        "pyproject.toml",
+        "uv.lock",
+        "Dockerfile",
+    }
+    assert packages | files <= tops
+    assert {"scanner/proto/weir/v1/scanner.proto", "weir/py.typed", "docs/operating/alerts.yml"} <= names
+    assert not {".git", ".venv", "build", "dist"} & tops
+    assert [name for name in names if "__pycache__" in name] == []
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_quickstart_works_on_every_python(
+    version: str, distributions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the wheel (from the sdist with the Python of the tests), as printed, with what uv.lock pins."""
+    python = interpreters().get(version)
+    with capsys.disabled():
+        print(f"\nthe quickstart on Python {version}: {python or 'not on this machine'}")
+    if python is None:
+        return
+    environment = tmp_path / "venv"
+    ours = python == sys.executable
+    (distribution,) = distributions.glob("*.tar.gz" if ours else "*.whl")
+    uv(
+        "sync", "--frozen", "--no-default-groups", "--no-install-project", "--extra", "server", "--python", python,
+        environment=environment,
+    )  # fmt: skip
+    uv("pip", "install", "--no-deps", "--python", environment, distribution)
+    with session(tmp_path, environment / "bin") as shell:
+        for block in snippets("docs/quickstart.md"):
+            if block.language in {"console", "python"}:
+                shell.run(block)

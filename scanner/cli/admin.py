@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scanner.client.admin import SnapshotInfo, StreamInfo
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object per line, with everything there is."
+    "--json", "as_json", is_flag=True, help="One JSON object per line, with every field."
 )
 
 
@@ -92,7 +92,7 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
 )
 @endpoint_option
 def drain(timeout: float | None, endpoint: str) -> None:
-    """Tell the server to end in good order, as SIGTERM does: no new calls, running ones may finish."""
+    """Shut the server down gracefully, as SIGTERM does: it takes no new calls, and running ones may finish."""
     with connected(endpoint) as client:
         begun = client.drain(timeout)
     others = begun.streams - 1

@@ -27,10 +27,10 @@ from scanner.storage.rocksdb.adopt import Unnamed, adopt, rebuild_catalog, unnam
     default=Path("weir-data"),
     show_default=True,
     metavar="DIR",
-    help="Of a server that does not run now.",
+    help="The data directory; no server may have it open.",
 )
-@click.option("--as", "name", metavar="NAME", help="What the table is to be called. [default: as before]")
-@click.option("--rebuild", is_flag=True, help="Make the whole catalog anew; the old one is kept beside it.")
+@click.option("--as", "name", metavar="NAME", help="Name for the table. [default: its old name]")
+@click.option("--rebuild", is_flag=True, help="Rebuild the whole catalog; the old one is kept beside it.")
 def adopt_table(directory: str | None, data: Path, name: str | None, rebuild: bool) -> None:
     """Bring back tables that are in a data directory and not in its catalog.
 

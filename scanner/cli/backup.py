@@ -55,7 +55,7 @@ _LEASE_S: Final = 600.0
     default=Path("weir-data"),
     show_default=True,
     metavar="DIR",
-    help="Of the server, which runs on this machine.",
+    help="The data directory of the server, which runs on this machine.",
 )
 @click.option("--list", "only_list", is_flag=True, help="List the backups in DESTINATION.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object for each backup.")

@@ -21,8 +21,10 @@ SYSTEM_CAS: Final = "system"
 META: Final = "weir.security."
 """Stands before the names of options whose values are kept in the context's `meta`."""
 
-_CA_HELP: Final = f"TLS, with servers of these CAs; '{SYSTEM_CAS}': those the system trusts."
-_TOKEN_HELP: Final = f"The bearer token that proves who calls. Default: {TOKEN_VARIABLE} of the environment."
+_CA_HELP: Final = f"Use TLS, and trust these CAs; '{SYSTEM_CAS}': those that the system trusts."
+_TOKEN_HELP: Final = (
+    f"File with the caller's bearer token. Default: the token in the variable {TOKEN_VARIABLE}."
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -40,14 +42,17 @@ def client_security_options(command: _F) -> _F:
     return with_options(
         command,
         remembered("--tls-ca", type=file_path(exists=False), metavar="FILE", help=_CA_HELP),
+        remembered("--tls-cert", type=file_path(), metavar="FILE", help="Client certificate for TLS."),
         remembered(
-            "--tls-cert", type=file_path(), metavar="FILE", help="TLS, with this certificate of ours."
-        ),
-        remembered(
-            "--tls-key", type=file_path(), metavar="FILE", help="The key of --tls-cert, if it is not in it."
+            "--tls-key",
+            type=file_path(),
+            metavar="FILE",
+            help="Key of --tls-cert, if that file does not have it.",
         ),
         remembered("--token-file", type=file_path(), metavar="FILE", help=_TOKEN_HELP),
-        remembered("--insecure-token", is_flag=True, help="Send the token even where everybody can read it."),
+        remembered(
+            "--insecure-token", is_flag=True, help="Send the token even over plaintext to another machine."
+        ),
     )
 
 

@@ -59,26 +59,28 @@ def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
             "--types",
             multiple=True,
             metavar="NAME=TYPE,...",
-            help="Types of columns of a CSV; the others are found in their values.",
+            help="Types of columns of a CSV; the others are inferred from the values.",
         ),
         click.option(
             "--delimiter",
             metavar="CHARACTER",
-            help="Between the values of a CSV, 'tab' for tabs. Default: a comma; tabs in a .tsv.",
+            help="Separates the values of a CSV; 'tab' for tabs. Default: a comma; tabs in a .tsv.",
         ),
         click.option(
             "--quote",
             metavar="CHARACTER",
             default='"',
-            help="Around values of a CSV. none: quotes are ordinary text. Default: a double quote.",
+            help="Encloses values of a CSV. none: quotes are ordinary text. Default: a double quote.",
         ),
-        click.option("--encoding", metavar="NAME", help="Of a CSV, such as latin-1. Default: UTF-8."),
+        click.option(
+            "--encoding", metavar="NAME", help="Encoding of a CSV, such as latin-1. Default: UTF-8."
+        ),
         click.option(
             "--null-value",
             "null_values",
             multiple=True,
             metavar="TEXT",
-            help="What stands for null in a CSV; may be repeated. Default: nothing at all, NA and NULL.",
+            help="Text that means null in a CSV; may be repeated. Default: the empty field, NA and NULL.",
         ),
     )
 
@@ -138,7 +140,7 @@ def _require_encoding(name: str) -> None:
 )
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option(
-    "--table", "-t", "table_name", metavar="NAME", help="Default: the file's name without its endings."
+    "--table", "-t", "table_name", metavar="NAME", help="Default: the file's name without its suffixes."
 )
 @click.option(
     "--primary-key",
@@ -167,7 +169,7 @@ def load(
     """Load a Parquet, Arrow or CSV file into a table, which is created if it is missing.
 
     CSV may be gzipped (.csv.gz) or alone in a .zip. Rows replace those that have the same key, and later rows of the
-    file earlier ones; how many did is told. A value in quotes is never null in a column of strings.
+    file earlier ones; weir tells how many did. A value in quotes is never null in a column of strings.
     """
     options = _read_csv_options(file, types, delimiter, quote, encoding, null_values)
     name = table_name or file.name.partition(".")[0]
@@ -324,9 +326,9 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @endpoint_option
 def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
-    """Delete rows by their primary key: the values of the key columns, in key order, with commas between.
+    """Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    A key that is not there is no error.
+    A missing key is no error.
     """
     with connected(endpoint) as client:
         opened = client.table(table)

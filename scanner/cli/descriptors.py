@@ -37,7 +37,7 @@ def raise_files_limit() -> int:
     files_max = soft if soft != resource.RLIM_INFINITY else 1 << 20
     _logger.log(
         logging.INFO if files_max >= _FILES_WANTED else logging.WARNING,
-        "%d files may be open at once, which is for %d buckets in use; more: ulimit -Hn",
+        "%d files may be open at once, enough for %d buckets in use; for more, raise the limit (ulimit -Hn)",
         files_max,
         buckets_within(files_max),
     )

@@ -32,7 +32,7 @@ _NAMED_MAX: Final = 3
     "--as-of",
     multiple=True,
     metavar="[BUCKET:]OFFSET",
-    help="As it was in front of this log offset: of every bucket, or of each one, given several times.",
+    help="The state as of this log offset; of one bucket if BUCKET is given (repeat it).",
 )
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
@@ -53,7 +53,7 @@ def get(
     output: Path | None,
     endpoint: str,
 ) -> None:
-    """Read rows by their primary key: the values of the key columns, in key order, with commas between.
+    """Read rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
     The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
     the others are written all the same.

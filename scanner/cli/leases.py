@@ -29,7 +29,10 @@ ttl_option = click.option(
     help="How long it lives from now on. [default: the server's, or as before]",
 )
 principal_option = click.option(
-    "--principal", default="", metavar="NAME", help="Whose lease, if not yours; for administrators."
+    "--principal",
+    default="",
+    metavar="NAME",
+    help="Owner of the lease, if it is not yours; for administrators.",
 )
 
 
@@ -87,7 +90,7 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
     "--id",
     "lease_id",
     metavar="ID",
-    help="Its id; one that is there gets these buckets, too. [default: a new one]",
+    help="Its id; an existing lease gets these buckets too. [default: a new id]",
 )
 @ttl_option
 @click.option(
@@ -102,7 +105,7 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
     "--checkpoint", "checkpoint_id", type=click.IntRange(0), metavar="N", help="This one, of one bucket."
 )
 @click.option("--offset", type=click.IntRange(0), metavar="N", help="As of this log offset of one bucket.")
-@click.option("--partial", is_flag=True, help="Lease what is there, if something is not.")
+@click.option("--partial", is_flag=True, help="Lease what exists, even if something is missing.")
 @endpoint_option
 def acquire(
     targets: tuple[str, ...],
@@ -114,7 +117,7 @@ def acquire(
     partial: bool,
     endpoint: str,
 ) -> None:
-    """Acquire a lease on tables or buckets, or add buckets to one. It lives until its time is over: renew it."""
+    """Acquire a lease on tables or buckets, or add buckets to one. Renew it before its time is over."""
     wanted = [
         LeaseTarget(table, buckets, state, checkpoint_id, offset)
         for table, buckets in map(_parse_target, targets)
@@ -133,7 +136,7 @@ def acquire(
 @principal_option
 @endpoint_option
 def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> None:
-    """Begin a lease's time anew."""
+    """Restart a lease's time."""
     with connected(endpoint) as client:
         renewed = client.leases.renew(lease_id, ttl, principal)
     note(f"lease {lease_id} lives for {short_seconds(renewed.remaining_s)}")
@@ -147,7 +150,7 @@ def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> No
 @principal_option
 @endpoint_option
 def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: str) -> None:
-    """Let go of tables or buckets of a lease. Without any it is gone."""
+    """Release tables or buckets of a lease. A lease without buckets is gone."""
     left: LeaseInfo | None = None
     with connected(endpoint) as client:
         for table, buckets in map(_parse_target, targets):
@@ -160,7 +163,7 @@ def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: s
 @principal_option
 @endpoint_option
 def drop(lease_ids: tuple[str, ...], principal: str, endpoint: str) -> None:
-    """Let go of everything that leases keep. One that is not there is no error."""
+    """Drop leases, with everything that they keep. A missing lease is no error."""
     with connected(endpoint) as client:
         for lease_id in lease_ids:
             dropped = client.leases.drop(lease_id, principal)
@@ -174,7 +177,7 @@ def drop(lease_ids: tuple[str, ...], principal: str, endpoint: str) -> None:
 )
 @click.argument("table")
 @click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
-@click.option("--list", "only_list", is_flag=True, help="Make none; list those that are kept.")
+@click.option("--list", "only_list", is_flag=True, help="List the checkpoints that are kept, and make none.")
 @endpoint_option
 def checkpoint(table: str, bucket: int | None, only_list: bool, endpoint: str) -> None:
     """Make a checkpoint of a table, for scans of source snapshot, and wait until it is on the server's disk.

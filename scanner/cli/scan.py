@@ -49,7 +49,7 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
     "--as-of",
     multiple=True,
     metavar="[BUCKET:]OFFSET",
-    help="As it was in front of this log offset: of every bucket, or of each one, given several times.",
+    help="The state as of this log offset; of one bucket if BUCKET is given (repeat it).",
 )
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
 @click.option(
@@ -57,7 +57,7 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
     "-w",
     multiple=True,
     metavar="CONDITION",
-    help="Only rows of which this is true, as in SQL: \"origin = 'JFK' and (dep_delay > 60 or tailnum is null)\"."
+    help="Only rows for which this is true, as in SQL: \"origin = 'JFK' and (dep_delay > 60 or tailnum is null)\"."
     " All of several.",
 )
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
@@ -75,7 +75,7 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
     default=CREDIT_BYTES_DEFAULT,
     show_default=True,
     metavar="BYTES",
-    help="What may wait for this command to take it (mode push).",
+    help="Bytes that may be in flight to this command (mode push).",
 )
 @click.option(
     "--retries",
@@ -83,11 +83,11 @@ _AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20}
     default=RETRIES_DEFAULT,
     show_default=True,
     metavar="N",
-    help="Attempts in a row at going on after a cut that may bring nothing. 0: a cut ends the scan.",
+    help="Attempts in a row to resume after a cut that may make no progress. 0: a cut ends the scan.",
 )
-@click.option("--snapshot", is_flag=True, help="Read the newest checkpoints instead of what is there now.")
-@click.option("--lease", metavar="ID", help="Read what this lease of yours keeps.")
-@click.option("--stats", is_flag=True, help="Say at the end what it cost, on standard error.")
+@click.option("--snapshot", is_flag=True, help="Read the newest checkpoints instead of the present state.")
+@click.option("--lease", metavar="ID", help="Read the state that this lease of yours keeps.")
+@click.option("--stats", is_flag=True, help="Print statistics on standard error at the end.")
 @endpoint_option
 def scan(
     table: str,

@@ -39,7 +39,7 @@ _DEFAULTS = ScannerConfig()
     default=Path("weir-data"),
     show_default=True,
     metavar="DIR",
-    help="Where the tables are; made if it is missing.",
+    help="The data directory; created if it is missing.",
 )
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
@@ -52,7 +52,7 @@ _DEFAULTS = ScannerConfig()
 @click.option(
     "--insecure-bind-any",
     is_flag=True,
-    help="Listen beyond this machine without TLS, or without asking who calls.",
+    help="Listen beyond this machine without TLS or without credentials.",
 )
 @click.option(
     "--drain-timeout",
@@ -60,7 +60,7 @@ _DEFAULTS = ScannerConfig()
     default=5.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long the server takes to end at most; running calls may finish in four fifths of it.",
+    help="How long a shutdown takes at most; running calls may finish in four fifths of it.",
 )
 @click.option(
     "--session-ttl",
@@ -68,7 +68,7 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.session_ttl_s,
     show_default=True,
     metavar="SECONDS",
-    help="How long a pull scan that the server keeps something for may be idle before that is reclaimed.",
+    help="How long a pull scan may be idle before the server reclaims what it keeps for it.",
 )
 @click.option(
     "--park-after",
@@ -76,7 +76,7 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.park_after_s,
     show_default=True,
     metavar="SECONDS",
-    help="A push scan that can send nothing for so long gives up its snapshot, until its consumer goes on.",
+    help="A push scan that can send nothing for so long drops its snapshot, until its consumer continues.",
 )
 @click.option(
     "--log-retention",
@@ -84,7 +84,7 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.log_retention_s,
     show_default=True,
     metavar="SECONDS",
-    help="Older changes leave the changelogs, unless a scan or a lease needs them.",
+    help="How long changes stay in the changelogs; longer if a scan or a lease needs them.",
 )
 @click.option(
     "--log-retention-bytes",
@@ -92,7 +92,7 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.log_retention_bytes,
     show_default=True,
     metavar="BYTES",
-    help="A bucket's changelog beyond this loses its oldest changes, unless they are needed.",
+    help="Size of a bucket's changelog beyond which its oldest changes go, unless a scan or a lease needs them.",
 )
 @click.option(
     "--checkpoint-interval",
@@ -100,7 +100,7 @@ _DEFAULTS = ScannerConfig()
     default=_DEFAULTS.checkpoint_interval_s,
     show_default=True,
     metavar="SECONDS",
-    help="How often checkpoints are made of what was written; 0: only when asked for.",
+    help="How often buckets that were written to get a checkpoint; 0: only on demand.",
 )
 @click.option(
     "--disk-reserve",
@@ -119,21 +119,21 @@ _DEFAULTS = ScannerConfig()
     "--metrics-host",
     default="127.0.0.1",
     show_default=True,
-    help="Address of the metrics, which nobody has to prove anything to read.",
+    help="Address of the metrics port, which has no authentication.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS, case_sensitive=False),
     default="warning",
     show_default=True,
-    help="What goes to standard error; info has a line for each scan that ends.",
+    help="Level of the log on standard error; info has a line for each scan that ends.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(LOG_FORMATS, case_sensitive=False),
     default="text",
     show_default=True,
-    help="Lines for people, or a JSON object for each.",
+    help="Plain lines, or a JSON object per line.",
 )
 @server_security_options
 def serve(
@@ -155,8 +155,8 @@ def serve(
 ) -> None:
     """Run a server until Ctrl-C or SIGTERM.
 
-    Prints "listening on HOST:PORT" when it is ready. The end lets running calls finish for a while; a second
-    signal ends at once. Certificates and credentials are read again when they change, and on SIGHUP.
+    Prints "listening on HOST:PORT" when it is ready. A shutdown lets running calls finish for a while; a second
+    signal ends the server at once. Certificates and credentials are read again when they change, and on SIGHUP.
     """
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)

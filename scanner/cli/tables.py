@@ -75,7 +75,7 @@ def describe(table: str, endpoint: str) -> None:
 @click.argument("type_", metavar="TYPE")
 @endpoint_option
 def add_column(table: str, name: str, type_: str, endpoint: str) -> None:
-    """Add a column, which is null in the rows that are there. TYPE is as weir describe prints it."""
+    """Add a column, null in existing rows. TYPE is as weir describe prints it."""
     column = pa.field(name, parse_type(type_))
     with connected(endpoint) as client:
         client.table(table).add_column(column)
@@ -84,10 +84,10 @@ def add_column(table: str, name: str, type_: str, endpoint: str) -> None:
 
 @click.command(epilog=example("weir drop flights --yes"))
 @click.argument("table")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @endpoint_option
 def drop(table: str, yes: bool, endpoint: str) -> None:
-    """Drop a table with everything in it."""
+    """Drop a table with all its rows."""
     with connected(endpoint) as client:
         client.table(table)  # A table that is not there is told before anything is asked.
         if not yes:

@@ -19,7 +19,7 @@ from scanner.storage.rocksdb.store import RocksStore
     default=Path("weir-data"),
     show_default=True,
     metavar="DIR",
-    help="Of a server that does not run now.",
+    help="The data directory; no server may have it open.",
 )
 @click.option(
     "--overlap",
@@ -27,10 +27,10 @@ from scanner.storage.rocksdb.store import RocksStore
     default=OVERLAP_S_DEFAULT,
     show_default=True,
     metavar="SECONDS",
-    help="How long the resume tokens made so far go on to be accepted.",
+    help="How long resume tokens of the old key are still accepted.",
 )
 def rotate_keys(data: Path, overlap: float) -> None:
-    """Let a data directory sign its resume tokens with a new key."""
+    """Make a new key for signing resume tokens."""
     with RocksStore.open(data) as store:
         keys = rotate_token_keys(store, overlap_s=overlap)
     click.echo(f"key {keys.current.key_id} signs resume tokens from now on")

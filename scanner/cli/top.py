@@ -129,10 +129,10 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="How often to refresh.",
 )
 @click.option(
-    "--once", is_flag=True, help="Look once, print, and end; rates and stalls are since each stream's start."
+    "--once", is_flag=True, help="Print one view and exit; rates and stalls are since each stream's start."
 )
 @endpoint_option
 def top(interval: float, once: bool, endpoint: str) -> None:
