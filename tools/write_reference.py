@@ -71,7 +71,7 @@ def _first_line(value: Any) -> str:
 
 def _as_markdown(docstring: str) -> str:
     """A docstring whose indented examples are blocks of code."""
-    return _EXAMPLE.sub(lambda found: f"```python\n{textwrap.dedent(found[0]).strip()}\n```\n", docstring)
+    return _EXAMPLE.sub(lambda found: f"\n```python\n{textwrap.dedent(found[0]).strip()}\n```\n", docstring)
 
 
 def command_line_page() -> str:

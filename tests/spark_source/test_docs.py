@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support.server import RunningServer, running_server
+from tests.support.snippets import snippets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-SNIPPET = re.compile(r"^```(?P<language>python|sql)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 ENDPOINT = "127.0.0.1:9123"
 
 
@@ -28,20 +25,14 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServ
         yield running
 
 
-def snippets(page: str) -> list[tuple[str, str]]:
-    """Language and code of every snippet of a page."""
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
-    return [(match["language"], match["code"]) for match in SNIPPET.finditer(text)]
-
-
 def run(spark: SparkSession, server: RunningServer, page: str) -> dict[str, Any]:
     """Run the snippets of a page, one after another in one namespace, as a notebook does."""
-    namespace: dict[str, Any] = {}
-    for language, code in snippets(page):
-        code = code.replace(ENDPOINT, server.endpoint)
-        if language == "sql":
+    namespace: dict[str, Any] = {"spark": spark}
+    for snippet in snippets(page):
+        code = snippet.code.replace(ENDPOINT, server.endpoint)
+        if snippet.language == "sql":
             spark.sql(code).collect()
-        else:
+        elif snippet.language == "python":
             exec(compile(code, page, "exec"), namespace)
     return namespace
 
@@ -65,6 +56,7 @@ def test_every_snippet_runs(
     """README makes a table and shows it in Spark; the Spark page then reads it in every way that it has."""
     run(spark, own_server, "README.md")
     assert "boat" in capsys.readouterr().out
+    assert run(spark, own_server, "docs/reference/weir-spark.md")["orders"].count() == 2
     page = run(spark, own_server, "docs/spark.md")
     assert {row.item for row in page["named"].collect()} == {"boat", "oar"}
     assert [row.id for row in page["middle"].collect()] == [2]
