@@ -256,7 +256,7 @@ def test_values_that_cannot_travel_are_refused() -> None:
         object(),
         Decimal("NaN"),
         Decimal("1e10000"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "us"),
     ):
         with pytest.raises(ArgumentInvalid):
             literal(value)
