@@ -31,8 +31,8 @@ from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredi
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
 from transport.reflection import reflection_handlers
-from transport.server import Handler, Server, ServerStatistics, serve, unary
-from transport.statistics import ServerTotals, StreamStatistics
+from transport.server import Handler, Server, serve, unary
+from transport.statistics import ServerStatistics, ServerTotals, StreamStatistics
 from transport.stream import ServerStream, Stream
 from transport.tls import (
     FileWatch,

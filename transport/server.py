@@ -8,7 +8,6 @@ import logging
 import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
@@ -19,8 +18,9 @@ from transport.config import TransportConfig
 from transport.driver import Driver
 from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, TransportError
 from transport.protocol.connection import ConnectionCore
-from transport.statistics import ServerTotals, Tally, count_stalled
+from transport.statistics import ServerStatistics
 from transport.stream import ServerStream
+from transport.tally import Tally, count_stalled
 from transport.tls import PeerCertificate, ServerTls
 from transport.tls_bytes import TlsBytes
 
@@ -63,29 +63,6 @@ millisecond; where nobody else has anything to do, a round costs microseconds.""
 _LAST_WORD_S: Final = 2.0
 """Time that peers have to take the status of a call that a drain has ended, at most."""
 _LAST_WORD_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerStatistics:
-    """A server, now."""
-
-    connections: int
-    streams: int
-    """Calls that are running."""
-    unsent_bytes: int
-    """Octets of messages that wait for the peers' windows and sockets."""
-    buffered_bytes: int
-    """Octets received that no handler has taken."""
-    bytes_received: int
-    """Octets from the sockets of present connections."""
-    bytes_sent: int
-    """Octets to them."""
-    credit_bytes: int
-    """Octets that consumers allow beyond what was sent, over the streams with a limit."""
-    stalled: Mapping[str, int]
-    """Streams by what holds them up now (the labels of `StallReason`), RUNNING included."""
-    totals: ServerTotals
-    """Counters since the start of the server."""
 
 
 def unary(function: UnaryHandler) -> Handler:
