@@ -39,7 +39,7 @@ from transport.protocol.first_message import FirstMessages
 from transport.protocol.flow_control import ReceiveWindow
 from transport.protocol.liveness import Liveness
 from transport.protocol.memory import ReceiveMemory
-from transport.protocol.outbound import Outbound
+from transport.protocol.send_queue import SendQueue
 from transport.protocol.stalls import StallReason
 from transport.protocol.state import SENDABLE, StreamInput, StreamState
 from transport.protocol.stream import Buffer, StreamCore
@@ -77,7 +77,7 @@ class Streams:
         self.client = client
         self.streams: dict[int, StreamCore] = {}
         self.receive_window = ReceiveWindow(max(65_535, config.connection_window_bytes))
-        self.outbound = Outbound(
+        self.outbound = SendQueue(
             config, finish=self._finish, sent=self._count_sent, room=self._tell_writable, now=now
         )
         self.receive_memory = None if client else ReceiveMemory(config.receive_memory_bytes_max)

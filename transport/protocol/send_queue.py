@@ -27,7 +27,7 @@ _BUFFERS_MAX: Final = 900
 """Buffers of one write; Linux takes 1 024 (IOV_MAX)."""
 
 
-class Outbound:
+class SendQueue:
     """Everything waiting to be written on one connection.
 
     Args:
