@@ -58,7 +58,7 @@ class Client:
     @property
     def alive(self) -> bool:
         """Whether new calls can be made, as far as is known."""
-        return not self._driver.core.closing
+        return not self._driver.core.shutdown.closing
 
     async def wait_openable(self) -> None:
         """Wait until a call can be opened, or until no more can be (see `alive`).
@@ -227,7 +227,7 @@ async def _run(client: Client) -> AsyncIterator[Client]:
         except Exception as error:
             failure = error
         finally:
-            core.close()
+            core.shutdown.close()
             driver.pump()
             nursery.cancel_scope.deadline = trio.current_time() + 1.0
     if failure is not None:

@@ -111,7 +111,7 @@ class Driver:
     async def run(self) -> None:
         """Serve the connection until it ends, for whatever reason; then the socket is closed.
 
-        Raises nothing but Cancelled: how it ended is in `core.failure`, and in every stream of it.
+        Raises nothing but Cancelled: how it ended is in `core.shutdown.failure`, and in every stream of it.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -128,7 +128,7 @@ class Driver:
 
     def pump(self) -> None:
         """Pass events of the core on to those they concern, and wake the writer if there is something to write."""
-        for event in self.core.events():
+        for event in self.core.events.take():
             if isinstance(event, StreamReadable):
                 event.stream.owner.wake_receiver()
             elif isinstance(event, StreamWritable):
@@ -153,17 +153,17 @@ class Driver:
         if self._writer_wake is not None and (self.core.sendable or self._over):
             self._writer_wake.set()
             self._writer_wake = None
-        if self._sending is not None and self.core.failure is not None:
+        if self._sending is not None and self.core.shutdown.failure is not None:
             # A peer that does not read must not hold a connection that is over.
             self._sending.deadline = min(self._sending.deadline, trio.current_time() + _GOODBYE_S)
 
     def tell_time(self) -> None:
         """Tell the core what time it is, before something that its accounts of time depend on."""
-        self.core.set_now(trio.current_time())
+        self.core.clock.now = trio.current_time()
 
     def finish(self) -> None:
         """Refuse new streams; `run` ends when the running ones have, and the peer knows which ones were taken."""
-        self.core.drain()
+        self.core.shutdown.drain()
         self.pump()
 
     async def wait_openable(self) -> None:
@@ -181,14 +181,14 @@ class Driver:
         core = self.core
         if not core.can_open or self._openers:
             await self._wait_turn()
-        if core.failure is not None:
-            raise ConnectionLost(str(core.failure)) from core.failure
+        if core.shutdown.failure is not None:
+            raise ConnectionLost(str(core.shutdown.failure)) from core.shutdown.failure
 
     async def _wait_turn(self) -> None:
         core, mine = self.core, _Opener()
         self._openers.append(mine)
         try:
-            while not core.closing and not (core.can_open and self._openers[0] is mine):
+            while not core.shutdown.closing and not (core.can_open and self._openers[0] is mine):
                 mine.turn = trio.Event()
                 await mine.turn.wait()
         finally:
@@ -202,22 +202,26 @@ class Driver:
     @property
     def _over(self) -> bool:
         core = self.core
-        if core.failure is not None or core.drained:
+        if core.shutdown.failure is not None or core.shutdown.drained:
             return True
-        return not core.client and core.peer_failed and not core.streams
+        return not core.client and core.shutdown.peer_failed and not core.streams
 
     async def _read(self) -> None:
         """Read until the peer has closed; after a failure only to leave nothing unread (see `_say_goodbye`)."""
         core, dropped = self.core, 0
         try:
             while dropped < _UNREAD_BYTES_MAX:
-                buffers = core.buffers() if core.failure is None else [memoryview(bytearray(_UNREAD_BYTES))]
+                buffers = (
+                    core.buffers()
+                    if core.shutdown.failure is None
+                    else [memoryview(bytearray(_UNREAD_BYTES))]
+                )
                 size = await self._bytes.receive_into(buffers)
                 if not size:
                     core.lost(ConnectionLost("connection closed by the peer"))
                     return
                 self.bytes_received += size
-                if core.failure is not None:
+                if core.shutdown.failure is not None:
                     dropped += size
                 await self._take(size)
                 self._check_deadline()
@@ -259,7 +263,7 @@ class Driver:
             self.pump()
             self._check_deadline()
             if buffers:
-                if core.failure is not None:
+                if core.shutdown.failure is not None:
                     break
                 if not await self._send(buffers):
                     return
@@ -294,7 +298,7 @@ class Driver:
     async def _keep_time(self) -> None:
         """Do what time demands."""
         core = self.core
-        while core.failure is None:
+        while core.shutdown.failure is None:
             wake = self._time_wake = trio.Event()
             self._time_wakes_at = core.next_deadline()
             with trio.move_on_at(self._time_wakes_at) as scope:
@@ -316,5 +320,5 @@ class Driver:
             if last:
                 await self._bytes.send(last)
             await self._bytes.send_end()
-            if self.core.client or not self.core.peer_failed:  # a client that failed reads no more
+            if self.core.client or not self.core.shutdown.peer_failed:  # a client that failed reads no more
                 await self._read_ended.wait()

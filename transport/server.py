@@ -201,7 +201,7 @@ class Server:
                 self._answer_lost(driver, None)
                 self._idle.unpark_all()
                 calls.cancel_scope.cancel()
-        _log.debug("connection of %s ended: %s", peer, core.failure)
+        _log.debug("connection of %s ended: %s", peer, core.shutdown.failure)
 
     def _call_ended(self, driver: Driver, stream: Stream) -> None:
         self._tally.stream_ended(stream)

@@ -132,7 +132,7 @@ class Stream:
             credit_limit=self.credit.limit,
             credit_sent=self.credit.sent,
             send_window=core.send_window.available,
-            connection_send_window=self._driver.core.outbound.window.available,
+            connection_send_window=self._driver.core.outbound.queue.window.available,
             receive_window=core.receive_window.available,
             stall=core.stalls.reason,
             stalls=core.stalls.times(now),
@@ -168,7 +168,7 @@ class Stream:
             raise trio.BusyResourceError("another task is sending on this stream")
         if core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes:
             await self._wait_room()
-        size = self._driver.core.send_message(core, parts)
+        size = self._driver.core.outbound.send_message(core, parts)
         self._driver.pump()
         self.messages_sent += 1
         self.bytes_sent += size
@@ -215,7 +215,7 @@ class Stream:
 
     async def send_end(self) -> None:
         """Half-close: no more messages from this end. Those sent before still go out. Does not wait."""
-        self._driver.core.end_stream(self._core)
+        self._driver.core.outbound.end_stream(self._core)
         self._driver.pump()
 
     async def receive(self, *, attributed: bool = True) -> Any:
@@ -244,7 +244,7 @@ class Stream:
         message = self._take()
         while message is NOTHING:
             self._receiver = trio.Event()
-            self._driver.core.expect_message(self._core)
+            self._driver.core.windows.expect_message(self._core)
             self._driver.pump()
             if attributed:
                 self._core.stalls.enter(_PEER, trio.current_time())
@@ -254,7 +254,7 @@ class Stream:
                 self._receiver = None
                 self._core.expecting = False
                 if attributed:  # until the message came: the reader has told the time
-                    self._core.stalls.leave(_PEER, self._driver.core.now)
+                    self._core.stalls.leave(_PEER, self._driver.core.clock.now)
             message = self._take()
         return None if message is END else message
 
@@ -268,7 +268,7 @@ class Stream:
         if message is NOTHING:
             if self._receiver is None:
                 # As far as windows go, somebody waits: a message longer than the window arrives while it is polled for.
-                self._driver.core.expect_message(self._core)
+                self._driver.core.windows.expect_message(self._core)
                 self._core.expecting = False
                 self._driver.pump()
             raise trio.WouldBlock
@@ -277,19 +277,19 @@ class Stream:
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End the call at once, if it is not over; what is queued or unread is dropped."""
         self._driver.tell_time()
-        self._driver.core.reset(self._core, code)
+        self._driver.core.outbound.reset(self._core, code)
         self._driver.pump()
 
     def _take(self) -> Any:
         core = self._core
         message: Any = core.next_message()
         if message is not NOTHING and message is not END:
-            self._driver.core.credit(core)
+            self._driver.core.windows.credit(core)
             self.messages_received += 1
             self.bytes_received += len(message)
             if core.stalls.behind and not core.inbox:
                 core.stalls.catch_up(trio.current_time())
-            if self._driver.core.outbound.pending:
+            if self._driver.core.outbound.queue.pending:
                 self._driver.pump()
         return message
 
@@ -359,7 +359,7 @@ class ServerStream(Stream):
     def end_call(self, status: StatusCode = StatusCode.OK, message: str = "", details: bytes = b"") -> None:
         """Send the final status after what is queued. Done for a handler when it returns or raises."""
         self._driver.tell_time()
-        self._driver.core.end_call(self._core, status, message, details)
+        self._driver.core.outbound.end_call(self._core, status, message, details)
         self._driver.pump()
 
     def fail(self, failure: CallFailed) -> None:
@@ -384,7 +384,7 @@ class ServerStream(Stream):
 
     def drop_unsent(self) -> None:
         """Drop what is queued before the status of a call that was stopped, so that the status goes out now."""
-        self._driver.core.drop_unsent(self._core)
+        self._driver.core.outbound.drop_unsent(self._core)
         self._driver.pump()
 
     def closed(self) -> None:

@@ -62,8 +62,8 @@ class Pair:
 
     def exchange(self) -> None:
         """Move octets both ways until neither has any."""
-        self.client_events += self.client.events()
-        self.server_events += self.server.events()
+        self.client_events += self.client.events.take()
+        self.server_events += self.server.events.take()
         while True:
             up, down = sent(self.client), sent(self.server)
             if not up and not down:
@@ -74,8 +74,8 @@ class Pair:
                 self.server_events += self.server.receive_data(part, self.now)
             for part in self.cut(down):
                 self.client_events += self.client.receive_data(part, self.now)
-            self.client_events += self.client.events()
-            self.server_events += self.server.events()
+            self.client_events += self.client.events.take()
+            self.server_events += self.server.events.take()
 
     def open(self, path: str = "/test.Test/Method", **options: Any) -> StreamCore:
         """Open a call at the client; nothing is moved."""
@@ -115,18 +115,18 @@ def drain_messages(core: ConnectionCore, stream: StreamCore) -> list[bytes]:
     """Take all complete messages, with credit for them, and wait for more."""
     found = []
     while (message := take(stream)) is not NOTHING and message is not END:
-        core.credit(stream)
+        core.windows.credit(stream)
         found.append(bytes(message))
     if message is NOTHING:
-        core.expect_message(stream)
+        core.windows.expect_message(stream)
     return found
 
 
 def answer(core: ConnectionCore, stream: StreamCore, *messages: bytes) -> None:
     """Send messages and an OK."""
     for message in messages:
-        core.send_message(stream, [message])
-    core.end_call(stream, StatusCode.OK)
+        core.outbound.send_message(stream, [message])
+    core.outbound.end_call(stream, StatusCode.OK)
 
 
 class Peer:
@@ -156,5 +156,5 @@ class Peer:
     def failed(self) -> bool:
         """Whether the connection failed, and said so exactly once."""
         failures = [event for event in self.events if isinstance(event, ConnectionFailed)]
-        assert len(failures) == (self.core.failure is not None)
+        assert len(failures) == (self.core.shutdown.failure is not None)
         return bool(failures)

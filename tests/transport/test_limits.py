@@ -28,7 +28,7 @@ def test_messages_that_nobody_takes() -> None:
     message = wire.message(b"x" * 95)
     for limit, streams_full in ((100_000, 16), (1_000_000, 50)):
         peer = Peer(config=dataclasses.replace(SMALL, receive_memory_bytes_max=limit))
-        memory = peer.core.receive_memory
+        memory = peer.core.table.receive_memory
         assert memory is not None
         for stream_id in range(1, 2 * SMALL.streams_max, 2):
             peer.request(stream_id)
@@ -74,9 +74,9 @@ def test_replies_that_nobody_reads() -> None:
     """Replying: control_backlog_bytes_max, and the answers to one turn of frames."""
     peer = Peer(config=dataclasses.replace(SMALL, control_backlog_bytes_max=1_024))
     most = 0
-    while peer.core.failure is None:
+    while peer.core.shutdown.failure is None:
         peer.core.receive_data(wire.ping() * 10, 0.0)
-        most = max(most, peer.core.outbound._control_bytes)
+        most = max(most, peer.core.outbound.queue._control_bytes)
     assert most <= 1_024 + 17 * 32
 
 

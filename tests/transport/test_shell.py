@@ -197,7 +197,7 @@ async def test_stalled_consumer_stops_nothing_else() -> None:
                 await check_echo(client)
             assert server.statistics().buffered_bytes == TINY.stream_window_bytes
             core = stream._driver.core
-            core.outbound.control(core._control.ping(b"are you?"))
+            core.outbound.queue.control(core._control.ping(b"are you?"))
             stream._driver.pump()
             before = client.statistics().bytes_received
             await trio.testing.wait_all_tasks_blocked()
@@ -270,8 +270,8 @@ async def test_cancellation_sweep(what: Sweep) -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert server.statistics().streams == 0
         core = client._driver.core
-        assert core.receive_window.outstanding == 0
-        assert core.failure is None
+        assert core.windows.connection.outstanding == 0
+        assert core.shutdown.failure is None
 
 
 async def test_cancelled_receive_loses_nothing() -> None:

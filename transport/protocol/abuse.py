@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from transport.errors import ErrorCode, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from transport.protocol.clock import Clock
 
 
 class Cost(enum.Enum):
@@ -64,6 +67,7 @@ class Budgets:
     """The budgets of one connection."""
 
     __slots__ = (
+        "_clock",
         "_left",
         "_sent_bytes_seen",
         "_sent_frames_seen",
@@ -73,19 +77,20 @@ class Budgets:
         "sent_frames",
     )
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._left = {cost: allowance.burst for cost, allowance in ALLOWANCES.items()}
-        self._updated = dict.fromkeys(ALLOWANCES, now)
+        self._updated = dict.fromkeys(ALLOWANCES, clock.now)
         self._sent_bytes_seen = dict.fromkeys(ALLOWANCES, 0)
         self._sent_frames_seen = dict.fromkeys(ALLOWANCES, 0)
         self.sent_bytes = 0
-        """Octets of DATA sent on the connection; its owner counts."""
+        """Octets of DATA sent on the connection; whoever frames them counts."""
         self.sent_frames = 0
-        """DATA and HEADERS frames sent on the connection; its owner counts."""
+        """DATA and HEADERS frames sent on the connection; whoever makes them counts."""
         self.exceeded: Cost | None = None
         """The budget that was empty, if one was: the connection ends with it."""
 
-    def spend_untrusted(self, cost: Cost, now: float) -> None:
+    def spend_untrusted(self, cost: Cost) -> None:
         """Pay for one frame.
 
         Raises:
@@ -94,6 +99,7 @@ class Budgets:
         allowance = ALLOWANCES[cost]
         left = self._left[cost] - 1
         if left < 0 or left < allowance.burst / 2:  # top up seldom: the arithmetic costs more than the frame
+            now = self._clock.now
             full = allowance.burst - 1  # less this frame
             earned = (self.sent_frames - self._sent_frames_seen[cost]) * allowance.per_frame
             earned += (self.sent_bytes - self._sent_bytes_seen[cost]) * allowance.per_byte

@@ -5,9 +5,9 @@ that shape this module:
 
 * GOAWAY, sent or received, closes its state machine and every live stream with it. So ours are made in `frames`.
 * It checks `content-length` against the DATA that it sees, and here it sees none: that check is switched off per
-  stream and is made by `connection`.
+  stream and is made by `peer_events`.
 * A stream past its own limit kills the connection. So its limit is above the one that we advertise, and
-  `connection` refuses single streams.
+  `peer_events` refuses single streams.
 * A header list past its decoder's limit kills the connection. So that limit is above the one that we advertise, too.
 * It reads our MAX_FRAME_SIZE, raised, only once the peer has acknowledged it. So our SETTINGS are its initial values.
 """
@@ -42,7 +42,7 @@ _WALK_STREAMS_MIN: Final = 32
 _HEADER_TABLE_BYTES_MAX: Final = 4096
 _HEADER_LISTS: Final = 2
 """What is decoded of a header list, in limits on header lists. Decoding must not stop inside a block, else no later one
-can be decoded; so a list that is somewhat too long is decoded, and refused by `control_events`."""
+can be decoded; so a list that is somewhat too long is decoded, and refused by `peer_events`."""
 _CODES = h2.settings.SettingCodes
 _SETTINGS_KNOWN: Final = frozenset(int(code) for code in _CODES)
 
@@ -50,7 +50,7 @@ _SETTINGS_KNOWN: Final = frozenset(int(code) for code in _CODES)
 class _Connection(h2.connection.H2Connection):
     """h2 walks all streams whenever one is opened: 5 000 open ones cost 0.4 ms for the next.
 
-    The walk counts them, for a limit that `connection` keeps itself, and forgets closed ones. Here it takes place when
+    The walk counts them, for a limit that `peer_events` keeps itself, and forgets closed ones. Here it takes place when
     the streams have grown by a quarter, so that each pays for a few, however many there are.
     """
 
@@ -59,7 +59,7 @@ class _Connection(h2.connection.H2Connection):
 
     def _open_streams(self, remainder: int) -> int:
         if len(self.streams) < self._walk_at:
-            return 0  # within the limit: `connection` has seen to that
+            return 0  # within the limit: `peer_events` has seen to that
         count = super()._open_streams(remainder)
         self._walk_at = len(self.streams) * 5 // 4 + _WALK_STREAMS_MIN
         return count

@@ -1,4 +1,7 @@
-"""What a connection tells its shell. Each names the stream or the connection that changed; the rest is read there."""
+"""What a connection tells its shell, and the queue of it.
+
+An event names the stream or the connection that changed; everything else is read there.
+"""
 
 from __future__ import annotations
 
@@ -86,3 +89,33 @@ Event = (
     | GoawayReceived
     | ConnectionFailed
 )
+
+
+class EventQueue:
+    """What has happened on one connection since its shell last asked."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[Event] = []
+
+    def add(self, event: Event) -> None:
+        """Queue an event."""
+        self._waiting.append(event)
+
+    def readable(self, stream: StreamCore) -> None:
+        """A message, the end or a failure can be taken: one event, if a task waits for it."""
+        if stream.expecting:
+            stream.expecting = False
+            self._waiting.append(StreamReadable(stream))
+
+    def writable(self, stream: StreamCore) -> None:
+        """The send buffer has room, or never will have: one event, if a task waits for it."""
+        if stream.sender_waiting:
+            stream.sender_waiting = False
+            self._waiting.append(StreamWritable(stream))
+
+    def take(self) -> list[Event]:
+        """What has happened, in order; handed out once."""
+        waiting, self._waiting = self._waiting, []
+        return waiting

@@ -1,8 +1,8 @@
-"""Calls that were opened and say nothing: when they are looked for, and which they are.
+"""The time limit on the first message of a call.
 
-A call without a message costs its client a frame and its server a task, and a handler waits for the message for as long
-as it takes. `streams` of a connection is in the order in which they were opened; so a look ends at the first one that
-still has time, and there is at most one every quarter of the limit.
+A call without a message costs its client a frame and its server a task, and its handler waits. The table of streams is
+in the order in which they were opened, so a search ends at the first one that still has time; there is at most one
+search every quarter of the limit.
 """
 
 from __future__ import annotations

@@ -14,11 +14,21 @@ from transport.errors import ErrorCode, FlowControlViolation, MessageRefused, Re
 from transport.protocol import frames
 from transport.protocol.abuse import Cost
 from transport.protocol.control import filter_settings_untrusted
+from transport.protocol.events import ResetLate
 from transport.protocol.state import RECEIVABLE
 
 if TYPE_CHECKING:
-    from transport.protocol.connection import ConnectionCore
+    from transport.protocol.abuse import Budgets
+    from transport.protocol.clock import Clock
+    from transport.protocol.counts import FrameCounts
+    from transport.protocol.events import EventQueue
+    from transport.protocol.liveness import Liveness
+    from transport.protocol.outbound import Outbound
+    from transport.protocol.peer_events import PeerEvents
+    from transport.protocol.receive_windows import ReceiveWindows
+    from transport.protocol.shutdown import Shutdown
     from transport.protocol.stream import StreamCore
+    from transport.protocol.stream_table import Closed, StreamTable
 
 _REFUSED_BODY_BYTES_MAX: Final = 64 * 1024
 """A request that is no call is answered when it is complete, or when it is longer than this."""
@@ -27,45 +37,85 @@ _SETTINGS_MAX: Final = 64
 
 
 class Inbound:
-    """Implements `reader.FrameHandler` for one connection."""
+    """Implements `reader.FrameHandler` for one connection.
 
-    def __init__(self, connection: ConnectionCore, header_block_bytes_max: int) -> None:
-        self._connection = connection
+    Args:
+        client: Which end this is.
+        header_block_bytes_max: Of HEADERS and its CONTINUATIONs, frame headers included.
+        clock: Of the connection.
+        budgets: Pay for frames that cost us work.
+        counts: Of control frames.
+        events: Tell of late resets.
+        liveness: Keeps the time limit on header blocks.
+        table: Of the streams.
+        windows: Count what is received.
+        outbound: Answers faults of streams, and sends as the peer's windows open.
+        peer_events: Is given the frames that are h2's.
+        shutdown: Is told of a GOAWAY.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: bool,
+        header_block_bytes_max: int,
+        clock: Clock,
+        budgets: Budgets,
+        counts: FrameCounts,
+        events: EventQueue,
+        liveness: Liveness,
+        table: StreamTable,
+        windows: ReceiveWindows,
+        outbound: Outbound,
+        peer_events: PeerEvents,
+        shutdown: Shutdown,
+    ) -> None:
+        self._client = client
         self._header_block_bytes_max = header_block_bytes_max
         self._header_block_bytes = 0
+        self._clock = clock
+        self._budgets = budgets
+        self._counts = counts
+        self._events = events
+        self._liveness = liveness
+        self._table = table
+        self._streams = table.open
+        self._windows = windows
+        self._outbound = outbound
+        self._queue = outbound.queue
+        self._peer_events = peer_events
+        self._shutdown = shutdown
         self.settings_received = False
 
     # ------------------------------------------------------------------ DATA
 
     def begin_data(self, stream_id: int, length: int, padding: int, flags: int) -> StreamCore | None:
         """Account a DATA frame to both windows; F3: an unknown stream's octets still count for the connection."""
-        connection = self._connection
         self._require_settings()
         if not stream_id:
             raise RemoteProtocolError("DATA on stream 0")
-        connection.receive_window.receive_untrusted(length, None)
-        connection.credit_connection(length)
+        self._windows.receive_untrusted(length)
         if length <= padding and not flags & frames.FLAG_END_STREAM:
-            connection.spend_untrusted(Cost.EMPTY_DATA)
-        stream = connection.streams.get(stream_id)
+            self._budgets.spend_untrusted(Cost.EMPTY_DATA)
+        stream = self._streams.get(stream_id)
         if stream is None:
-            connection.data_without_stream_untrusted(stream_id)
+            self._late_data_untrusted(stream_id)
             return None
         if stream.state not in RECEIVABLE:
-            connection.fail_stream(stream, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
+            self._fail(stream, ErrorCode.STREAM_CLOSED, "DATA after END_STREAM")
             return None
         if not stream.headers_received:
-            connection.fail_stream(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
+            self._fail(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
             return None
         if stream.failure is not None:
             return None  # a message was refused; what follows it has no meaning, and the stream ends soon
         try:
             stream.receive_window.receive_untrusted(length, stream_id)
         except FlowControlViolation as error:
-            connection.fail_stream(stream, error.code, error.message)
+            self._fail(stream, error.code, error.message)
             return None
         if padding:
-            connection.credit_stream(stream, padding)
+            self._windows.credit_stream(stream, padding)
         return stream
 
     def data(self, stream: StreamCore, payload: memoryview) -> bool:
@@ -75,11 +125,11 @@ class Inbound:
         try:
             stream.receive_untrusted(payload)
         except MessageRefused as error:
-            self._connection.refuse_message(stream, error)
+            self._outbound.refuse_message(stream, error)
             return False
         if stream.refusal is not None and stream.body_bytes > _REFUSED_BODY_BYTES_MAX:
-            self._connection.answer_refused(stream)
-        self._connection.stream_received(stream)
+            self._outbound.answer_refused(stream)
+        self._windows.stream_received(stream)
         return True
 
     def data_in_place(self, stream: StreamCore, size: int) -> bool:
@@ -89,15 +139,30 @@ class Inbound:
         try:
             stream.received_into_target_untrusted(size)
         except MessageRefused as error:
-            self._connection.refuse_message(stream, error)
+            self._outbound.refuse_message(stream, error)
             return False
-        self._connection.stream_received(stream)
+        self._windows.stream_received(stream)
         return True
 
     def end_data(self, stream: StreamCore, flags: int) -> None:
         """Finish a frame; END_STREAM on DATA is told to h2 as an empty frame."""
         if flags & frames.FLAG_END_STREAM and stream.state in RECEIVABLE:
-            self._connection.end_by_data_untrusted(stream)
+            self._peer_events.receive_untrusted(
+                frames.data_header(stream.stream_id, 0, frames.FLAG_END_STREAM)
+            )
+
+    def _late_data_untrusted(self, stream_id: int) -> None:
+        """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1)."""
+        self._table.check_not_idle_untrusted(stream_id, "DATA")
+        closed = self._table.closed.get(stream_id)
+        if closed is not None:
+            if closed.reset_by_us:
+                return  # it was on its way when we reset the stream
+            raise RemoteProtocolError(f"DATA on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
+        self._outbound.fail_by_id_untrusted(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a forgotten stream")
+
+    def _fail(self, stream: StreamCore, code: ErrorCode, message: str) -> None:
+        self._outbound.fail_stream_untrusted(stream, code, message)
 
     # ------------------------------------------------------------------ everything else
 
@@ -116,9 +181,9 @@ class Inbound:
             self._reset(stream_id, frame)
         elif kind == frames.PING:
             self._require_settings()
-            self._connection.counts.pings_received += 1
-            self._connection.spend_untrusted(Cost.PING)
-            self._connection.to_h2_untrusted(bytes(frame))
+            self._counts.pings_received += 1
+            self._budgets.spend_untrusted(Cost.PING)
+            self._peer_events.receive_untrusted(bytes(frame))
         elif kind == frames.GOAWAY:
             self._require_settings()
             self._goaway(stream_id, frame)
@@ -126,7 +191,7 @@ class Inbound:
             raise RemoteProtocolError("PUSH_PROMISE, and push is disabled")
         else:
             self._require_settings()
-            self._connection.spend_untrusted(Cost.IGNORED)
+            self._budgets.spend_untrusted(Cost.IGNORED)
             if kind == frames.PRIORITY:
                 self._priority(stream_id, frame)
 
@@ -141,72 +206,88 @@ class Inbound:
         if stream_id:
             raise RemoteProtocolError(f"SETTINGS on stream {stream_id}")
         self.settings_received = True
-        self._connection.spend_untrusted(Cost.SETTINGS)
+        self._budgets.spend_untrusted(Cost.SETTINGS)
         payload = bytes(frame[frames.HEADER_BYTES :])
         if not acknowledgement:
             payload = filter_settings_untrusted(payload, settings_max=_SETTINGS_MAX)
         length = len(payload)
         header = frames.pack_header(length >> 8, length & 0xFF, frames.SETTINGS, flags, 0)
-        self._connection.to_h2_untrusted(header + payload)
+        self._peer_events.receive_untrusted(header + payload)
 
     def _reset(self, stream_id: int, frame: memoryview) -> None:
-        connection = self._connection
         if stream_id:  # what h2 does not check
-            connection.check_not_idle_untrusted(stream_id, "RST_STREAM")
-        connection.charge_reset_untrusted(stream_id)
-        late = stream_id not in connection.streams
-        connection.to_h2_untrusted(bytes(frame))
-        if late:
-            connection.reset_late(stream_id)
+            self._table.check_not_idle_untrusted(stream_id, "RST_STREAM")
+        stream, closed = self._streams.get(stream_id), self._table.closed.get(stream_id)
+        if not self._free_reset(stream, closed):
+            self._budgets.spend_untrusted(Cost.RESET)
+        self._peer_events.receive_untrusted(bytes(frame))
+        late = stream is None and closed is not None and not closed.reset_by_us
+        if late and not self._client:
+            self._events.add(ResetLate(stream_id))
+
+    def _free_reset(self, stream: StreamCore | None, closed: Closed | None) -> bool:
+        """Whether the peer's reset costs it nothing: a call may be cancelled at any time once we began to answer.
+
+        A client's peer pays nothing while the stream is open: a server resets only what the client has opened.
+        """
+        if stream is not None:
+            return self._client or stream.headers_sent
+        free = closed is not None and closed.free_reset
+        if closed is not None:
+            closed.free_reset = False
+        return free
 
     def _headers(self, kind: int, flags: int, stream_id: int, frame: memoryview) -> None:
         if kind == frames.CONTINUATION:
-            self._connection.spend_untrusted(Cost.CONTINUATION)
+            self._budgets.spend_untrusted(Cost.CONTINUATION)
         else:
             self._header_block_bytes = 0
-            self._connection.late_headers_untrusted(stream_id)
+            if (
+                not self._client
+                and stream_id <= self._table.highest_inbound
+                and stream_id not in self._streams
+            ):
+                # The stream is over, and h2 answers each with a reset. A client's peer pays nothing: a client resets
+                # calls whose trailers are on their way.
+                self._budgets.spend_untrusted(Cost.RESET)
         self._header_block_bytes += len(frame)
         if self._header_block_bytes > self._header_block_bytes_max:
             raise RemoteProtocolError(
                 f"header block of over {self._header_block_bytes_max} octets on stream {stream_id}",
                 ErrorCode.ENHANCE_YOUR_CALM,
             )
-        self._connection.header_block_progress(ended=bool(flags & frames.FLAG_END_HEADERS))
-        self._connection.to_h2_untrusted(bytes(frame))
+        self._liveness.header_block(ended=bool(flags & frames.FLAG_END_HEADERS), now=self._clock.now)
+        self._peer_events.receive_untrusted(bytes(frame))
 
     def _window_update(self, stream_id: int, frame: memoryview) -> None:
-        connection = self._connection
-        connection.spend_untrusted(Cost.WINDOW_UPDATE)
+        self._budgets.spend_untrusted(Cost.WINDOW_UPDATE)
         increment = int.from_bytes(frame[9:13], "big") & WINDOW_BYTES_MAX
         if not stream_id:
             if not increment:
                 raise RemoteProtocolError("WINDOW_UPDATE of 0 on the connection")
-            connection.outbound.window.open_untrusted(increment, None)
-            connection.outbound.window_clock.set(connection.now, shut=False)
-            connection.outbound.connection_opened()
+            self._queue.open_connection_untrusted(increment)
             return
         if not increment:  # whatever has become of the stream
-            connection.reset_by_id(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+            self._outbound.fail_by_id_untrusted(stream_id, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
             return
-        stream = connection.streams.get(stream_id)
+        stream = self._streams.get(stream_id)
         if stream is None:
-            connection.check_not_idle_untrusted(stream_id, "WINDOW_UPDATE")
+            self._table.check_not_idle_untrusted(stream_id, "WINDOW_UPDATE")
             return
         try:
-            stream.send_window.open_untrusted(increment, stream_id)
+            self._queue.open_stream_untrusted(stream, increment)
         except FlowControlViolation as error:
-            connection.fail_stream(stream, error.code, error.message)
-            return
-        stream.stalls.set_window(connection.now, shut=stream.send_window.available <= 0)
-        connection.outbound.stream_opened(stream)
+            self._fail(stream, error.code, error.message)
 
     def _priority(self, stream_id: int, frame: memoryview) -> None:
         if not stream_id:
             raise RemoteProtocolError("PRIORITY on stream 0")
         if len(frame) != frames.HEADER_BYTES + 5:
-            self._connection.reset_by_id(stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 octets")
+            self._outbound.fail_by_id_untrusted(
+                stream_id, ErrorCode.FRAME_SIZE_ERROR, "PRIORITY is not 5 octets"
+            )
         elif int.from_bytes(frame[9:13], "big") & frames.STREAM_ID_MAX == stream_id:
-            self._connection.reset_by_id(
+            self._outbound.fail_by_id_untrusted(
                 stream_id, ErrorCode.PROTOCOL_ERROR, "a stream that depends on itself"
             )
 
@@ -216,4 +297,4 @@ class Inbound:
         if len(frame) < frames.HEADER_BYTES + 8:
             raise RemoteProtocolError("GOAWAY is shorter than 8 octets", ErrorCode.FRAME_SIZE_ERROR)
         last = int.from_bytes(frame[9:13], "big") & frames.STREAM_ID_MAX
-        self._connection.goaway_received(last, int.from_bytes(frame[13:17], "big"), bytes(frame[17:]))
+        self._shutdown.goaway_received(last, int.from_bytes(frame[13:17], "big"), bytes(frame[17:]))

@@ -59,11 +59,27 @@ class FrameHandler(Protocol):
         """A whole frame of another kind, header included; the view is valid during the call only."""
 
 
+class Turn:
+    """What is left of the present turn; work beyond a frame's own is charged to it."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def charge(self, cost: int) -> None:
+        """Count work that one frame has made: 1 is that of a DATA frame."""
+        self.left -= cost
+
+
 class FrameReader:
     """The receive buffer of a connection and the position in the frame that is arriving."""
 
-    def __init__(self, config: TransportConfig, handler: FrameHandler, *, expect_preface: bool) -> None:
+    def __init__(
+        self, config: TransportConfig, handler: FrameHandler, turn: Turn, *, expect_preface: bool
+    ) -> None:
         self._handler = handler
+        self._turn = turn
         self._buffer_bytes_max = config.receive_buffer_bytes
         self._buffer = bytearray(min(_BUFFER_BYTES_MIN, config.receive_buffer_bytes))
         self._view = memoryview(self._buffer)
@@ -78,7 +94,6 @@ class FrameReader:
         self._skip_left = 0  # octets to drop: padding, discarded payload, unknown frames
         self._direct_bytes = 0  # octets of message memory offered by `buffers`
         self._at = 0  # octets of the buffer that were handed on in earlier turns
-        self._turn_left = 0
         self._read_bytes = 0
         self.unread = False
         """Whole frames may be left in the buffer, for the next turn: `advance_untrusted(0)` goes on."""
@@ -109,7 +124,7 @@ class FrameReader:
         self._filled += size - direct
         full = self._filled == len(self._buffer)
         self._read_bytes = size or self._read_bytes
-        self._turn_left, self.unread = _TURN, False
+        self._turn.left, self.unread = _TURN, False
         at = self._at = self._parse()
         if self.unread:
             return
@@ -125,10 +140,6 @@ class FrameReader:
     def begins_with(self, octets: bytes) -> bool:
         """Whether what waits in the buffer begins so; before the first frame that is the peer's first word."""
         return self._filled >= len(octets) and self._view[: len(octets)] == octets
-
-    def charge(self, cost: int) -> None:
-        """Count work beyond a frame's own against the turn."""
-        self._turn_left -= cost
 
     def _fit_buffer(self, size: int, *, full: bool) -> None:
         """Grow the buffer after a read that filled it, shrink it after many that needed little of it.
@@ -161,7 +172,7 @@ class FrameReader:
 
     def _parse(self) -> int:
         """Hand on all frames, and parts of DATA, that are in the buffer; returns the octets used up."""
-        at, filled, buffer, view = self._at, self._filled, self._buffer, self._view
+        at, filled, buffer, view, turn = self._at, self._filled, self._buffer, self._view, self._turn
         if self._preface_left:
             at = self._match_preface(filled)
         while at < filled:
@@ -185,10 +196,10 @@ class FrameReader:
                 break
             length = (buffer[at] << 16) | (buffer[at + 1] << 8) | buffer[at + 2]
             kind = buffer[at + 3]
-            if self._turn_left <= 0:
+            if turn.left <= 0:
                 self.unread = True
                 break
-            self._turn_left -= 1 if kind == frames.DATA and length >= _SMALL_BYTES else 4 + (length >> 4)
+            turn.left -= 1 if kind == frames.DATA and length >= _SMALL_BYTES else 4 + (length >> 4)
             if length > self._frame_bytes_max:
                 raise RemoteProtocolError(
                     f"frame of {length} octets, the limit is {self._frame_bytes_max}",

@@ -1,8 +1,8 @@
-"""What a connection still has to send: control frames first, then DATA, fairly across streams.
+"""What waits to be written on a connection: control frames first, then DATA, fairly across streams.
 
-Fairness is round robin by one DATA frame each, over the streams that have octets and window (F9). A stream without
-window leaves the round until a WINDOW_UPDATE or SETTINGS brings it back; without connection window everybody waits in
-place. Nothing is copied: buffers are handed out as they were queued, with 9 octets in front of each frame.
+Streams that have octets and window take turns, one DATA frame each (F9). A stream without window leaves the round until
+a WINDOW_UPDATE or SETTINGS brings it back; without connection window every stream keeps its place. Nothing is copied:
+buffers are handed out as they were queued, with 9 octets in front of each frame.
 """
 
 from __future__ import annotations
@@ -14,17 +14,22 @@ from transport.errors import ErrorCode, RemoteProtocolError
 from transport.protocol import frames
 from transport.protocol.flow_control import SendWindow
 from transport.protocol.small_frames import FRAME_BYTES_MIN, Held, SmallFrames, worth_a_frame
-from transport.protocol.stalls import WindowClock
 from transport.protocol.state import SENDABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transport.config import TransportConfig
+    from transport.protocol.abuse import Budgets
+    from transport.protocol.clock import Clock
+    from transport.protocol.events import EventQueue
+    from transport.protocol.stalls import WindowClock
     from transport.protocol.stream import Buffer, StreamCore
 
 _BUFFERS_MAX: Final = 900
 """Buffers of one write; Linux takes 1 024 (IOV_MAX)."""
+_PEER_FRAME_BYTES: Final = 16_384
+"""The longest frame that a peer takes until its SETTINGS say more (section 6.5.2)."""
 
 
 class SendQueue:
@@ -32,46 +37,44 @@ class SendQueue:
 
     Args:
         config: Bounds.
+        clock: Of the connection.
+        budgets: Count what is framed.
+        events: Tell waiting senders of room in their send buffers.
+        window_clock: Is told when the connection's window is used up.
         finish: Called when all octets of a stream whose end was requested are framed; returns the frames of the end.
-        sent: Called with the octets of DATA framed.
-        room: Called when a stream with a waiting sender has room in its send buffer.
-        now: Seconds of the shell's clock.
     """
 
     def __init__(
         self,
         config: TransportConfig,
         *,
+        clock: Clock,
+        budgets: Budgets,
+        events: EventQueue,
+        window_clock: WindowClock,
         finish: Callable[[StreamCore], bytes],
-        sent: Callable[[int], None],
-        room: Callable[[StreamCore], None],
-        now: float = 0.0,
     ) -> None:
         self._frame_bytes = config.outbound_frame_bytes_max
         self._shared_bytes = config.shared_frame_bytes_max
         self._backlog_bytes_max = config.control_backlog_bytes_max
         self._send_buffer_bytes = config.send_buffer_bytes
+        self._clock = clock
+        self._budgets = budgets
+        self._events = events
+        self._window_clock = window_clock
         self._finish = finish
-        self._sent = sent
-        self._room = room
         self._control: list[bytes] = []
         self._control_bytes = 0
         self._round: deque[StreamCore] = deque()
         self._held = Held()
-        self._small_frames = SmallFrames(now)
+        self._small_frames = SmallFrames(clock.now)
         self.window = SendWindow(65_535)
         """The connection's window; section 6.9.2: it starts at 65 535 whatever the settings say."""
-        self.window_clock = WindowClock()
-        self.now = now
-        """Seconds of the shell's clock, as far as it was told."""
-        self.peer_frame_bytes_max = frames_min = 16_384
-        self._frame_limit = min(self._frame_bytes, frames_min)
-        """Of a stream that sends alone."""
-        self._shared_limit = min(self._shared_bytes, self._frame_limit)
+        self._frame_limit = self._shared_limit = 0
+        self.set_peer_frame_bytes_max(_PEER_FRAME_BYTES)
 
     def set_peer_frame_bytes_max(self, size: int) -> None:
         """Follow the peer's SETTINGS_MAX_FRAME_SIZE."""
-        self.peer_frame_bytes_max = size
         self._frame_limit = min(self._frame_bytes, size)
         self._shared_limit = min(self._shared_bytes, self._frame_limit)
 
@@ -102,27 +105,52 @@ class SendQueue:
             stream.scheduled = True
             self._round.append(stream)
 
-    def stream_opened(self, stream: StreamCore) -> None:
-        """The peer has opened a stream's window: take part at once if it is worth a frame, else a little later."""
-        if self._goes_out(stream.send_window, stream.outgoing_bytes):
+    def open_stream_untrusted(self, stream: StreamCore, increment: int) -> None:
+        """Apply a WINDOW_UPDATE of a stream: it sends at once if that is worth a frame, else a little later.
+
+        Raises:
+            FlowControlViolation: The window would exceed 2^31-1; nothing has changed.
+        """
+        window, now = stream.send_window, self._clock.now
+        window.open_untrusted(increment, stream.stream_id)
+        stream.stalls.set_window(now, shut=window.available <= 0)
+        if self._goes_out(window, stream.outgoing_bytes):
             self._held.release_stream(stream)
             self.schedule(stream)
-        elif not stream.scheduled and stream.outgoing_bytes and stream.send_window.available > 0:
-            self._held.hold_stream(stream, self.now)
+        elif not stream.scheduled and stream.outgoing_bytes and window.available > 0:
+            self._held.hold_stream(stream, now)
 
-    def connection_opened(self) -> None:
-        """The peer has opened the connection's window: go on if it is worth a frame, else a little later."""
+    def open_connection_untrusted(self, increment: int) -> None:
+        """Apply a WINDOW_UPDATE of the connection, as for a stream.
+
+        Raises:
+            FlowControlViolation: The window would exceed 2^31-1; nothing has changed.
+        """
+        self.window.open_untrusted(increment, None)
+        self._window_clock.set(self._clock.now, shut=False)
         if not self._round:
             return
         if self._goes_out(self.window, self._round[0].outgoing_bytes):
             self._held.release_connection()
         else:
-            self._held.hold_connection(self.now)
+            self._held.hold_connection(self._clock.now)
+
+    def shift_untrusted(self, stream: StreamCore, delta: int) -> None:
+        """Apply a change of the peer's SETTINGS_INITIAL_WINDOW_SIZE to a stream (F6, F7).
+
+        Raises:
+            FlowControlViolation: The window would exceed 2^31-1.
+        """
+        stream.send_window.shift_untrusted(delta)
+        stream.stalls.set_window(self._clock.now, shut=stream.send_window.available <= 0)
+        self.schedule(stream)
 
     def _goes_out(self, window: SendWindow, queued_bytes: int) -> bool:
         if not worth_a_frame(window, queued_bytes):
             return False
-        return window.available >= min(queued_bytes, FRAME_BYTES_MIN) or self._small_frames.take(self.now)
+        return window.available >= min(queued_bytes, FRAME_BYTES_MIN) or self._small_frames.take(
+            self._clock.now
+        )
 
     @property
     def next_deadline(self) -> float:
@@ -131,7 +159,7 @@ class SendQueue:
 
     def release(self) -> None:
         """Send what fits into the windows that were too small for too long."""
-        for stream in self._held.due(self.now):
+        for stream in self._held.due(self._clock.now):
             self.schedule(stream)
 
     @property
@@ -190,12 +218,14 @@ class SendQueue:
         stream.send_window.claim(count)
         self.window.claim(count)
         if stream.send_window.available <= 0:
-            stream.stalls.set_window(self.now, shut=True)
+            stream.stalls.set_window(self._clock.now, shut=True)
         if self.window.available <= 0:
-            self.window_clock.set(self.now, shut=True)
-        self._sent(count)
+            self._window_clock.set(self._clock.now, shut=True)
+        budgets = self._budgets
+        budgets.sent_bytes += count
+        budgets.sent_frames += 1
         if stream.sender_waiting and stream.outgoing_bytes < self._send_buffer_bytes:
-            self._room(stream)
+            self._events.writable(stream)
         return frames.HEADER_BYTES + count
 
     def discard(self) -> None:

@@ -1,7 +1,7 @@
 """One stream's two queues: messages received and not consumed, octets to send and not framed.
 
-The stream counts; `connection` decides what goes on the wire. Nothing here waits: a shell that finds `next_message`
-empty calls `expect_message` and is told by an event.
+The stream counts; `outbound` and `receive_windows` decide what goes on the wire. Nothing here waits: a shell that finds
+`next_message` empty calls `ReceiveWindows.expect_message` and is told by an event.
 
 Invariants (numbers as in `flow_control`): F2, every exit discards what was not consumed, and the connection's credit
 was given at receipt (F5), so no exit can lose it. F4, the stream's credit follows consumption: a message counts when it
@@ -48,7 +48,7 @@ NOTHING: Final = NoMessage()
 
 
 class StreamCore:
-    """The state of one stream of a `ConnectionCore`, which alone makes them."""
+    """The state of one stream. Made by `StreamTable` alone."""
 
     __slots__ = (
         "_consumed_at",
@@ -164,7 +164,7 @@ class StreamCore:
     def next_message(self) -> Any | EndOfMessages | NoMessage:
         """The oldest message; `END` after the last one; `NOTHING` if none is complete.
 
-        Taking a message consumes it: `connection.credit` announces what is due.
+        Taking a message consumes it: `ReceiveWindows.credit` announces what is due.
 
         Raises:
             TransportError: The stream failed, and every message before the failure was taken. Again on every call.

@@ -67,7 +67,7 @@ def test_small_window_is_used_after_a_while() -> None:
     """Octets wait for a larger window, not for ever, and the wait ends with a window that is worth it."""
     peer = Peer()
     stream = peer.request()
-    peer.core.send_message(stream, [bytes(200_000)])
+    peer.core.outbound.send_message(stream, [bytes(200_000)])
     sent(peer.core)
     peer.send(wire.window_update(0, 1 << 20))
     assert peer.send(wire.window_update(1, 7)) == []
@@ -84,7 +84,7 @@ def test_small_connection_window_is_used_after_a_while() -> None:
     peer = Peer()
     peer.send(wire.settings((4, 1 << 20)))
     stream = peer.request()
-    peer.core.send_message(stream, [bytes(200_000)])
+    peer.core.outbound.send_message(stream, [bytes(200_000)])
     sent(peer.core)
     assert peer.send(wire.window_update(0, 7)) == []
     peer.core.handle_deadline(HOLD_S)
@@ -104,14 +104,14 @@ def test_window_lowered_by_settings_is_not_waited_for() -> None:
 def test_memory_of_messages_is_counted_until_they_are_taken() -> None:
     """Complete messages and begun ones count; taking them, or the end of the call, gives everything back."""
     peer = Peer(config=TransportConfig(message_bytes_max=1 << 20, receive_memory_bytes_max=1 << 20))
-    memory = peer.core.receive_memory
+    memory = peer.core.table.receive_memory
     assert memory is not None
     stream, other = peer.request(1), peer.request(3)
     peer.send(wire.data(1, wire.message(b"x" * 100) * 3), wire.data(3, struct.pack(">BL", 0, 5_000) + b"y"))
     assert memory.taken_bytes == 3 * (100 + MESSAGE_OVERHEAD_BYTES) + 5_000 + MESSAGE_OVERHEAD_BYTES
     assert len(drain_messages(peer.core, stream)) == 3
     assert memory.taken_bytes == 5_000 + MESSAGE_OVERHEAD_BYTES
-    peer.core.reset(other)
+    peer.core.outbound.reset(other)
     assert memory.taken_bytes == 0
 
 
@@ -153,7 +153,7 @@ def test_calls_without_a_message_are_ended_in_time() -> None:
     peer.core.handle_deadline(12.0)
     sent(peer.core)
     assert set(peer.core.streams) == {3}
-    assert math.isinf(peer.core._first_messages.deadline)
+    assert math.isinf(peer.core.table.first_messages.deadline)
 
 
 def test_settings_have_a_bound() -> None:

@@ -11,6 +11,7 @@ from tests.support.pair import Pair, Peer, drain_messages, sent
 from transport.config import TransportConfig
 from transport.errors import ErrorCode, RemoteProtocolError, StatusCode
 from transport.protocol.abuse import ALLOWANCES, Budgets, Cost
+from transport.protocol.clock import Clock
 from transport.protocol.small_frames import HOLD_S
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def test_flood_ends_the_connection(flood: bytes, cost: Cost) -> None:
     """Twice a budget at one moment is answered by ENHANCE_YOUR_CALM; half of it is not."""
     peer = Peer()
     peer.request(1)
-    peer.core.reset(peer.request(3))
+    peer.core.outbound.reset(peer.request(3))
     burst = int(ALLOWANCES[cost].burst)
     for _ in range(burst // 2 // 10):
         peer.send(flood * 10)
@@ -73,14 +74,14 @@ def test_resets_spend_one_budget(attack: object) -> None:
         if peer.failed:
             break
     assert stream_id // 2 == pytest.approx(ALLOWANCES[Cost.RESET].burst, abs=2)
-    assert isinstance(peer.core.failure, RemoteProtocolError)
-    assert peer.core.failure.code == ErrorCode.ENHANCE_YOUR_CALM
+    assert isinstance(peer.core.shutdown.failure, RemoteProtocolError)
+    assert peer.core.shutdown.failure.code == ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_headers_on_a_reset_stream_are_paid_for() -> None:
     """HEADERS sent again and again on a stream that we have reset end the connection."""
     peer = Peer()
-    peer.core.reset(peer.request(1))
+    peer.core.outbound.reset(peer.request(1))
     for _ in range(1_000):
         peer.send(wire.headers(1, [("x", "y")], end=True))
     assert peer.failed
@@ -100,11 +101,11 @@ def test_server_that_ends_many_open_calls_is_left_alone() -> None:
     pair = Pair()
     for _ in range(1_500):
         _, accepted = pair.call()
-        pair.server.end_call(accepted, 0)  # type: ignore[arg-type]
+        pair.server.outbound.end_call(accepted, 0)  # type: ignore[arg-type]
         pair.exchange()
         pair.client_events.clear()
         pair.server_events.clear()
-    assert pair.client.failure is None
+    assert pair.client.shutdown.failure is None
     assert not pair.client.streams
 
 
@@ -154,8 +155,8 @@ def test_replies_that_nobody_reads_are_bounded() -> None:
     peer = Peer(config=TransportConfig(control_backlog_bytes_max=1_024))
     for _ in range(150):
         peer.core.receive_data(wire.ping(), 0.0)
-    assert isinstance(peer.core.failure, RemoteProtocolError)
-    assert "wait to be read" in str(peer.core.failure)
+    assert isinstance(peer.core.shutdown.failure, RemoteProtocolError)
+    assert "wait to be read" in str(peer.core.shutdown.failure)
     assert len(sent(peer.core)) < 200
 
 
@@ -166,11 +167,11 @@ def test_closed_streams_are_forgotten() -> None:
         stream = None
         peer.send(wire.headers(stream_id, end=True))
         stream = peer.core.streams[stream_id]
-        peer.core.end_call(stream, 0)  # type: ignore[arg-type]
+        peer.core.outbound.end_call(stream, 0)  # type: ignore[arg-type]
         sent(peer.core)
         peer.events.clear()
     assert not peer.core.streams
-    assert len(peer.core._closed) <= 1_000
+    assert len(peer.core.table.closed) <= 1_000
     assert len(peer.core._control._h2._closed_streams) <= 4_096
     assert len(peer.core._control._h2.streams) <= 64
 
@@ -178,25 +179,26 @@ def test_closed_streams_are_forgotten() -> None:
 @pytest.mark.parametrize("reader", ["grpcio", "nghttp"])
 def test_real_clients_stay_below_the_budgets(reader: str) -> None:
     """What real clients send while they read 64 MiB leaves most of every budget."""
-    budgets = Budgets(0.0)
+    budgets = Budgets(Clock(0.0))
     updates, pings, settings = (24, 3, 4) if reader == "grpcio" else (4_100, 0, 1)
     for _ in range(10):
         for cost, count in ((Cost.WINDOW_UPDATE, updates), (Cost.PING, pings), (Cost.SETTINGS, settings)):
             for _ in range(count):
-                budgets.spend_untrusted(cost, 0.0)
+                budgets.spend_untrusted(cost)
         budgets.sent_bytes += 64 << 20
 
 
 def test_budget_refills_with_time_and_never_above_its_burst() -> None:
     """An empty budget earns by the second, a full one nothing."""
-    budgets = Budgets(0.0)
+    clock = Clock(0.0)
+    budgets = Budgets(clock)
     allowance = ALLOWANCES[Cost.SETTINGS]
 
     def spend(now: float) -> int:
-        count = 0
+        count, clock.now = 0, now
         try:
             while True:
-                budgets.spend_untrusted(Cost.SETTINGS, now)
+                budgets.spend_untrusted(Cost.SETTINGS)
                 count += 1
         except RemoteProtocolError:
             return count
@@ -212,7 +214,7 @@ def test_windows_of_one_octet_are_slow_and_served() -> None:
     peer = Peer()
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1)))
     stream = peer.request()
-    peer.core.send_message(stream, [b"x" * 11_995])
+    peer.core.outbound.send_message(stream, [b"x" * 11_995])
     sizes = [len(frame.payload) for frame in wire.only(wire.parse(sent(peer.core)), wire.DATA)]
     at_once = 0
     while len(sizes) < 12_000:
@@ -234,8 +236,8 @@ def test_octets_given_back_one_by_one_are_no_attack() -> None:
     """A peer that was sent much and consumes it octet by octet, long after, may tell of each to both windows."""
     peer = Peer()
     stream = peer.request()
-    peer.core.send_message(stream, [bytes(65_530)])
-    peer.core.end_call(stream, StatusCode.OK)
+    peer.core.outbound.send_message(stream, [bytes(65_530)])
+    peer.core.outbound.end_call(stream, StatusCode.OK)
     sent(peer.core)
     for _ in range(65_535 // 15):
         peer.send((wire.window_update(0, 1) + wire.window_update(1, 1)) * 15)
@@ -247,7 +249,7 @@ def test_frames_sent_earn_the_answers_of_real_clients() -> None:
     peer = Peer()
     stream = peer.request()
     for _ in range(5_000):
-        peer.core.send_message(stream, [b"x"])
+        peer.core.outbound.send_message(stream, [b"x"])
         sent(peer.core)
         peer.send(
             wire.ping() + wire.window_update(0, 6) + wire.window_update(1, 3) + wire.window_update(1, 3)
@@ -260,12 +262,12 @@ def test_replies_earn_the_answers_of_real_clients() -> None:
     peer = Peer()
     for stream_id in range(1, 2 * 6_000, 2):
         stream = peer.request(stream_id, end=True)
-        peer.core.send_message(stream, [b""])
-        peer.core.end_call(stream, StatusCode.OK)
+        peer.core.outbound.send_message(stream, [b""])
+        peer.core.outbound.end_call(stream, StatusCode.OK)
         sent(peer.core)
         peer.send(wire.window_update(0, 5) + wire.window_update(stream_id, 5) + 3 * wire.ping())
         peer.events.clear()
-    assert peer.core.failure is None
+    assert peer.core.shutdown.failure is None
     for _ in range(201):
         peer.send(wire.ping())
     assert peer.failed
@@ -274,7 +276,7 @@ def test_replies_earn_the_answers_of_real_clients() -> None:
 def answered(peer: Peer, stream_id: int) -> StreamCore:
     """A call whose answer has begun."""
     stream = peer.request(stream_id)
-    peer.core.send_message(stream, [b"first"])
+    peer.core.outbound.send_message(stream, [b"first"])
     sent(peer.core)
     return stream
 
@@ -293,7 +295,7 @@ def test_resets_that_cross_the_end_are_no_attack() -> None:
     """A reset may cross the end of each call that was answered; a second one of the same call is paid for."""
     peer = Peer()
     for stream_id in range(1, 2 * 2_000, 2):
-        peer.core.end_call(answered(peer, stream_id), StatusCode.OK)
+        peer.core.outbound.end_call(answered(peer, stream_id), StatusCode.OK)
         sent(peer.core)
         peer.send(wire.reset(stream_id))
     assert not peer.failed

@@ -73,12 +73,12 @@ def test_window_can_go_negative() -> None:
 
 
 def connection_outstanding(core: ConnectionCore) -> int:
-    return core.receive_window.outstanding
+    return core.windows.connection.outstanding
 
 
 def window_is_whole(core: ConnectionCore) -> bool:
     """All octets received were credited: announced, or owed and under the threshold."""
-    window = core.receive_window
+    window = core.windows.connection
     return window.outstanding == 0 and window.available + window.owed == window.size
 
 
@@ -87,12 +87,12 @@ Ending = Callable[[Peer, StreamCore], object]
 ENDINGS: dict[str, Ending] = {
     "data_end": lambda peer, stream: peer.send(wire.data(1, end=True)),
     "trailers": lambda peer, stream: peer.send(wire.headers(1, [("x", "y")], end=True)),
-    "send_reset": lambda peer, stream: peer.core.reset(stream),
+    "send_reset": lambda peer, stream: peer.core.outbound.reset(stream),
     "recv_reset": lambda peer, stream: peer.send(wire.reset(1)),
     "stream_error": lambda peer, stream: peer.send(wire.window_update(1, 0)),
-    "answer": lambda peer, stream: peer.core.end_call(stream, StatusCode.OK),
+    "answer": lambda peer, stream: peer.core.outbound.end_call(stream, StatusCode.OK),
     "goaway": lambda peer, stream: peer.send(wire.goaway(0)),
-    "drain": lambda peer, stream: peer.core.drain(),
+    "drain": lambda peer, stream: peer.core.shutdown.drain(),
 }
 
 
@@ -116,7 +116,7 @@ def test_every_exit_releases_connection_capacity(ending: Ending, padding: int | 
             )
         )
         assert increments > 65_535
-        assert peer.core.failure is None
+        assert peer.core.shutdown.failure is None
         assert window_is_whole(peer.core)
 
 
@@ -126,7 +126,7 @@ def test_data_on_a_forgotten_stream_is_credited() -> None:
     peer = Peer(config=config)
     for stream_id in range(1, 2_203, 2):
         peer.now += 1.0
-        peer.core.reset(peer.request(stream_id))
+        peer.core.outbound.reset(peer.request(stream_id))
         sent(peer.core)
     found = []
     for _ in range(30):
@@ -134,7 +134,7 @@ def test_data_on_a_forgotten_stream_is_credited() -> None:
         found += peer.send(wire.data(1, b"z" * 9_000))
     assert {frame.code for frame in wire.only(found, wire.RST_STREAM, 1)} == {ErrorCode.STREAM_CLOSED}
     assert window_is_whole(peer.core)
-    assert peer.core.failure is None
+    assert peer.core.shutdown.failure is None
 
 
 def test_recv_data_overflows_connection_window() -> None:
@@ -167,9 +167,9 @@ def test_window_update_on_a_closed_stream_is_ignored() -> None:
     answer(peer.core, stream, b"x")
     sent(peer.core)
     assert peer.send(wire.window_update(1, 100)) == []
-    peer.core.reset(peer.request(3))
+    peer.core.outbound.reset(peer.request(3))
     assert wire.only(peer.send(wire.window_update(3, 100)), wire.GOAWAY) == []
-    assert peer.core.failure is None
+    assert peer.core.shutdown.failure is None
 
 
 def sent_bytes(frames: list[wire.Frame]) -> int:
@@ -180,7 +180,7 @@ def test_settings_lower_the_window_below_what_is_in_flight() -> None:
     """F6, F7: a window made negative sends nothing until updates and settings have lifted it above zero."""
     peer = Peer()
     stream = peer.request()
-    peer.core.send_message(stream, [b"x" * 99_995])
+    peer.core.outbound.send_message(stream, [b"x" * 99_995])
     assert sent_bytes(wire.parse(sent(peer.core))) == 65_535  # both windows at once
     peer.send(wire.window_update(0, 1 << 20))
     assert sent_bytes(peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 100)))) == 0
@@ -205,7 +205,7 @@ def test_new_streams_start_from_the_last_settings() -> None:
     peer = Peer()
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 7)))
     stream = peer.request()
-    peer.core.send_message(stream, [b"0123456789"])
+    peer.core.outbound.send_message(stream, [b"0123456789"])
     assert sent_bytes(wire.parse(sent(peer.core))) == 7
 
 
@@ -227,9 +227,9 @@ def test_reset_while_waiting_for_capacity_gives_it_to_others() -> None:
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20)))
     first, second = peer.request(1), peer.request(3)
     for stream in (first, second):
-        peer.core.send_message(stream, [b"x" * 200_000])
+        peer.core.outbound.send_message(stream, [b"x" * 200_000])
     assert sent_bytes(wire.parse(sent(peer.core))) == 65_535
-    peer.core.reset(first)
+    peer.core.outbound.reset(first)
     answered = peer.send(wire.window_update(0, 1_000))
     assert sent_bytes(answered) == sent_bytes(wire.only(answered, wire.DATA, 3)) == 1_000
 
@@ -238,7 +238,7 @@ def test_many_tiny_frames_are_credited_like_one() -> None:
     """A message in frames of one octet costs the window its octets, no more."""
     pair = Pair(TransportConfig(outbound_frame_bytes_max=1, connection_window_bytes=65_535))
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"x" * 20_000])
+    pair.client.outbound.send_message(stream, [b"x" * 20_000])
     pair.exchange()
     assert drain_messages(pair.server, accepted) == [b"x" * 20_000]
     assert window_is_whole(pair.server)
@@ -250,12 +250,12 @@ def test_stream_credit_follows_consumption() -> None:
     pair = Pair(TINY)
     stalled, stalled_end = pair.call()
     for _ in range(10):
-        pair.client.send_message(stalled, [b"x" * 400])
+        pair.client.outbound.send_message(stalled, [b"x" * 400])
     pair.exchange()
     assert stalled_end.buffered_bytes == TINY.stream_window_bytes
     running, running_end = pair.call()
     for _ in range(300):  # past the connection's window, with the other stream stalled
-        pair.client.send_message(running, [b"y" * 400])
+        pair.client.outbound.send_message(running, [b"y" * 400])
         pair.exchange()
         assert drain_messages(pair.server, running_end) == [b"y" * 400]
     assert stalled_end.receive_window.available == 0
@@ -266,20 +266,20 @@ def test_lost_connection_fails_streams_and_holds_nothing() -> None:
     """F2 at the end of a connection: nothing stays queued, and the verbs stay harmless."""
     pair = Pair(TINY)
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"x" * 5_000])
+    pair.client.outbound.send_message(stream, [b"x" * 5_000])
     pair.exchange()
-    pair.server.close()
+    pair.server.shutdown.close()
     for core in (pair.server, pair.client):
-        core.expect_message(accepted if core is pair.server else stream)
+        core.windows.expect_message(accepted if core is pair.server else stream)
     pair.exchange()
-    pair.client.close()
+    pair.client.shutdown.close()
     for end, core in ((stream, pair.client), (accepted, pair.server)):
-        core.credit(end)
-        core.reset(end)
-        core.drain()
+        core.windows.credit(end)
+        core.outbound.reset(end)
+        core.shutdown.drain()
         assert end.outgoing_bytes == 0
         assert sent(core).count(b"x") == 0
-    pair.server.end_call(accepted, StatusCode.OK)
+    pair.server.outbound.end_call(accepted, StatusCode.OK)
     assert not pair.server.sendable
 
 
@@ -287,10 +287,10 @@ def test_message_longer_than_the_window_needs_a_waiting_consumer() -> None:
     """A partial message is credited while somebody waits for it, and not before."""
     pair = Pair(TINY)
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"x" * 5_000])
+    pair.client.outbound.send_message(stream, [b"x" * 5_000])
     pair.exchange()
     assert accepted.buffered_bytes == 1_000
-    pair.server.expect_message(accepted)
+    pair.server.windows.expect_message(accepted)
     pair.exchange()
     assert bytes(take(accepted)) == b"x" * 5_000
     assert accepted.next_message() is NOTHING
@@ -300,9 +300,9 @@ def test_reset_by_us_drops_what_was_not_read() -> None:
     """A stream that we reset delivers nothing more."""
     pair = Pair()
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"unread"])
+    pair.client.outbound.send_message(stream, [b"unread"])
     pair.exchange()
-    pair.server.reset(accepted)
+    pair.server.outbound.reset(accepted)
     with pytest.raises(StreamReset, match="by us: CANCEL"):
         accepted.next_message()
     pair.exchange()

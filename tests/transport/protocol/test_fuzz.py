@@ -56,7 +56,7 @@ def outcome(octets: bytes, *, client: bool, sizes: list[int]) -> list[str]:
         told.append(
             f"{stream_id} {stream.state} {list(map(bytes, stream.inbox))} {stream.receive_window.available}"
         )
-    if peer.core.failure is not None:
+    if peer.core.shutdown.failure is not None:
         assert wire.only(wire.parse(sent(peer.core)), wire.GOAWAY)
         assert not peer.core.sendable
     return told
@@ -82,8 +82,8 @@ def recorded(*, client: bool) -> bytes:
     pair.up.clear()
     pair.down.clear()
     stream, accepted = pair.call(metadata=[("x-a", "b")], timeout_s=3.0)
-    pair.client.send_message(stream, [b"q" * 900])
-    pair.client.end_stream(stream)
+    pair.client.outbound.send_message(stream, [b"q" * 900])
+    pair.client.outbound.end_stream(stream)
     pair.exchange()
     drain_messages(pair.server, accepted)
     answer(pair.server, accepted, b"one", b"", b"z" * 400)
@@ -139,17 +139,17 @@ def test_verbs_on_a_hostile_connection_raise_typed_errors_only(octets: bytes, ve
         stream = streams[turn % 2]
         try:
             if verb == "send":
-                peer.core.send_message(stream, [b"x" * (turn * 100)])
+                peer.core.outbound.send_message(stream, [b"x" * (turn * 100)])
             elif verb == "end":
-                peer.core.end_call(stream, 0)  # type: ignore[arg-type]
+                peer.core.outbound.end_call(stream, 0)  # type: ignore[arg-type]
             elif verb == "reset":
-                peer.core.reset(stream)
+                peer.core.outbound.reset(stream)
             elif verb == "take":
-                peer.core.expect_message(stream)
+                peer.core.windows.expect_message(stream)
                 if not isinstance(stream.next_message(), StreamReadable):
-                    peer.core.credit(stream)
+                    peer.core.windows.credit(stream)
             elif verb == "drain":
-                peer.core.drain()
+                peer.core.shutdown.drain()
             else:
                 peer.core.handle_deadline(float(turn))
         except TransportError:

@@ -99,7 +99,7 @@ def test_closed_streams_are_swept() -> None:
     pair = Pair()
     for _ in range(1_000):
         stream, _accepted = pair.call()
-        pair.client.reset(stream)
+        pair.client.outbound.reset(stream)
         pair.exchange()
         pair.now += 1
     assert len(pair.client._control._h2.streams) < 100

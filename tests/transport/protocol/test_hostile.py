@@ -93,7 +93,7 @@ def test_connection_error(octets: bytes, codes: set[ErrorCode]) -> None:
     peer = Peer()
     answered = peer.send(octets)
     assert peer.failed
-    assert isinstance(peer.core.failure, RemoteProtocolError)
+    assert isinstance(peer.core.shutdown.failure, RemoteProtocolError)
     goaways = wire.only(answered, wire.GOAWAY)
     assert len(goaways) == 1
     assert goaways[0].code in codes
@@ -228,8 +228,8 @@ def test_refused_message_after_the_answer_leaves_the_answer_whole() -> None:
     peer = Peer()
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 10)))
     stream = peer.request()
-    peer.core.send_message(stream, [b"x" * 95])
-    peer.core.end_call(stream, StatusCode.OK)
+    peer.core.outbound.send_message(stream, [b"x" * 95])
+    peer.core.outbound.end_call(stream, StatusCode.OK)
     peer.send(wire.data(1, struct.pack(">BL", 1, 9)), wire.data(1, bytes(50)))
     answered = peer.send(wire.window_update(1, 1_000))
     assert sum(len(frame.payload) for frame in wire.only(answered, wire.DATA)) == 90
@@ -244,7 +244,7 @@ def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
     assert wire.only(peer.send(wire.headers(5)), wire.RST_STREAM, 5)[0].code == ErrorCode.REFUSED_STREAM
     peer.send(wire.data(5, b"x"), wire.data(1, wire.message(b"a"), end=True))
     assert drain_messages(peer.core, streams[0]) == [b"a"]
-    peer.core.end_call(streams[0], StatusCode.OK)
+    peer.core.outbound.end_call(streams[0], StatusCode.OK)
     peer.send()
     peer.request(7)
     assert not peer.failed

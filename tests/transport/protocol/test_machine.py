@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         self.look(receiver, events)
 
     def look(self, core: ConnectionCore, events: Sequence[Event] = ()) -> None:
-        for event in [*events, *core.events()]:
+        for event in [*events, *core.events.take()]:
             if isinstance(event, ConnectionFailed):
                 raise AssertionError(f"the connection failed: {event.error}")
             if isinstance(event, RequestReceived):
@@ -125,7 +125,7 @@ class Machine(RuleBasedStateMachine):
         try:
             stream = self.client.open_stream(request())
         except StreamRefused:
-            assert self.client.closing
+            assert self.client.shutdown.closing
             return
         self.ends.append(End(self.client, stream))
         self.look(self.client)
@@ -141,7 +141,7 @@ class Machine(RuleBasedStateMachine):
         self.serial += 1
         message = (b"%d." % self.serial * (size // 2 + 1))[:size]
         try:
-            end.core.send_message(end.stream, [message[: size // 3], message[size // 3 :]])
+            end.core.outbound.send_message(end.stream, [message[: size // 3], message[size // 3 :]])
         except LocalProtocolError:
             assert end.stream.end_requested or end.stream.state not in SENDABLE
         except (StreamReset, StreamRefused):
@@ -155,16 +155,16 @@ class Machine(RuleBasedStateMachine):
         if end is None:
             return
         if end.core is self.client:
-            end.core.end_stream(end.stream)
+            end.core.outbound.end_stream(end.stream)
         else:
-            end.core.end_call(end.stream, StatusCode.OK)
+            end.core.outbound.end_call(end.stream, StatusCode.OK)
         self.look(end.core)
 
     @rule(number=st.integers(0, 99))
     def reset(self, number: int) -> None:
         end = self.pick(number)
         if end is not None:
-            end.core.reset(end.stream)
+            end.core.outbound.reset(end.stream)
             self.look(end.core)
 
     @rule(number=st.integers(0, 99), wait=st.booleans())
@@ -186,10 +186,10 @@ class Machine(RuleBasedStateMachine):
             return False
         if message is NOTHING:
             if wait:
-                end.core.expect_message(end.stream)
+                end.core.windows.expect_message(end.stream)
                 end.told_readable = False
             return False
-        end.core.credit(end.stream)
+        end.core.windows.credit(end.stream)
         end.taken.append(bytes(message))
         return True
 
@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: len(self.ends) > 4)
     @rule()
     def drain(self) -> None:
-        self.server.drain()
+        self.server.shutdown.drain()
         self.draining = True
         self.look(self.server)
 
@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
     def connection_credit_is_never_lost(self) -> None:
         """F1, F2, F3, F5."""
         for core in (self.client, self.server) if hasattr(self, "client") else ():
-            window = core.receive_window
+            window = core.windows.connection
             assert window.outstanding == 0
             assert window.available + window.owed == window.size
             assert window.owed < (window.size + 1) // 2 + 1
@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
             if end.other is not None:
                 assert end.taken == end.other.sent[: len(end.taken)]
             if stream.scheduled and stream.state in SENDABLE:
-                assert stream in end.core.outbound._round
+                assert stream in end.core.outbound.queue._round
 
     @invariant()
     def who_can_send_is_in_line(self) -> None:
@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
         self.change_window(100_000)
         for end in self.ends:
             if end.core is self.client:
-                self.client.end_stream(end.stream)
+                self.client.outbound.end_stream(end.stream)
         quiet = turns = 0
         while quiet < 3:
             busy = False
@@ -277,7 +277,7 @@ class Machine(RuleBasedStateMachine):
                 while self.take_from(end, True):
                     busy = True
                 if end.core is self.server and end.stream.remote_ended and not end.stream.inbox:
-                    self.server.end_call(end.stream, StatusCode.OK)
+                    self.server.outbound.end_call(end.stream, StatusCode.OK)
             for core, up in ((self.client, True), (self.server, False)):
                 while taken := core.data_to_send(1 << 20):
                     busy = True
@@ -292,7 +292,7 @@ class Machine(RuleBasedStateMachine):
         assert not self.client.streams
         assert not self.server.streams
         if self.draining:
-            assert self.server.drained
+            assert self.server.shutdown.drained
 
 
 TestMachine = Machine.TestCase

@@ -45,10 +45,10 @@ def exchange_all(pair: Pair, down: list[bytes], up: list[bytes]) -> tuple[list[b
     """One bidirectional call, everything sent at once; returns what arrived at the server and at the client."""
     stream, accepted = pair.call()
     for message in up:
-        pair.client.send_message(stream, [message])
-    pair.client.end_stream(stream)
+        pair.client.outbound.send_message(stream, [message])
+    pair.client.outbound.end_stream(stream)
     for message in down:
-        pair.server.send_message(accepted, [message[:3], message[3:]])
+        pair.server.outbound.send_message(accepted, [message[:3], message[3:]])
     at_server: list[bytes] = []
     at_client: list[bytes] = []
     for _ in range(2_000):
@@ -56,7 +56,7 @@ def exchange_all(pair: Pair, down: list[bytes], up: list[bytes]) -> tuple[list[b
         at_server += drain_messages(pair.server, accepted)
         at_client += drain_messages(pair.client, stream)
         if accepted.remote_ended and not accepted.inbox:
-            pair.server.end_call(accepted, StatusCode.OK)
+            pair.server.outbound.end_call(accepted, StatusCode.OK)
         if stream.state is StreamState.CLOSED and not stream.inbox:
             break
     assert stream.next_message() is END
@@ -86,8 +86,8 @@ def test_chunking_does_not_change_events() -> None:
         told.append(
             [type(event).__name__ for event in events if isinstance(event, RequestReceived | StreamClosed)]
         )
-        assert pair.client.failure is None
-        assert pair.server.failure is None
+        assert pair.client.shutdown.failure is None
+        assert pair.server.shutdown.failure is None
     assert told == [["StreamClosed", "RequestReceived", "StreamClosed"]] * 3
 
 
@@ -95,7 +95,7 @@ def test_answer_without_messages_is_trailers_only() -> None:
     """A call that ends before its first message gets one header block, and the client its status."""
     pair = Pair()
     stream, accepted = pair.call()
-    pair.server.end_call(accepted, StatusCode.NOT_FOUND, "no table ö%", b"\x00details")
+    pair.server.outbound.end_call(accepted, StatusCode.NOT_FOUND, "no table ö%", b"\x00details")
     pair.exchange()
     with pytest.raises(CallFailed) as caught:
         stream.next_message()
@@ -108,8 +108,8 @@ def test_status_comes_after_the_last_message_and_again_on_every_call() -> None:
     """Messages before a failure are delivered; then the failure is raised as often as one asks."""
     pair = Pair()
     stream, accepted = pair.call()
-    pair.server.send_message(accepted, [b"one"])
-    pair.server.end_call(accepted, StatusCode.DATA_LOSS, "gone")
+    pair.server.outbound.send_message(accepted, [b"one"])
+    pair.server.outbound.end_call(accepted, StatusCode.DATA_LOSS, "gone")
     pair.exchange()
     assert bytes(take(stream)) == b"one"
     depths = []
@@ -138,15 +138,15 @@ def test_half_closed_client_still_receives() -> None:
     """After its half-close a client gets every message of the answer."""
     pair = Pair()
     stream, accepted = pair.call()
-    pair.client.end_stream(stream)
-    pair.client.end_stream(stream)
+    pair.client.outbound.end_stream(stream)
+    pair.client.outbound.end_stream(stream)
     pair.exchange()
     assert accepted.next_message() is END
     answer(pair.server, accepted, b"1", b"2")
     pair.exchange()
     assert drain_messages(pair.client, stream) == [b"1", b"2"]
     with pytest.raises(LocalProtocolError, match="end of this stream"):
-        pair.client.send_message(stream, [b"late"])
+        pair.client.outbound.send_message(stream, [b"late"])
 
 
 def test_answer_before_the_clients_end_resets_the_rest() -> None:
@@ -160,23 +160,23 @@ def test_answer_before_the_clients_end_resets_the_rest() -> None:
     assert stream.next_message() is END
     assert stream.state is StreamState.CLOSED
     with pytest.raises(StreamReset):
-        pair.client.send_message(stream, [b"late"])
+        pair.client.outbound.send_message(stream, [b"late"])
 
 
 def test_window_update_after_our_end_changes_nothing() -> None:
     """Window that comes back for a request that was half-closed does not end it twice."""
     pair = Pair(TransportConfig.for_tests())
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"x" * 600])
+    pair.client.outbound.send_message(stream, [b"x" * 600])
     pair.exchange()
-    pair.client.end_stream(stream)
+    pair.client.outbound.end_stream(stream)
     assert drain_messages(pair.server, accepted) == [b"x" * 600]  # its WINDOW_UPDATE crosses the end
     pair.exchange()
     pair.exchange()
     assert stream.state is StreamState.HALF_CLOSED_LOCAL
     answer(pair.server, accepted)
     pair.exchange()
-    assert pair.client.failure is None
+    assert pair.client.shutdown.failure is None
     assert stream.next_message() is END
 
 
@@ -186,18 +186,18 @@ def test_reset_while_our_end_waits_in_line(end: str) -> None:
     pair = Pair()
     stream, accepted = pair.call()
     if end == "client":
-        pair.client.end_stream(stream)
-        pair.client.reset(stream)
+        pair.client.outbound.end_stream(stream)
+        pair.client.outbound.reset(stream)
     else:
-        pair.client.reset(stream)
+        pair.client.outbound.reset(stream)
         octets = support.sent(pair.client)
-        pair.server.end_call(accepted, StatusCode.OK)
+        pair.server.outbound.end_call(accepted, StatusCode.OK)
         pair.server.receive_data(octets, 0.0)
     pair.exchange()
     assert accepted.state is StreamState.CLOSED
     exchange_all(pair, [b"x"], [b"y"])
-    assert pair.client.failure is None
-    assert pair.server.failure is None
+    assert pair.client.shutdown.failure is None
+    assert pair.server.shutdown.failure is None
 
 
 def test_many_small_messages_leave_in_few_buffers() -> None:
@@ -205,7 +205,7 @@ def test_many_small_messages_leave_in_few_buffers() -> None:
     pair = Pair()
     stream, accepted = pair.call()
     for _ in range(20_000):
-        pair.server.send_message(accepted, [b"x"])
+        pair.server.outbound.send_message(accepted, [b"x"])
     taken = pair.server.data_to_send(1 << 20)
     assert len(taken) < 100
     pair.client.receive_data(b"".join(taken), 0.0)
@@ -218,12 +218,12 @@ def test_verb_that_raises_has_changed_nothing() -> None:
     pair = Pair()
     stream, accepted = pair.call()
     with pytest.raises(TypeError):
-        pair.client.send_message(stream, [b"x" * 20_000, memoryview(b"y" * 20_000)[::2]])
+        pair.client.outbound.send_message(stream, [b"x" * 20_000, memoryview(b"y" * 20_000)[::2]])
     with pytest.raises(LocalProtocolError, match="status"):
-        pair.server.end_stream(accepted)
+        pair.server.outbound.end_stream(accepted)
     with pytest.raises(LocalProtocolError, match="opens no streams"):
         pair.server.open_stream(support.request())
-    pair.client.send_message(stream, [memoryview(b"\1\2\3\4").cast("I"), b"z"])
+    pair.client.outbound.send_message(stream, [memoryview(b"\1\2\3\4").cast("I"), b"z"])
     pair.exchange()
     assert drain_messages(pair.server, accepted) == [b"\1\2\3\4z"]
     assert stream.outgoing_bytes == 0
@@ -233,11 +233,11 @@ def test_partial_message_is_not_delivered() -> None:
     """A message that has not come whole is not there."""
     pair = Pair(TransportConfig.for_tests())
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [b"x" * 5_000])
+    pair.client.outbound.send_message(stream, [b"x" * 5_000])
     pair.exchange()
     assert accepted.next_message() is NOTHING
     assert accepted.buffered_bytes == WINDOW
-    pair.client.reset(stream)
+    pair.client.outbound.reset(stream)
     pair.exchange()
     with pytest.raises(StreamReset, match="CANCEL"):
         accepted.next_message()
@@ -252,12 +252,12 @@ def test_long_message_is_the_allocated_memory() -> None:
         return made[-1]
 
     pair = Pair()
-    pair.client._allocate = allocate
-    pair.server._allocate = allocate
+    pair.client.table._allocate = allocate
+    pair.server.table._allocate = allocate
     stream, accepted = pair.call()
     for core, other in ((pair.client, stream), (pair.server, accepted)):
-        core.send_message(other, [payload(3_000_000)])
-        core.send_message(other, [b"short"])
+        core.outbound.send_message(other, [payload(3_000_000)])
+        core.outbound.send_message(other, [b"short"])
     pair.exchange()
     for received in (stream, accepted):
         message = take(received)
@@ -275,9 +275,9 @@ def test_prefix_alone_is_not_worth_its_memory() -> None:
         sizes.append(size)
         return bytearray(size)
 
-    pair.server._allocate = allocate
+    pair.server.table._allocate = allocate
     stream, accepted = pair.call()
-    pair.client.send_message(stream, [bytes(64 << 20)])
+    pair.client.outbound.send_message(stream, [bytes(64 << 20)])
     pair.server.receive_data(b"".join(pair.client.data_to_send(1)), 0.0)
     assert accepted.assembler.partial_bytes > 0
     assert sizes == []
@@ -285,7 +285,7 @@ def test_prefix_alone_is_not_worth_its_memory() -> None:
         pair.exchange()
         message = take(accepted)
         if message is NOTHING:
-            pair.server.expect_message(accepted)
+            pair.server.windows.expect_message(accepted)
             continue
         assert len(message) == 64 << 20
         break

@@ -122,8 +122,8 @@ def test_silent_peer_is_asked_and_then_given_up() -> None:
     assert peer.core.next_deadline() == 44
     peer.core.handle_deadline(44.0)
     peer.core.handle_deadline(49.0)
-    assert isinstance(peer.core.failure, ConnectionLost)
-    assert "silent for 25 s" in str(peer.core.failure)
+    assert isinstance(peer.core.shutdown.failure, ConnectionLost)
+    assert "silent for 25 s" in str(peer.core.shutdown.failure)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_handshake_has_a_limit(hello: bytes, text: str) -> None:
     peer.send(hello)
     assert peer.core.next_deadline() == 10
     peer.core.handle_deadline(10.0)
-    assert text in str(peer.core.failure)
+    assert text in str(peer.core.shutdown.failure)
 
 
 def test_header_block_has_a_limit() -> None:
@@ -152,7 +152,7 @@ def test_header_block_has_a_limit() -> None:
     peer.send(wire.frame(wire.CONTINUATION, 1))
     assert peer.core.next_deadline() == 13
     peer.core.handle_deadline(13.0)
-    assert "header block" in str(peer.core.failure)
+    assert "header block" in str(peer.core.shutdown.failure)
 
 
 def test_no_pings_when_switched_off() -> None:
@@ -212,7 +212,7 @@ def test_streams_take_turns() -> None:
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20)), wire.window_update(0, 1 << 24))
     streams = [peer.request(stream_id) for stream_id in range(1, 21, 2)]
     for size, stream in enumerate(streams, 1):
-        peer.core.send_message(stream, [bytes(30_000 * size)])
+        peer.core.outbound.send_message(stream, [bytes(30_000 * size)])
     served = [
         frame.stream_id
         for frame in wire.only(wire.parse(b"".join(peer.core.data_to_send(200_000))), wire.DATA)
@@ -220,7 +220,7 @@ def test_streams_take_turns() -> None:
     counts = [served.count(stream.stream_id) for stream in streams]
     assert max(counts) - min(counts) <= 1
     late = peer.request(21)
-    peer.core.send_message(late, [b"quick"])
+    peer.core.outbound.send_message(late, [b"quick"])
     answered = wire.parse(b"".join(peer.core.data_to_send(12_000)))
     assert wire.only(answered, wire.DATA, 21)
 
@@ -235,7 +235,7 @@ def test_stream_that_sends_alone_sends_longer_frames() -> None:
     )
     streams = [peer.request(1), peer.request(3)]
     for stream, size in zip(streams, (79_995, 19_995), strict=True):
-        peer.core.send_message(stream, [bytes(size)])
+        peer.core.outbound.send_message(stream, [bytes(size)])
     frames_sent = wire.only(wire.parse(sent(peer.core)), wire.DATA)
     assert [(frame.stream_id, len(frame.payload)) for frame in frames_sent] == [
         (1, 20_000), (3, 20_000), (1, 60_000),
@@ -247,7 +247,7 @@ def test_waiting_for_the_connections_window_keeps_its_order() -> None:
     peer = Peer(config=TransportConfig(outbound_frame_bytes_max=65_535))
     peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1 << 20), (wire.MAX_FRAME_SIZE, 1 << 20)))
     for stream in [peer.request(stream_id) for stream_id in (1, 3, 5)]:
-        peer.core.send_message(stream, [bytes(100_000)])
+        peer.core.outbound.send_message(stream, [bytes(100_000)])
     order = [frame.stream_id for frame in wire.only(wire.parse(sent(peer.core)), wire.DATA)]
     for _ in range(6):
         order += [frame.stream_id for frame in wire.only(peer.send(wire.window_update(0, 1_024)), wire.DATA)]
@@ -258,9 +258,9 @@ def test_trailers_follow_the_last_octet() -> None:
     """The end of a call is not sent before its messages, nor held back by other streams' messages."""
     peer = Peer()
     slow, quick = peer.request(1), peer.request(3)
-    peer.core.send_message(slow, [bytes(100_000)])
-    peer.core.end_call(slow, StatusCode.OK)
-    peer.core.end_call(quick, StatusCode.OK)
+    peer.core.outbound.send_message(slow, [bytes(100_000)])
+    peer.core.outbound.end_call(slow, StatusCode.OK)
+    peer.core.outbound.end_call(quick, StatusCode.OK)
     answered = wire.parse(sent(peer.core))
     assert [bool(frame.flags & 1) for frame in wire.only(answered, wire.HEADERS, 1)] == [False]
     assert [bool(frame.flags & 1) for frame in wire.only(answered, wire.HEADERS, 3)] == [True]
@@ -275,9 +275,9 @@ def test_drain_has_two_phases() -> None:
     """The first GOAWAY names no stream, the second the last one taken; what runs is finished, what comes is refused."""
     pair = Pair()
     stream, accepted = pair.call()
-    pair.server.drain()
-    pair.server.drain()
-    drained = [pair.server.drained]
+    pair.server.shutdown.drain()
+    pair.server.shutdown.drain()
+    drained = [pair.server.shutdown.drained]
     crossing = pair.open()
     pair.exchange()
     goaways = [event.last_stream_id for event in pair.client_events if isinstance(event, GoawayReceived)]
@@ -286,23 +286,23 @@ def test_drain_has_two_phases() -> None:
         crossing.next_message()
     with pytest.raises(StreamRefused):
         pair.open()
-    pair.server.send_message(accepted, [b"still"])
-    pair.server.end_call(accepted, StatusCode.ABORTED)
+    pair.server.outbound.send_message(accepted, [b"still"])
+    pair.server.outbound.end_call(accepted, StatusCode.ABORTED)
     pair.exchange()
     assert bytes(take(stream)) == b"still"
     with pytest.raises(CallFailed, match="ABORTED"):
         stream.next_message()
-    drained.append(pair.server.drained)
+    drained.append(pair.server.shutdown.drained)
     assert drained == [False, True]
     pair.client.lost(ConnectionLost("closed"))
-    assert "NO_ERROR" in str(pair.client.failure)
+    assert "NO_ERROR" in str(pair.client.shutdown.failure)
 
 
 def test_last_goaway_is_said_once() -> None:
     """The GOAWAY with the last stream goes out once, however often the peer acknowledges the PING before it."""
     peer = Peer()
     peer.request(1)
-    peer.core.drain()
+    peer.core.shutdown.drain()
     asked = wire.parse(sent(peer.core))
     (ping,) = wire.only(asked, wire.PING)
     answered = [frame for _ in range(3) for frame in peer.send(wire.ping(ping.payload, ack=True))]
@@ -329,9 +329,9 @@ def test_close_resets_what_runs_and_says_goodbye() -> None:
     pair = Pair()
     finished, _ = pair.call()
     running, accepted = pair.call()
-    pair.client.reset(finished)
-    pair.client.send_message(running, [b"dropped"])
-    pair.client.close()
+    pair.client.outbound.reset(finished)
+    pair.client.outbound.send_message(running, [b"dropped"])
+    pair.client.shutdown.close()
     frames = wire.parse(sent(pair.client))
     assert [(frame.kind, frame.stream_id) for frame in frames] == [
         (wire.RST_STREAM, 1), (wire.RST_STREAM, 3), (wire.GOAWAY, 0),
@@ -339,5 +339,5 @@ def test_close_resets_what_runs_and_says_goodbye() -> None:
     with pytest.raises(ConnectionLost, match="closed"):
         running.next_message()
     assert accepted.failure is None
-    pair.client.close()
+    pair.client.shutdown.close()
     assert not pair.client.sendable
