@@ -9,6 +9,7 @@ import logging
 
 from transport.client import Client, ClientStatistics, connect, connect_stream
 from transport.config import TransportConfig
+from transport.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
 from transport.errors import (
     CallFailed,
     ConnectionLost,
@@ -27,7 +28,6 @@ from transport.errors import (
 )
 from transport.health import WHOLE_SERVER, Health, check_health
 from transport.protocol.calls import Metadata
-from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
 from transport.reflection import reflection_handlers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from transport.protocol.credit import SendCredit
+from transport.credit import SendCredit
 
 
 class StreamCredit(SendCredit):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.support import wire
 from tests.support.pair import Pair, Peer, request, sent, take
 from transport.config import TransportConfig
+from transport.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
 from transport.errors import CallFailed, ConnectionLost, FlowControlViolation, StatusCode, StreamRefused
 from transport.protocol import frames
-from transport.protocol.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
 from transport.protocol.events import GoawayReceived, StreamsAvailable
 from transport.protocol.liveness import Liveness
 from transport.protocol.state import RECEIVABLE, SENDABLE, TRANSITIONS, StreamInput, StreamState
