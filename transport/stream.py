@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from transport.credit import SendCredit
 from transport.errors import CallFailed, ErrorCode, StatusCode
 from transport.protocol.stalls import StallReason, StallTimes
 from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING, Buffer, StreamCore
 from transport.statistics import StreamStatistics
-from transport.stream_credit import StreamCredit
 
 if TYPE_CHECKING:
     from transport.driver import Driver
@@ -36,7 +36,7 @@ class Stream:
         core.owner = self
         self._receiver: trio.Event | None = None
         self._sender: trio.Event | None = None
-        self.credit = StreamCredit()
+        self.credit = SendCredit()
         """The application credit of messages that this end sends; used by `send_counted` alone."""
         self.messages_sent = 0
         self.messages_received = 0

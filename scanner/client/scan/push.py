@@ -55,38 +55,6 @@ _TRAILERS_TIMEOUT_S: Final = 1.0
 """How long a scan that came to its explicit end waits for the status; it decides nothing any more."""
 
 
-class _Grants:
-    """Credit to announce on one stream: the consumer raises it, a task of the stream sends the latest."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._announced = 0
-        self._raised = trio.Event()
-
-    def raise_limit(self, limit: int) -> None:
-        self._limit = limit
-        self._raised.set()
-
-    async def send_all(self, stream: Stream, progress: BucketProgress) -> None:
-        """Announce every rise; a rise that comes while one is being sent goes out with the next.
-
-        Waits:
-            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
-        """
-        try:
-            while True:
-                if self._limit > self._announced:
-                    limit = self._limit
-                    await stream.send(demand_message(limit))
-                    self._announced = limit
-                    progress.credit_messages += 1
-                    continue
-                self._raised = trio.Event()
-                await self._raised.wait()
-        except (TransportError, trio.ClosedResourceError):
-            return
-
-
 def demand_message(bytes_limit: int) -> bytes:
     """The request that grants credit up to `bytes_limit`, cumulative message bytes."""
     return pb.ScanRequest(demand=pb.Demand(bytes_limit=bytes_limit)).SerializeToString()
@@ -133,8 +101,6 @@ class BucketReceiver:
         self._attempts = attempts
         self._what = what
         self._batches_per_stream = batches_per_stream
-        self._grants: _Grants | None = None
-        """Of the stream that runs."""
 
     async def run(self) -> None:
         """Receive the whole scan.
@@ -186,15 +152,13 @@ class BucketReceiver:
             ):
                 self._progress.requests += 1
                 request = self._receiver.begin_stream(self._scan_open)
-                grants = self._grants = _Grants(self._receiver.credit.stream_limit)
                 try:
                     await stream.send(pb.ScanRequest(open=request).SerializeToString())
                     await run_with_companion(
                         functools.partial(self._receive_all, stream),
-                        functools.partial(grants.send_all, stream, self._progress),
+                        functools.partial(self._grant_all, stream),
                     )
                 finally:
-                    self._grants = None
                     if stream.peer_stalls is not None:
                         self._progress.add_server_stalls(stream.peer_stalls)
 
@@ -204,7 +168,7 @@ class BucketReceiver:
             taken = receiver.receive(message)
             if taken is not None:
                 batch, size = taken
-                consumed = functools.partial(self._consume, size)
+                consumed = functools.partial(receiver.credit.consume, size)
                 self._hand_off.put(Delivery(self._progress.bucket, batch, size, consumed))
                 self._batches += 1
             if receiver.state is ReceiverState.ENDED:
@@ -231,9 +195,16 @@ class BucketReceiver:
         limit = self._batches_per_stream
         return limit is not None and batches >= limit and self._receiver.resumable
 
-    def _consume(self, size: int) -> None:
-        if self._receiver.credit.consume(size) is not None and self._grants is not None:
-            self._grants.raise_limit(self._receiver.credit.stream_limit)
+    async def _grant_all(self, stream: Stream) -> None:
+        """Send every rise of the limit; several that come while one is being sent go out as one.
+
+        Waits:
+            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
+        """
+        with suppress(TransportError, trio.ClosedResourceError):
+            while True:
+                await stream.send(demand_message(await self._receiver.credit.wait_grant()))
+                self._progress.credit_messages += 1
 
     async def _receive_status(self, stream: Stream) -> None:
         """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""

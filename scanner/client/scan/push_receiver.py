@@ -49,34 +49,6 @@ class ReceiverState(enum.Enum):
     """`ScanEnd` came, it is the scan's, and its total is right."""
 
 
-class ScanCredit(ReceiveCredit):
-    """The consumer's ledger of one bucket's scan: one window, however many streams. Starts with the first one.
-
-    Limit, received and consumed count over all streams; a stream is told of what is its own.
-    """
-
-    __slots__ = ("_received_before",)
-
-    def __init__(self, window_bytes: int) -> None:
-        super().__init__(window_bytes)
-        self._received_before = 0
-
-    @property
-    def stream_limit(self) -> int:
-        """What the newest stream may send in all; 0 while what the consumer holds of earlier ones fills the window."""
-        return max(0, self.limit - self._received_before)
-
-    def begin_stream(self) -> None:
-        """Take up a new stream: it gets what the consumer does not hold."""
-        self._received_before = self.received
-        self.limit = self.consumed + self.window_bytes
-
-    @property
-    def spent(self) -> bool:
-        """Whether the consumer holds all that was granted, so that the server cannot send."""
-        return self.received >= self.limit
-
-
 class PushReceiver:
     """What the responses of one bucket's push scan mean.
 
@@ -107,7 +79,8 @@ class PushReceiver:
         """What every further stream must be as of."""
         self._history = b""
         """The history that the offset is of; empty: the server has not said."""
-        self.credit = ScanCredit(window_bytes)
+        self.credit = ReceiveCredit(window_bytes)
+        """The consumer's ledger of this bucket: one window, over all streams."""
         self.heartbeat_s = 0.0
         """How often the server says something at least, as it promised; 0: it has not said."""
         self.state = ReceiverState.OPENING

@@ -1,4 +1,4 @@
-"""The small parts of the core, each alone: credit, states, time limits, frames, order of sending."""
+"""The small parts of the core, each alone: states, time limits, frames, order of sending."""
 
 from __future__ import annotations
 
@@ -12,65 +12,11 @@ from hypothesis import strategies as st
 from tests.support import wire
 from tests.support.pair import Pair, Peer, request, sent, take
 from transport.config import TransportConfig
-from transport.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
-from transport.errors import CallFailed, ConnectionLost, FlowControlViolation, StatusCode, StreamRefused
+from transport.errors import CallFailed, ConnectionLost, StatusCode, StreamRefused
 from transport.protocol import frames
 from transport.protocol.events import GoawayReceived, StreamsAvailable
 from transport.protocol.liveness import Liveness
 from transport.protocol.state import RECEIVABLE, SENDABLE, TRANSITIONS, StreamInput, StreamState
-
-# ------------------------------------------------------------------ credit
-
-
-@given(
-    st.integers(1, 10_000), st.lists(st.integers(1, 3_000), max_size=60), st.randoms(use_true_random=False)
-)
-def test_credit_neither_stops_nor_overruns(window: int, sizes: list[int], random: object) -> None:
-    """A sender that obeys is never stuck once all is consumed, and overruns by less than its last message."""
-    sender, receiver = SendCredit(), ReceiveCredit(window)
-    sender.raise_limit(receiver.limit)
-    held: list[int] = []
-    for size in sizes:
-        while sender.available <= 0:
-            assert held, "all is consumed, and the sender is stuck"
-            limit = receiver.consume(held.pop(0))
-            if limit is not None:
-                assert sender.raise_limit(limit)
-                assert not sender.raise_limit(limit)
-                assert not sender.raise_limit(limit - 1)
-        sender.claim(size)
-        receiver.receive(size)
-        held.append(size)
-        assert receiver.buffered == sum(held) < window + size
-        assert receiver.overrun_bytes < max(sizes)
-        assert sender.sent == receiver.received
-
-
-def test_credit_has_bounds() -> None:
-    """Too high a limit is an error, a lower one is ignored, and no limit means none."""
-    credit = SendCredit()
-    assert credit.available == 0
-    with pytest.raises(FlowControlViolation, match="over"):
-        credit.raise_limit(CREDIT_BYTES_MAX + 1)
-    assert credit.raise_limit(CREDIT_BYTES_MAX)
-    assert not credit.raise_limit(5)
-    credit.remove_limit()
-    assert not credit.raise_limit(7)
-    assert credit.available == CREDIT_BYTES_MAX
-    with pytest.raises(ValueError, match="at least 1"):
-        ReceiveCredit(0)
-
-
-def test_credit_tells_a_sender_that_does_not_obey() -> None:
-    """One message may begin below the limit and end above it; the next one is a violation."""
-    credit = ReceiveCredit(10)
-    credit.receive(9)
-    credit.receive(100)
-    assert credit.overrun_bytes == 99
-    with pytest.raises(FlowControlViolation, match="past a credit limit of 10"):
-        credit.receive(1)
-    assert credit.received == 110
-
 
 # ------------------------------------------------------------------ states
 

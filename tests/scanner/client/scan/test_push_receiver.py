@@ -6,10 +6,8 @@ import struct
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from scanner.client.scan.push_receiver import PushReceiver, ReceiverState, ScanCredit
+from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.statistics import BucketProgress
 from scanner.errors import (
     DataCorrupted,
@@ -325,33 +323,3 @@ def test_token_of_an_error_counts_where_it_stands_with_us(
     receiver.receive(rows(0, [1, 2], token=b"a"))
     receiver.take_failure(StoreClosed("closed", resume_token=b"error", metadata=metadata))
     assert receiver.begin_stream(OPEN).resume_token == newest
-
-
-@given(
-    window=st.integers(1, 1000),
-    events=st.lists(st.tuples(st.sampled_from(["receive", "consume", "stream"]), st.integers(1, 300))),
-)
-def test_credit_over_streams_is_one_window(window: int, events: list[tuple[str, int]]) -> None:
-    """Whatever is cut and when: less than the window and one message is held, and the scan never stands still."""
-    credit = ScanCredit(window)
-    granted, sent, held = credit.stream_limit, 0, 0
-    for event, size in events:
-        if event == "receive" and sent < granted:
-            credit.receive(size)
-            sent, held = sent + size, held + size
-            assert held - size < window
-        elif event == "consume" and held:
-            size = min(size, held)
-            held -= size
-            if credit.consume(size) is not None:
-                granted = credit.stream_limit
-        elif event == "stream":
-            credit.begin_stream()
-            granted, sent = credit.stream_limit, 0
-            assert granted == max(0, window - held)
-    while held:
-        size = min(7, held)
-        held -= size
-        if credit.consume(size) is not None:
-            granted = credit.stream_limit
-    assert granted > sent
