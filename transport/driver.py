@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from transport.errors import ConnectionLost, TransportError
+from transport.fairness import CallStarts, TurnDebt
 from transport.protocol.events import (
     CallGivenUp,
     ConnectionFailed,
@@ -46,9 +47,6 @@ _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
 """Octets that are dropped so. Who goes on sending after that does not read either, and may lose our last words."""
-
-_ROUND_S: Final = 0.000_25
-_ROUNDS_MAX: Final = 100
 
 
 class _Opener:
@@ -101,12 +99,10 @@ class Driver:
         self._openers: deque[_Opener] = deque()
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
-        self.starting = trio.Lock()
-        """At a server: held by the call that begins next. A peer that opens many at once has them begun one after
-        another, so that others have their turns in between."""
+        self.call_starts = CallStarts()
+        """At a server: the order in which its calls begin."""
         self._read_ended = trio.Event()
-        self._rounds_owed = 0
-        """Rounds of the event loop that the others get for the last turn of ours."""
+        self._turn_debt = TurnDebt()
 
     async def run(self) -> None:
         """Serve the connection until it ends, for whatever reason; then the socket is closed.
@@ -233,27 +229,17 @@ class Driver:
             self.pump()
 
     async def _take(self, size: int) -> None:
-        """Hand octets to the core, a turn at a time. Who makes us work gives others their turns in between.
-
-        A turn that took long is followed by rounds of the others, one for each quarter of a millisecond. If nobody else
-        has anything to do these are over at once; so nothing is lost but to those who need it.
-        """
+        """Hand octets to the core, a turn at a time; see `fairness`."""
         core = self.core
         while True:
             started = trio.current_time()
             core.bytes_received(size, started)
             self.pump()
-            took = trio.current_time() - started
-            self._rounds_owed = min(int(took / _ROUND_S), _ROUNDS_MAX)
-            await self._give_rounds()
+            await self._turn_debt.pay_for(trio.current_time() - started)
             if not core.unread:
                 return
             await trio.lowlevel.checkpoint()
             size = 0
-
-    async def _give_rounds(self) -> None:
-        for _ in range(self._rounds_owed):
-            await trio.lowlevel.checkpoint()
 
     async def _write(self) -> None:
         core, size_max = self.core, self.core.config.write_bytes_max
@@ -272,8 +258,9 @@ class Driver:
                 break
             else:
                 await self._wait_writable()
-        # Who is cut off for the work that it made comes back at once: not before the others have had their turns.
-        await self._give_rounds()
+        await (
+            self._turn_debt.pay_again()
+        )  # a peer that is cut off for the work that it made comes back at once
         await self._say_goodbye(buffers)
 
     async def _send(self, buffers: list[bytes | bytearray | memoryview]) -> bool:

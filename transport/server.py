@@ -57,9 +57,6 @@ class _OneLine(logging.Filter):
 
 
 logging.getLogger("trio.serve_listeners").addFilter(_OneLine())
-_ROUNDS_OF_OTHERS: Final = 6
-"""Rounds of the event loop between the beginnings of two calls of one connection. What a call does first costs a
-millisecond; where nobody else has anything to do, a round costs microseconds."""
 _LAST_WORD_S: Final = 2.0
 """Time that peers have to take the status of a call that a drain has ended, at most."""
 _LAST_WORD_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
@@ -347,9 +344,7 @@ async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -
     deadline = trio.current_time() + timeout_s if timeout_s is not None else math.inf
     try:
         with stream.handler_scope, trio.move_on_at(deadline) as timer:
-            async with driver.starting:
-                for _ in range(_ROUNDS_OF_OTHERS):
-                    await trio.lowlevel.checkpoint()
+            await driver.call_starts.wait_turn()
             await handler(stream)
     except BaseExceptionGroup as group:
         failed, rest = group.split(Exception)  # a handler may fail while it is being cancelled
