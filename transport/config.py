@@ -107,18 +107,3 @@ class TransportConfig:
         value = getattr(self, name)
         if not low <= value <= high:
             raise ValueError(f"{name} must be {low}..{high}, not {value}")
-
-    @classmethod
-    def for_tests(cls) -> TransportConfig:
-        """Tiny bounds, so that ordinary tests hit every one of them."""
-        return cls(
-            stream_window_bytes=1_000,
-            connection_window_bytes=65_535,
-            inbound_frame_bytes_max=FRAME_BYTES_MIN,
-            outbound_frame_bytes_max=300,
-            message_bytes_max=100_000,
-            send_buffer_bytes=2_000,
-            write_bytes_max=1_000,
-            receive_buffer_bytes=17 * KIB,
-            streams_max=10,
-        )

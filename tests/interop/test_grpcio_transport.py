@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import transport
+from tests.support.configs import TINY
 from transport import CallFailed, ServerStream, StatusCode, TransportConfig
 
 pytestmark = pytest.mark.socket
@@ -181,7 +182,7 @@ async def test_bidirectional_echo() -> None:
         messages = [bytes([at % 256]) * (at * 37) for at in range(200)]
         assert list(streaming(channel, "Echo")(iter(messages), timeout=100)) == messages
 
-    for config in (TransportConfig(), TransportConfig.for_tests()):
+    for config in (TransportConfig(), TINY):
         async with our_server(config) as (server, _):
             await with_channel(server, work)
 
@@ -332,7 +333,7 @@ async def their_server() -> AsyncIterator[int]:
             await trio.to_thread.run_sync(lambda: server.stop(None).wait())
 
 
-@pytest.mark.parametrize("config", [TransportConfig(), TransportConfig.for_tests()], ids=["default", "tiny"])
+@pytest.mark.parametrize("config", [TransportConfig(), TINY], ids=["default", "tiny"])
 async def test_our_client_calls_a_stock_server(config: TransportConfig) -> None:
     """Unary, streams, statuses, deadlines and cancellation against grpcio's server."""
     async with their_server() as port, transport.connect("127.0.0.1", port, config=config) as client:

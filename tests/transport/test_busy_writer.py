@@ -11,14 +11,15 @@ import trio
 import trio.testing
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.faults import MemoryServer, memory_pair, memory_server
 from tests.transport.test_liveness import GOODBYE_S, pass_time
-from transport import ConnectionLost, Handler, ServerStream, TransportConfig
+from transport import ConnectionLost, Handler, ServerStream
 from transport.protocol.small_frames import HOLD_S
 
 WRITE_S = 0.05
 CONFIG = dataclasses.replace(
-    TransportConfig.for_tests(),
+    TINY,
     handshake_timeout_s=5,
     ping_interval_s=8,
     ping_timeout_s=4,

@@ -9,6 +9,7 @@ import types
 import pytest
 
 import transport
+from tests.support.configs import TINY
 from transport import CallFailed, ErrorCode, StatusCode, TransportConfig, TransportError
 from transport.errors import MessageRefused, error_code_name
 
@@ -34,7 +35,7 @@ def test_fields_out_of_range_are_named(changes: dict[str, float]) -> None:
 
 def test_config_is_frozen() -> None:
     """A config is a value."""
-    config = TransportConfig.for_tests()
+    config = TINY
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.streams_max = 3  # type: ignore[misc]
     assert dataclasses.replace(config, streams_max=3).streams_max == 3

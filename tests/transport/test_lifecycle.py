@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.faults import RawPeer, memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo
 from transport import (
@@ -24,8 +25,6 @@ from transport import (
     serve,
 )
 from transport.errors import ErrorCode
-
-TINY = TransportConfig.for_tests()
 
 
 async def wait_for_ever(stream: ServerStream) -> None:

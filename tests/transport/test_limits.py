@@ -12,15 +12,14 @@ import transport
 from bench.attacks import ATTACKS
 from scanner.server.config import ScannerConfig
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.pair import Peer
 from transport import TransportConfig
 from transport.protocol.abuse import ALLOWANCES
 from transport.protocol.memory import MESSAGE_OVERHEAD_BYTES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
-SMALL = dataclasses.replace(
-    TransportConfig.for_tests(), stream_window_bytes=4_000, receive_memory_bytes_max=100_000, streams_max=50
-)
+SMALL = dataclasses.replace(TINY, stream_window_bytes=4_000, receive_memory_bytes_max=100_000, streams_max=50)
 
 
 def test_messages_that_nobody_takes() -> None:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from tests.support.configs import TINY
 from tests.support.faults import memory_pair
 from transport import (
     CallFailed,
@@ -20,7 +21,6 @@ from transport import (
     unary,
 )
 
-TINY = TransportConfig.for_tests()
 PATH = "/test.Test/Method"
 
 

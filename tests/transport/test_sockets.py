@@ -13,6 +13,7 @@ import trio.testing
 
 import transport
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.transport.test_shell import check_echo, echo
 from transport import ConnectionLost, ServerStream, TransportConfig
 from transport.byte_streams import SocketBytes, host_port, keep_short
@@ -30,7 +31,7 @@ async def much(stream: ServerStream) -> None:
         await stream.send(block)
 
 
-@pytest.mark.parametrize("config", [BIG, TransportConfig.for_tests()], ids=["default", "tiny"])
+@pytest.mark.parametrize("config", [BIG, TINY], ids=["default", "tiny"])
 async def test_calls_over_a_socket(config: TransportConfig) -> None:
     """Calls of all sizes, many at once, over one connection."""
     async with (

@@ -10,6 +10,7 @@ import trio
 import trio.testing
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.faults import memory_pair, memory_server
 from tests.transport.test_shell import check_echo, echo, send_much
 from transport import (
@@ -18,10 +19,7 @@ from transport import (
     ServerStream,
     StatusCode,
     StreamReset,
-    TransportConfig,
 )
-
-TINY = TransportConfig.for_tests()
 
 
 async def test_two_tasks_on_one_end_collide() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.pair import Pair, Peer, drain_messages, sent
 from transport.config import TransportConfig
 from transport.errors import ErrorCode, RemoteProtocolError, StatusCode
@@ -306,7 +307,7 @@ def test_resets_that_cross_the_end_are_no_attack() -> None:
 
 def test_empty_messages_cost_what_they_weigh() -> None:
     """Messages without octets still hold their prefix's window until they are taken."""
-    peer = Peer(config=TransportConfig.for_tests())
+    peer = Peer(config=TINY)
     stream = peer.request()
     peer.send(wire.data(1, wire.message(b"") * 200))
     assert stream.receive_window.available == 0

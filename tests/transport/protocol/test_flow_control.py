@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.pair import Pair, Peer, answer, drain_messages, sent, take
 from transport.config import WINDOW_BYTES_MAX, TransportConfig
 from transport.errors import ErrorCode, FlowControlViolation, StatusCode, StreamReset
@@ -20,7 +21,6 @@ from transport.protocol.stream import NOTHING, StreamCore
 if TYPE_CHECKING:
     from transport.protocol.connection import ConnectionCore
 
-TINY = TransportConfig.for_tests()
 SMALL_CONNECTION = TransportConfig(stream_window_bytes=1 << 20, connection_window_bytes=65_535)
 
 

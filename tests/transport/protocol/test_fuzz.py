@@ -6,12 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support import wire
+from tests.support.configs import TINY
 from tests.support.pair import Pair, Peer, answer, drain_messages, request, sent
-from transport.config import TransportConfig
 from transport.errors import RemoteProtocolError, TransportError
 from transport.protocol.events import ConnectionFailed, RequestReceived, StreamReadable
-
-TINY = TransportConfig.for_tests()
 
 frames_of_any_kind = st.builds(
     wire.frame,

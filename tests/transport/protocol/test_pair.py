@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support import pair as support
+from tests.support.configs import TINY
 from tests.support.pair import Pair, answer, drain_messages, every, take, whole
 from transport.config import TransportConfig
 from transport.errors import CallFailed, LocalProtocolError, StatusCode, StreamReset
@@ -12,9 +13,9 @@ from transport.protocol.events import RequestReceived, StreamClosed
 from transport.protocol.state import StreamState
 from transport.protocol.stream import END, NOTHING
 
-CONFIGS = {"default": TransportConfig(), "tiny": TransportConfig.for_tests()}
-WINDOW = TransportConfig.for_tests().stream_window_bytes
-FRAME = TransportConfig.for_tests().outbound_frame_bytes_max
+CONFIGS = {"default": TransportConfig(), "tiny": TINY}
+WINDOW = TINY.stream_window_bytes
+FRAME = TINY.outbound_frame_bytes_max
 SIZES = [
     0,
     1,
@@ -80,7 +81,7 @@ def test_chunking_does_not_change_events() -> None:
     """One octet at a time gives the same events, in the same order, as everything at once."""
     told: list[list[str]] = []
     for cut in (whole, every(1), every(13)):
-        pair = Pair(TransportConfig.for_tests(), cut=cut)
+        pair = Pair(TINY, cut=cut)
         exchange_all(pair, [b"a" * 700, b"", b"b"], [b"c" * 300])
         events = [*pair.client_events, *pair.server_events]
         told.append(
@@ -165,7 +166,7 @@ def test_answer_before_the_clients_end_resets_the_rest() -> None:
 
 def test_window_update_after_our_end_changes_nothing() -> None:
     """Window that comes back for a request that was half-closed does not end it twice."""
-    pair = Pair(TransportConfig.for_tests())
+    pair = Pair(TINY)
     stream, accepted = pair.call()
     pair.client.outbound.send_message(stream, [b"x" * 600])
     pair.exchange()
@@ -231,7 +232,7 @@ def test_verb_that_raises_has_changed_nothing() -> None:
 
 def test_partial_message_is_not_delivered() -> None:
     """A message that has not come whole is not there."""
-    pair = Pair(TransportConfig.for_tests())
+    pair = Pair(TINY)
     stream, accepted = pair.call()
     pair.client.outbound.send_message(stream, [b"x" * 5_000])
     pair.exchange()
