@@ -5,7 +5,7 @@ Rules:
 1. The reader awaits nothing but the socket. So PINGs, resets and window updates are seen however slow consumers are.
 2. Only the writer writes. Callers change the core synchronously, wake the writer and wait for *capacity*; so cancelling
    a caller can never cut a frame.
-3. Whoever made the core do something calls `pump`: it passes the core's events on and wakes the writer.
+3. Each call into the core is followed by `pump`, which passes its events on and wakes the writer.
 4. The timekeeper awaits nothing but the core's next deadline. So time is kept while a write takes long, and while there
    is always more to write.
 """
@@ -46,11 +46,11 @@ _GOODBYE_S: Final = 2.0
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
-"""Octets that are dropped so. Who goes on sending after that does not read either, and may lose our last words."""
+"""Octets dropped at most. A peer that goes on sending after that is not reading, and may lose our last frames."""
 
 
 class _Opener:
-    """Somebody who waits for the peer to take one more stream."""
+    """A task that waits for the peer to accept one more stream."""
 
     __slots__ = ("turn",)
 
@@ -66,9 +66,9 @@ class Driver:
         core: The connection's state.
         byte_stream: Owned; closed when `run` ends.
         on_request: Called in the reader task for each call that a peer opens.
-        peer: Whom we talk to, for people.
-        peer_certificate: What the peer has shown, and was verified.
-        connection_id: Number of the connection, for people.
+        peer: The other end as HOST:PORT, for messages.
+        peer_certificate: The peer's verified certificate, if it has one.
+        connection_id: Number of the connection, for messages and statistics.
         on_late_reset: Called when the peer resets a call that had ended, with the number of its stream.
     """
 
@@ -146,7 +146,7 @@ class Driver:
             elif isinstance(event, RequestReceived):
                 assert self._on_request is not None
                 self._on_request(event.stream, event.head)
-        if self._writer_wake is not None and (self.core.sendable or self._over):
+        if self._writer_wake is not None and (self.core.outbound.queue.pending or self._over):
             self._writer_wake.set()
             self._writer_wake = None
         if self._sending is not None and self.core.shutdown.failure is not None:
@@ -154,7 +154,7 @@ class Driver:
             self._sending.deadline = min(self._sending.deadline, trio.current_time() + _GOODBYE_S)
 
     def tell_time(self) -> None:
-        """Tell the core what time it is, before something that its accounts of time depend on."""
+        """Tell the core the time, before a call that its time accounts depend on."""
         self.core.clock.now = trio.current_time()
 
     def finish(self) -> None:
@@ -163,16 +163,16 @@ class Driver:
         self.pump()
 
     async def wait_openable(self) -> None:
-        """Wait until the peer takes one more stream, behind those who wait already; open it before the next checkpoint.
+        """Wait, first come first served, until the peer accepts one more stream; open it before the next checkpoint.
 
         Returns:
-            Also when the peer never will: the connection is closing.
+            Also when the connection is closing; then no stream can be opened.
 
         Raises:
             ConnectionLost: The connection is gone.
 
         Cancellation:
-            The next one has its turn.
+            The next task in line has its turn.
         """
         core = self.core
         if not core.can_open or self._openers:
@@ -189,7 +189,7 @@ class Driver:
                 await mine.turn.wait()
         finally:
             self._openers.remove(mine)
-            self._call_opener()  # who looks whether there is room for one more when this one has opened its stream
+            self._call_opener()  # it looks after this one has opened its stream
 
     def _call_opener(self) -> None:
         if self._openers:

@@ -1,8 +1,8 @@
 """How the connections and calls of one event loop share it.
 
 One task runs at a time, and the others wait until it reaches a checkpoint. trio runs every task that is ready once in a
-round; so a task that does much between two checkpoints takes more than its share, and whoever makes it work decides how
-much. What is shared out, to whom, and where:
+round; so a task that does much between two checkpoints takes more than its share, and the peer that makes it work
+decides how much. What is shared out, to whom, and where:
 
 1. *Frames received*, among connections. A reader hands on one turn of frames, about a millisecond whatever the peer
    sends (`protocol/reader.py`), and then lets the others run.
@@ -49,8 +49,8 @@ class TurnDebt:
     async def pay_for(self, seconds: float) -> None:
         """Give the rounds for a turn that took so long."""
         self._rounds = min(int(seconds / _ROUND_S), _ROUNDS_MAX)
-        if self._rounds:
-            await give_rounds(self._rounds)
+        for _ in range(self._rounds):  # not `give_rounds`: after every read, one coroutine is less
+            await trio.lowlevel.checkpoint()
 
     async def pay_again(self) -> None:
         """Give the rounds for the last turn once more: before a connection that has failed is closed."""

@@ -33,6 +33,8 @@ class Stream:
     def __init__(self, driver: Driver, core: StreamCore) -> None:
         self._driver = driver
         self._core = core
+        self._outbound = driver.core.outbound
+        self._windows = driver.core.windows
         core.owner = self
         self._receiver: trio.Event | None = None
         self._sender: trio.Event | None = None
@@ -132,7 +134,7 @@ class Stream:
             credit_limit=self.credit.limit,
             credit_sent=self.credit.sent,
             send_window=core.send_window.available,
-            connection_send_window=self._driver.core.outbound.queue.window.available,
+            connection_send_window=self._outbound.queue.window.available,
             receive_window=core.receive_window.available,
             stall=core.stalls.reason,
             stalls=core.stalls.times(now),
@@ -168,7 +170,7 @@ class Stream:
             raise trio.BusyResourceError("another task is sending on this stream")
         if core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes:
             await self._wait_room()
-        size = self._driver.core.outbound.send_message(core, parts)
+        size = self._outbound.send_message(core, parts)
         self._driver.pump()
         self.messages_sent += 1
         self.bytes_sent += size
@@ -184,9 +186,9 @@ class Stream:
         )
 
     async def wait_writable(self) -> None:
-        """Wait until the stream is `writable`, or over: for who makes messages as they are asked for.
+        """Wait until the stream is `writable`, or over: for a sender that makes each message when it can go out.
 
-        `send` alone would have one made and queued although the peer's window is shut.
+        `send` alone queues one more message although the peer's window is shut.
 
         Raises:
             trio.BusyResourceError: Another task is sending.
@@ -215,7 +217,7 @@ class Stream:
 
     async def send_end(self) -> None:
         """Half-close: no more messages from this end. Those sent before still go out. Does not wait."""
-        self._driver.core.outbound.end_stream(self._core)
+        self._outbound.end_stream(self._core)
         self._driver.pump()
 
     async def receive(self, *, attributed: bool = True) -> Any:
@@ -244,7 +246,7 @@ class Stream:
         message = self._take()
         while message is NOTHING:
             self._receiver = trio.Event()
-            self._driver.core.windows.expect_message(self._core)
+            self._windows.expect_message(self._core)
             self._driver.pump()
             if attributed:
                 self._core.stalls.enter(_PEER, trio.current_time())
@@ -253,7 +255,7 @@ class Stream:
             finally:
                 self._receiver = None
                 self._core.expecting = False
-                if attributed:  # until the message came: the reader has told the time
+                if attributed:  # until the message came: the reader has set the clock
                     self._core.stalls.leave(_PEER, self._driver.core.clock.now)
             message = self._take()
         return None if message is END else message
@@ -268,7 +270,7 @@ class Stream:
         if message is NOTHING:
             if self._receiver is None:
                 # As far as windows go, somebody waits: a message longer than the window arrives while it is polled for.
-                self._driver.core.windows.expect_message(self._core)
+                self._windows.expect_message(self._core)
                 self._core.expecting = False
                 self._driver.pump()
             raise trio.WouldBlock
@@ -277,19 +279,19 @@ class Stream:
     def reset(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
         """End the call at once, if it is not over; what is queued or unread is dropped."""
         self._driver.tell_time()
-        self._driver.core.outbound.reset(self._core, code)
+        self._outbound.reset(self._core, code)
         self._driver.pump()
 
     def _take(self) -> Any:
         core = self._core
         message: Any = core.next_message()
         if message is not NOTHING and message is not END:
-            self._driver.core.windows.credit(core)
+            self._windows.credit(core)
             self.messages_received += 1
             self.bytes_received += len(message)
             if core.stalls.behind and not core.inbox:
                 core.stalls.catch_up(trio.current_time())
-            if self._driver.core.outbound.queue.pending:
+            if self._outbound.queue.pending:
                 self._driver.pump()
         return message
 
@@ -338,7 +340,7 @@ class ServerStream(Stream):
         self.handler_scope = trio.CancelScope()
         """Cancelled when the call is over while its handler runs."""
         self.caller: Any = None
-        """Who calls, as whoever checked it says; nothing here looks at it."""
+        """The caller, as the application has authenticated it; the transport does not read this."""
 
     @property
     def path(self) -> str:
@@ -351,15 +353,15 @@ class ServerStream(Stream):
         return self.head.metadata
 
     def handler_ended(self) -> None:
-        """Let go of what only a handler needs: thousands of calls cut off must not wait for a collector."""
+        """Release what only the handler needs: thousands of cut-off calls must not wait for the garbage collector."""
         self.head = dataclasses.replace(self.head, metadata=())
-        if self.over:  # and the driver was told: nothing comes for the owner any more
+        if self.over:  # and the driver knows: no event comes for the owner any more
             self._core.owner = None
 
     def end_call(self, status: StatusCode = StatusCode.OK, message: str = "", details: bytes = b"") -> None:
         """Send the final status after what is queued. Done for a handler when it returns or raises."""
         self._driver.tell_time()
-        self._driver.core.outbound.end_call(self._core, status, message, details)
+        self._outbound.end_call(self._core, status, message, details)
         self._driver.pump()
 
     def fail(self, failure: CallFailed) -> None:
@@ -379,12 +381,12 @@ class ServerStream(Stream):
         return True
 
     def given_up(self) -> None:
-        """Called by the driver: the call has got its status without its handler, which has nothing to say any more."""
+        """Called by the driver: the core has ended the call with a status, and the handler is to stop."""
         self.handler_scope.cancel()
 
     def drop_unsent(self) -> None:
         """Drop what is queued before the status of a call that was stopped, so that the status goes out now."""
-        self._driver.core.outbound.drop_unsent(self._core)
+        self._outbound.drop_unsent(self._core)
         self._driver.pump()
 
     def closed(self) -> None:

@@ -187,11 +187,6 @@ class ConnectionCore:
         """Whether frames that have come wait for the next turn: call `bytes_received` with 0 before reading on."""
         return self._reader.unread and self.shutdown.failure is None
 
-    @property
-    def sendable(self) -> bool:
-        """Whether `data_to_send` has anything now."""
-        return self.outbound.queue.pending
-
     def data_to_send(self, size: int) -> list[Buffer]:
         """About `size` octets for the peer, as buffers to be written in order; they are handed out once."""
         return self.outbound.queue.take(size)

@@ -280,7 +280,7 @@ def test_lost_connection_fails_streams_and_holds_nothing() -> None:
         assert end.outgoing_bytes == 0
         assert sent(core).count(b"x") == 0
     pair.server.outbound.end_call(accepted, StatusCode.OK)
-    assert not pair.server.sendable
+    assert not pair.server.outbound.queue.pending
 
 
 def test_message_longer_than_the_window_needs_a_waiting_consumer() -> None:

@@ -56,7 +56,7 @@ def outcome(octets: bytes, *, client: bool, sizes: list[int]) -> list[str]:
         )
     if peer.core.shutdown.failure is not None:
         assert wire.only(wire.parse(sent(peer.core)), wire.GOAWAY)
-        assert not peer.core.sendable
+        assert not peer.core.outbound.queue.pending
     return told
 
 

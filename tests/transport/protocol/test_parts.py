@@ -59,7 +59,7 @@ def test_silent_peer_is_asked_and_then_given_up() -> None:
     peer = Peer(config=TIMES)
     assert peer.core.next_deadline() == 20
     peer.core.handle_deadline(19.9)
-    assert not peer.core.sendable
+    assert not peer.core.outbound.queue.pending
     peer.core.handle_deadline(20.0)
     assert len(wire.only(wire.parse(sent(peer.core)), wire.PING)) == 1
     assert peer.core.next_deadline() == 25
@@ -106,7 +106,7 @@ def test_no_pings_when_switched_off() -> None:
     peer = Peer(config=TransportConfig(ping_interval_s=0, idle_timeout_s=0))
     assert peer.core.next_deadline() == math.inf
     peer.core.handle_deadline(1e9)
-    assert not peer.core.sendable
+    assert not peer.core.outbound.queue.pending
 
 
 @given(
@@ -286,4 +286,4 @@ def test_close_resets_what_runs_and_says_goodbye() -> None:
         running.next_message()
     assert accepted.failure is None
     pair.client.shutdown.close()
-    assert not pair.client.sendable
+    assert not pair.client.outbound.queue.pending
