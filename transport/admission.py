@@ -1,4 +1,4 @@
-"""How many connections a server has, and what it does with one too many."""
+"""The limit on a server's connections, and what happens to one too many."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Admission:
 
 
 async def turn_away(stream: trio.abc.Stream, *, secured: bool) -> None:
-    """Close a connection that there is no room for. It is told why where that costs nothing: TLS would."""
+    """Close a connection above the limit; in plaintext after a GOAWAY, which TLS would need a handshake for."""
     try:
         if not secured:
             # A new socket takes as little as this without waiting.

@@ -1,4 +1,4 @@
-"""Sockets as the driver wants them: read into given memory, write several buffers at once.
+"""Sockets for the driver: they read into given memory and write several buffers at once.
 
 `SocketBytes` is one `recvmsg_into` and one `sendmsg` per call, without a copy. `StreamBytes` does the same for any trio
 stream (TLS, in-memory) at the price of one copy each way. Both raise only ConnectionLost.
@@ -39,7 +39,7 @@ class ByteStream(Protocol):
         """Write all of `buffers`. If it is cancelled or fails, the connection is broken."""
 
     async def send_end(self) -> None:
-        """Tell the peer that nothing more comes."""
+        """Half-close: the peer reads an end."""
 
     async def aclose(self) -> None:
         """Close; bounded in time."""
@@ -55,15 +55,15 @@ def _lost() -> Iterator[None]:
 
 
 def keep_short(connection: trio.socket.SocketType, send_buffer_bytes: int) -> None:
-    """Bound what the kernel keeps of a connection to a near peer. Does nothing to others, and where nobody can tell.
+    """Bound the kernel's send buffer towards a near peer. Does nothing for a far one, or if the distance is unknown.
 
     What is sent to the same machine is copied twice, and a queue of megabytes makes both copies go through memory: with
-    1 MiB messages, 4.4 GB/s became 2.2 (`bench transport`). The bound would hold a far peer up: it is what may be under
-    way in one round trip.
+    1 MiB messages, 4.4 GB/s became 2.2 (`bench transport`). A far peer would be slowed down: the buffer limits what is
+    in flight in one round trip.
 
     Args:
         connection: Connected.
-        send_buffer_bytes: For SO_SNDBUF, of which Linux makes twice as much; 0: leave it alone.
+        send_buffer_bytes: For SO_SNDBUF, of which Linux makes twice as much; 0: do not change it.
     """
     if not send_buffer_bytes or sys.platform != "linux":
         return

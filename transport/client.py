@@ -94,7 +94,7 @@ class Client:
         Args:
             path: /package.Service/Method.
             metadata: Custom fields; names in lower case, those with bytes as value end in "-bin".
-            timeout_s: Seconds for the whole call, also told to the server; None: no limit.
+            timeout_s: Seconds for the whole call, also sent to the server; None: no limit.
             window_bytes: What may be on its way to us on this call: a call whose messages are bounded otherwise, by
                 credit, needs no narrower window. From the config's `stream_window_bytes` to its
                 `connection_window_bytes`.
@@ -134,7 +134,7 @@ class Client:
         *,
         metadata: Iterable[tuple[str, str | bytes]] = (),
         timeout_s: float | None = None,
-        told_stalls: Callable[[StallTimes], None] | None = None,
+        on_stalls: Callable[[StallTimes], None] | None = None,
     ) -> Any:
         """Make a unary call and return the reply's octets.
 
@@ -143,7 +143,7 @@ class Client:
             request: The message.
             metadata: As for `open_stream`.
             timeout_s: As for `open_stream`.
-            told_stalls: Called with the server's account of where its time on the call went, if it sent one.
+            on_stalls: Called with the server's account of where its time on the call went, if it sent one.
 
         Raises:
             CallFailed: The status is not OK, or there was no reply.
@@ -160,8 +160,8 @@ class Client:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} ended without a reply")
             if await stream.receive() is not None:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} replied more than once")
-            if told_stalls is not None and stream.peer_stalls is not None:
-                told_stalls(stream.peer_stalls)
+            if on_stalls is not None and stream.peer_stalls is not None:
+                on_stalls(stream.peer_stalls)
             return reply
 
 
@@ -207,7 +207,7 @@ async def connect_stream(
     metadata: Iterable[tuple[str, str | bytes]] = (),
     allocate: Callable[[int], Any] = bytearray,
 ) -> AsyncIterator[Client]:
-    """Talk to a server over a stream that is there already; it is closed at the end. Otherwise as `connect`."""
+    """Connect over an existing stream, which is closed at the end. Otherwise as `connect`."""
     config = config or TransportConfig()
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
     driver = Driver(core, byte_stream(stream, config.send_timeout_s), peer=authority)
@@ -253,7 +253,7 @@ async def _open(
         while isinstance(cause, BaseExceptionGroup):  # one for each address that was tried
             cause = cause.exceptions[0]
         why = cause if isinstance(cause, OSError) else error
-        # trio words it with the address again; the system's words for the number are enough.
+        # trio's message repeats the address; the system's message for the number is enough.
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from error

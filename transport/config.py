@@ -48,7 +48,7 @@ class TransportConfig:
     """At a server: what the messages that a connection has sent, and no handler has taken, may take of memory, parts of
     messages included. One more ends its stream with RESOURCE_EXHAUSTED."""
     connections_max: int = 20_000
-    """At a server: connections at once, handshakes included. One more is told GOAWAY (ENHANCE_YOUR_CALM) and closed."""
+    """At a server: connections at once, handshakes included. One more gets GOAWAY (ENHANCE_YOUR_CALM) and is closed."""
     streams_max: int = 1_000
     """Concurrent streams that a peer may open; one more is refused with REFUSED_STREAM."""
     header_list_bytes_max: int = 16 * KIB

@@ -164,13 +164,13 @@ class ReceiveCredit:
             self._waiting.unpark_all()
 
     async def wait_grant(self) -> int:
-        """Wait until the newest stream may send more than it was told, and count that as told.
+        """Wait until the newest stream's limit is above what was granted on it, and count the rise as granted.
 
         Returns:
             The limit to send to the other end: cumulative octets of the stream. Of several rises the last one.
 
         Cancellation:
-            Nothing is counted as told.
+            Nothing is counted as granted.
         """
         while self.stream_limit <= self._granted:
             await self._waiting.park()

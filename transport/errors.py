@@ -113,7 +113,7 @@ class MessageRefused(RemoteProtocolError):
 
 
 class StreamReset(TransportError):
-    """The stream ended by RST_STREAM; what was received before it was delivered.
+    """The stream ended by RST_STREAM; messages that were received before are delivered first.
 
     Args:
         code: The HTTP/2 error code of the reset.

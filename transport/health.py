@@ -1,8 +1,8 @@
-"""`grpc.health.v1`: whether a server, and each of its services, takes calls. Load balancers and orchestrators ask it.
+"""`grpc.health.v1`: whether a server and each of its services take calls. Load balancers and orchestrators ask it.
 
-The whole server is the service with the empty name. A watcher is told the latest status, not every one: two changes
-that come before it could be told of the first are one. While the server drains everything is NOT_SERVING, and watches
-end, since a call that waits for news would hold up the drain.
+The whole server is the service with the empty name. A watcher gets the latest status: changes that come faster than it
+reads are merged. While the server drains, everything is NOT_SERVING and watches end, since an open watch would hold up
+the drain.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Request = TypeVar("_Request", bound=Message)
 
 
 class Health:
-    """The health service of one server. Everything is SERVING until it is said otherwise.
+    """The health service of one server. Everything is SERVING until `set_serving` or `drain`.
 
     Args:
         services: Full names of the services whose health can be asked for, beside the whole server's.
@@ -49,7 +49,7 @@ class Health:
         }
 
     def set_serving(self, service: str, serving: bool) -> None:
-        """Say whether a service takes calls; watchers are told. Has no effect while the server drains.
+        """Set whether a service takes calls, and notify watchers. Has no effect while the server drains.
 
         Args:
             service: Full name; `WHOLE_SERVER` for the server itself. One that is new is known from now on.
@@ -61,7 +61,7 @@ class Health:
             self._tell()
 
     def drain(self) -> None:
-        """Everything is NOT_SERVING for good; watchers are told so, and their calls end with UNAVAILABLE."""
+        """Set everything to NOT_SERVING for good; watchers get that, and their calls end with UNAVAILABLE."""
         self._draining = True
         self._statuses = dict.fromkeys(self._statuses, pb.HealthCheckResponse.NOT_SERVING)
         self._tell()
@@ -86,13 +86,13 @@ class Health:
         if request is None:
             raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
         service = parse(pb.HealthCheckRequest, request).service
-        told: _Status | None = None
+        sent: _Status | None = None
         while True:
             changed = self._changed
             status = self._statuses.get(service, pb.HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != told:
+            if status != sent:
                 await stream.send(pb.HealthCheckResponse(status=status).SerializeToString())
-                told = status
+                sent = status
             if self._draining:
                 raise CallFailed(StatusCode.UNAVAILABLE, "the server is draining")
             await changed.wait()

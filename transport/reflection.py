@@ -1,4 +1,4 @@
-"""gRPC server reflection, v1 and v1alpha: what is served here, told to tools that have no .proto files of it.
+"""gRPC server reflection, v1 and v1alpha: describes the server's services to tools without its .proto files.
 
 It answers from serialized file descriptors that it is given; it needs no pool and knows no type of them. The two
 versions have the same octets on the wire, so one implementation answers both.
@@ -25,7 +25,7 @@ _METHOD: Final = "ServerReflectionInfo"
 _SERVICES: Final = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
 _GENERIC_FILES: Final = tuple(module.DESCRIPTOR.serialized_pb for module in (health_pb2, pb, pb_v1alpha))
 _SHOWN_CHARACTERS_MAX: Final = 200
-"""Of a peer's words in an error message."""
+"""Of a peer's text in an error message."""
 
 
 def reflection_handlers(paths: Iterable[str], files: Iterable[bytes]) -> dict[str, Handler]:

@@ -57,9 +57,9 @@ class _OneLine(logging.Filter):
 
 
 logging.getLogger("trio.serve_listeners").addFilter(_OneLine())
-_LAST_WORD_S: Final = 2.0
-"""Time that peers have to take the status of a call that a drain has ended, at most."""
-_LAST_WORD_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
+_STATUS_S: Final = 2.0
+"""The longest that peers have to take the status of a call that a drain has ended."""
+_STATUS_SHARE: Final = 0.1  # of the drain's time; twice, for peers that read and for those that do not
 
 
 def unary(function: UnaryHandler) -> Handler:
@@ -86,8 +86,8 @@ class Server:
         self.admission = Admission(config.connections_max)
         self._accepting = trio.CancelScope()
         self.on_answer_lost: Callable[[int, int | None], None] | None = None
-        """Called with the number of a connection, and of a stream of it, when the answer to that call may not have
-        arrived; without a stream when the connection has ended, and may have with answers on their way."""
+        """Called when an answer may not have arrived, with the numbers of its connection and its stream; None in place
+        of the stream: the whole connection has ended."""
         self._draining = False
         self._idle = trio.lowlevel.ParkingLot()
         self.host = ""
@@ -119,16 +119,16 @@ class Server:
         return [owner for owner in owners if owner is not None]
 
     async def drain(
-        self, timeout_s: float | None = None, last_word: Callable[[ServerStream], CallFailed] | None = None
+        self, timeout_s: float | None = None, status_of: Callable[[ServerStream], CallFailed] | None = None
     ) -> bool:
         """Stop accepting, refuse new calls, and wait until the running ones have ended; end those that do not.
 
         Args:
             timeout_s: How long all of it takes at most, four fifths for the calls; None: `drain_timeout_s`.
-            last_word: Tells the status of a call that has not ended by then; None: UNAVAILABLE for all.
+            status_of: Makes the status of a call that has not ended by then; None: UNAVAILABLE for all.
 
         Returns:
-            Whether all calls ended by themselves. A peer that does not take its last word in half of the rest gets it
+            Whether all calls ended by themselves. A peer that does not take the status in half of the rest gets it
             without what was queued before; it is cut off when `serve`'s block is left.
         """
         limit = self._config.drain_timeout_s if timeout_s is None else timeout_s
@@ -136,16 +136,16 @@ class Server:
         self._accepting.cancel()
         for driver in list(self._drivers):
             driver.finish()
-        last_word_s = min(_LAST_WORD_S, limit * _LAST_WORD_SHARE)
-        with trio.move_on_after(limit - 2 * last_word_s):
+        status_s = min(_STATUS_S, limit * _STATUS_SHARE)
+        with trio.move_on_after(limit - 2 * status_s):
             await self._wait_idle()
             return True
-        stopped = [stream for stream in self.running() if stream.stop((last_word or _going_down)(stream))]
-        with trio.move_on_after(last_word_s):
+        stopped = [stream for stream in self.running() if stream.stop((status_of or _going_down)(stream))]
+        with trio.move_on_after(status_s):
             await self._wait_idle()
         for stream in stopped:
             stream.drop_unsent()  # of those that do not read: a status needs no window, what is queued before it does
-        with trio.move_on_after(last_word_s):
+        with trio.move_on_after(status_s):
             await self._wait_idle()
         return False
 
@@ -158,7 +158,7 @@ class Server:
         await self._run(byte_stream(stream, self._config.send_timeout_s), _peer_name(stream), None)
 
     async def handle_tls(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
-        """Shake hands, then serve the connection until it ends. A peer that fails to costs one line of the log."""
+        """Shake hands, then serve the connection until it ends. A failed handshake is logged in one line."""
         peer = _peer_name(stream)
         secured = TlsBytes(stream, context, self._config.send_timeout_s)
         try:
@@ -372,7 +372,7 @@ def _end_failed(stream: ServerStream, error: Exception) -> None:
             return
     stopped = stream.over or stream.handler_scope.cancel_called
     if stopped and all(isinstance(leaf, TransportError) for leaf in leaves):
-        return  # the call was cut off under the handler, and nobody listens any more
+        return  # the call was cut off while its handler ran; its client is gone
     _log.error("%s of %s failed", stream.path, stream.peer, exc_info=error)
     stream.end_call(StatusCode.INTERNAL, f"{stream.path} failed inside the server; its log says why")
 

@@ -1,8 +1,8 @@
-"""TLS for both ends: what is asked of it, and certificates that change while the server runs.
+"""TLS for both ends: required versions and ciphers, and certificates that change while the server runs.
 
 TLS 1.2 or newer, HTTP/2 negotiated by ALPN (RFC 9113 section 3.2), no renegotiation (section 9.2.1), ciphers with
-forward secrecy and authenticated encryption only (section 9.2.2). No message and no log line has anything of a key in
-it: errors name files and say what is wrong with them.
+forward secrecy and authenticated encryption only (section 9.2.2). No message and no log line contains any part of a
+key: errors name files and say what is wrong with them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transport.errors import TlsExpected, TransportError
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _KINDS: Final = {"URI": "uri", "DNS": "dns", "IP Address": "ip", "email": "email"}
-"""Kinds of alternative names that can name a client, and how they are written here; most specific first."""
+"""Kinds of alternative names that identify a client, and their prefixes here; most specific first."""
 _CERTIFICATE_ALERTS: Final = frozenset(
     {
         "SSLV3_ALERT_BAD_CERTIFICATE",
@@ -34,11 +34,11 @@ _CERTIFICATE_ALERTS: Final = frozenset(
         "TLSV1_ALERT_UNKNOWN_CA",
     }
 )
-"""OpenSSL's names of the alerts by which a server says no to a client's certificate, or to its lack of one."""
+"""OpenSSL's names of the alerts by which a server rejects a client's certificate, or its absence."""
 
 _WARN_BEFORE_S: Final = 14 * 86_400.0
 _WARN_SHARE: Final = 5
-"""A certificate that is made for a day, and replaced each night, is not about to expire in the morning."""
+"""Of a certificate's lifetime: one that is made for a day and replaced each night needs no warning in the morning."""
 
 _log = logging.getLogger("weir.transport")
 
@@ -51,7 +51,7 @@ class TlsFileInvalid(TransportError):
 
 @dataclass(frozen=True, slots=True)
 class PeerCertificate:
-    """Whom a peer's certificate names; it was verified before anybody sees this."""
+    """The names in a peer's verified certificate."""
 
     names: tuple[str, ...]
     """With their kinds, most specific first: `uri:...`, `dns:...`, `ip:...`, `email:...`, then `cn:...`."""
@@ -75,7 +75,7 @@ class PeerCertificate:
 
 
 class FileWatch:
-    """Tells when files were changed, replaced, removed or made.
+    """Detects that files were changed, replaced, removed or created.
 
     Args:
         paths: The files.
@@ -95,13 +95,13 @@ class FileWatch:
 
 
 class ServerTls:
-    """TLS of a server, whose files are read again when they have changed, or when told to.
+    """TLS of a server, whose files are read again when they change, and by `reload`.
 
-    Connections that exist go on with what they were made with. Files that cannot be used (a new certificate whose key
-    is not there yet, say) change nothing: the old ones serve on, and one line is logged.
+    Existing connections keep their certificate. Files that cannot be used (such as a new certificate whose key is not
+    written yet) change nothing: the old ones stay in use, and one line is logged.
 
     Args:
-        certificate: PEM file: the server's certificate, then what is between it and its root.
+        certificate: PEM file: the server's certificate, then the intermediate ones.
         key: PEM file: its private key, not encrypted.
         client_ca: PEM file: the CAs of clients. None: clients are not asked for a certificate.
         client_certificate_required: Whether a client without a certificate is refused; one whose certificate is not of
@@ -123,7 +123,7 @@ class ServerTls:
         self._key = key
         self._client_ca = client_ca
         self._verify_mode = ssl.CERT_REQUIRED if client_certificate_required else ssl.CERT_OPTIONAL
-        # Looked at before they are read: a change in between is found the next time.
+        # Before they are read: a change in between is found the next time.
         self._watch = FileWatch([path for path in (certificate, key, client_ca) if path is not None])
         self._context, self._validity = self._load()
         self._warned = False
@@ -159,7 +159,7 @@ class ServerTls:
         return True
 
     def _warn_of_expiry(self) -> None:
-        """Say once that the certificate has to be replaced soon."""
+        """Log once that the certificate has to be replaced soon."""
         if not self._warned and time.time() >= self._validity.warn_at:
             self._warned = True
             _log.warning(
@@ -210,7 +210,7 @@ def client_tls(
 
 
 def tls_failure(error: BaseException) -> str:
-    """Why TLS failed, in words, out of what was raised and its causes."""
+    """Why TLS failed, in one line, from an exception and its causes."""
     found = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
     if found is None:
         last = list(_causes(error))[-1]

@@ -1,9 +1,9 @@
-"""TLS on a socket, as the driver wants it: read into given memory, and say goodbye properly.
+"""TLS on a socket for the driver: it reads into given memory, and closes with an alert that the peer can read.
 
 Not trio's SSLStream, for two reasons. It drops the alert when a handshake fails, so that the peer sees a closed
 connection instead of the reason. And it makes a copy of what it reads, which here is decrypted to where it belongs.
 
-The reader never writes: what TLS wants to say by itself (the answer to a key update) goes out with the next write.
+The reader never writes: what TLS sends by itself (the answer to a key update) goes out with the next write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _NOT_TLS: Final = (
     b"This port speaks TLS: a plaintext request was sent to it.\n"
 )
 _ALERT: Final = bytes([21, 3, 3, 0, 2, 2, 70])
-"""A record with a fatal `protocol_version` alert (RFC 8446 section 6): OpenSSL sends none to who does not speak TLS."""
+"""A record with a fatal `protocol_version` alert (RFC 8446 section 6): OpenSSL sends none to a peer that does not speak
+TLS."""
 _PLAINTEXT_ANSWERS: Final = {"HTTP_REQUEST": _NOT_TLS, "WRONG_VERSION_NUMBER": _ALERT}
-"""What a peer is told that does not speak TLS, by OpenSSL's name of what it did."""
+"""The answer to a peer that does not speak TLS, by OpenSSL's reason."""
 _NOT_HTTP_2: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b'This is a gRPC server: it speaks HTTP/2, negotiated by ALPN "h2".\n'
@@ -65,16 +66,16 @@ class TlsBytes:
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=server_hostname
         )
         self._ended = False
-        """No more is sent, and what comes is not looked at."""
+        """Nothing more is sent, and what arrives is dropped."""
 
     async def handshake(self) -> PeerCertificate | None:
-        """Agree with the peer on keys, on who is who, and on HTTP/2.
+        """Do the TLS handshake, certificates and ALPN included.
 
         Returns:
-            The peer's certificate, if it had to show one.
+            The peer's certificate, if one was required.
 
         Raises:
-            ConnectionLost: It failed, and the peer was told why; the connection is to be closed.
+            ConnectionLost: It failed, and the peer got the reason; close the connection.
 
         Cancellation:
             The connection is to be closed.
@@ -109,7 +110,7 @@ class TlsBytes:
             if size is not None:
                 return size
             if not await self._fill():
-                return 0  # HTTP/2 tells the end by itself: a missing close_notify takes nothing from anybody
+                return 0  # HTTP/2 frames its own end: without close_notify nothing is lost
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`.
@@ -141,7 +142,7 @@ class TlsBytes:
             await trio.aclose_forcefully(self._stream)
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
-        """Decrypt what is there; None: nothing is, and more has to be read. 0: the peer has closed."""
+        """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""
         done = 0
         for buffer in buffers:
             filled = 0
@@ -190,7 +191,7 @@ class TlsBytes:
             self._object.unwrap()
 
     async def _refuse(self, plaintext: bytes = b"") -> None:
-        """Send the alert, and let the peer read these last words: a close with unread input would destroy them."""
+        """Send the alert, and let the peer read it: a close with unread input would discard it."""
         with trio.move_on_after(_GOODBYE_S), contextlib.suppress(ConnectionLost):
             if plaintext:
                 with _lost():

@@ -1,4 +1,4 @@
-"""Budgets for frames that cost us work and a peer nearly nothing.
+"""Budgets for frames that cost us work and the peer nearly nothing.
 
 A budget is a token bucket per kind of frame: it refills with time, and with what we send where a well-behaved peer
 answers that with such frames. An empty one ends the connection with ENHANCE_YOUR_CALM.
@@ -84,9 +84,9 @@ class Budgets:
         self._sent_bytes_seen = dict.fromkeys(ALLOWANCES, 0)
         self._sent_frames_seen = dict.fromkeys(ALLOWANCES, 0)
         self.sent_bytes = 0
-        """Octets of DATA sent on the connection; whoever frames them counts."""
+        """Octets of DATA sent on the connection; counted where they are framed."""
         self.sent_frames = 0
-        """DATA and HEADERS frames sent on the connection; whoever makes them counts."""
+        """DATA and HEADERS frames sent on the connection; counted where they are made."""
         self.exceeded: Cost | None = None
         """The budget that was empty, if one was: the connection ends with it."""
 

@@ -38,7 +38,7 @@ _FIELD_OVERHEAD_BYTES: Final = 32
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GREETING: Final = (
     "This is weir, and it speaks gRPC: POST to /package.Service/Method, with content-type application/grpc.\n"
-    "What can be called is told by grpc.reflection.v1, and whether it is up by grpc.health.v1.\n"
+    "grpc.reflection.v1 lists its services, and grpc.health.v1 says whether they are up.\n"
 )
 _MESSAGE_PLAIN: Final = frozenset(range(0x20, 0x7F)) - {0x25}
 # gRPC "HTTP2 response to status": what a status without grpc-status means.
@@ -62,7 +62,7 @@ class RequestHead:
     """/package.Service/Method"""
     authority: str
     timeout_s: float | None
-    """Seconds that the client gives the call; None: for ever."""
+    """Deadline of the call, seconds from its start; None: none."""
     metadata: Metadata = field(repr=False)
     """The other fields. Credentials may be among them: no log or message shows them."""
 
@@ -94,8 +94,8 @@ def request_headers(
     """The fields that open a call.
 
     Raises:
-        ValueError: Something in them cannot be a header field. It has to be found here: what the HPACK encoder has
-            begun cannot be taken back.
+        ValueError: Something in them cannot be a header field. It is found here, because the HPACK encoder's state
+            cannot be rolled back.
     """
     if not _PATH.fullmatch(path):
         raise ValueError(f"path {path!r} does not start with / or is not visible ASCII")
@@ -234,7 +234,7 @@ def header_list_bytes(headers: Sequence[tuple[bytes, bytes]]) -> int:
 
 
 def header_list_too_long(size: int, list_bytes_max: float) -> str:
-    """What to say of a header list of `size` octets."""
+    """The message about a header list of `size` octets."""
     return f"header list of {size} octets is over the limit of {list_bytes_max}"
 
 

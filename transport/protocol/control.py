@@ -166,9 +166,9 @@ class ControlPlane:
         return self._h2.data_to_send()
 
     def forget_streams(self) -> None:
-        """Let go of the streams of a connection that is gone.
+        """Release the streams of a connection that is gone.
 
-        Its objects refer to each other, and thousands of streams need not wait with them for the collector.
+        h2's objects are in reference cycles, and thousands of streams would wait for the garbage collector.
         """
         self._h2.streams.clear()
 
@@ -183,7 +183,7 @@ class ControlPlane:
 
 
 def filter_settings_untrusted(payload: bytes, *, settings_max: int) -> bytes:
-    """A SETTINGS payload, of whole entries, without what h2 would hoard or adopt to its harm.
+    """A SETTINGS payload, of whole entries, without what h2 would keep for ever or adopt unchecked.
 
     Unknown identifiers are dropped (h2 keeps them for ever), the encoder's table stays at 4 096 octets.
 

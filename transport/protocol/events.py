@@ -24,7 +24,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamReadable:
-    """A stream has a message, its end or its failure to tell, and had none before."""
+    """A message, the end or the failure of a stream can be taken; before, none could."""
 
     stream: StreamCore
 

@@ -1,8 +1,8 @@
 """The gate: what each received frame means for windows, budgets and streams, before or instead of h2.
 
-DATA, WINDOW_UPDATE, GOAWAY and PRIORITY end here. HEADERS, CONTINUATION, RST_STREAM, SETTINGS and PING go on to h2
-after a look; PUSH_PROMISE cannot come, and unknown kinds are dropped. An error of a stream resets the stream; an error
-of the connection leaves as RemoteProtocolError.
+DATA, WINDOW_UPDATE, GOAWAY and PRIORITY end here. HEADERS, CONTINUATION, RST_STREAM, SETTINGS and PING are checked here
+and go on to h2; PUSH_PROMISE is an error, and unknown kinds are dropped. An error of a stream resets the stream; one of
+the connection leaves as RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Inbound:
         windows: Count what is received.
         outbound: Answers faults of streams, and sends as the peer's windows open.
         peer_events: Is given the frames that are h2's.
-        shutdown: Is told of a GOAWAY.
+        shutdown: Takes the peer's GOAWAY.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Inbound:
         return True
 
     def end_data(self, stream: StreamCore, flags: int) -> None:
-        """Finish a frame; END_STREAM on DATA is told to h2 as an empty frame."""
+        """Finish a frame; END_STREAM on DATA is passed to h2 as an empty frame."""
         if flags & frames.FLAG_END_STREAM and stream.state in RECEIVABLE:
             self._peer_events.receive_untrusted(
                 frames.data_header(stream.stream_id, 0, frames.FLAG_END_STREAM)

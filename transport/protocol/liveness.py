@@ -1,8 +1,8 @@
-"""When to ask whether the peer is alive, and when to give it up: deadlines only, no clock.
+"""When to PING the peer, and when to give it up: deadlines only, no clock.
 
 A peer that sends anything is alive. One that is silent for `ping_interval_s` gets a PING; if it stays silent for
-`ping_timeout_s` more it is dead. A slow consumer answers PINGs (its reader awaits nothing but the socket), so slow and
-dead are told apart. Apart from that, a connection on which nobody calls has its time, too.
+`ping_timeout_s` more it is dead. A slow consumer answers PINGs (its reader awaits nothing but the socket), so a slow
+peer is not taken for a dead one. A connection without calls has an idle timeout as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Liveness:
         self._idle, self._idle_since = idle, None
 
     def idle_expired(self, now: float) -> bool:
-        """Whether nobody has called for too long; if so, the next such answer comes after the handshake's limit."""
+        """Whether there was no call for too long. True again `handshake_timeout_s` later, if there still is none."""
         if not self._idle or not self._idle_limit_s:
             return False
         if self._idle_since is None:
@@ -78,7 +78,7 @@ class Liveness:
             self._header_deadline = now + self._config.handshake_timeout_s
 
     def next_deadline(self) -> float:
-        """When `expired` or `ping_due` may next have something to say; infinity: never."""
+        """When `expired`, `idle_expired` or `ping_due` may next be true; infinity: never."""
         deadline = self._header_deadline
         if not (self._settings_seen and self._settings_acked):
             deadline = min(deadline, self._started + self._config.handshake_timeout_s)

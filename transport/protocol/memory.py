@@ -1,7 +1,7 @@
-"""What the messages of one connection take of memory until somebody consumes them: counting and one bound.
+"""Memory that the messages of one connection take until they are consumed: a count and a bound.
 
-A stream's window bounds the octets of messages that nobody takes. It does not bound a message that somebody waits for:
-its octets are credited as they arrive, else one longer than the window could never come. A thousand streams with a long
+A stream's window bounds messages that are not consumed. It does not bound the message that a task waits for: its octets
+are credited as they arrive, else one longer than the window could never arrive. A thousand streams with a long
 message each would be a thousand long messages. So memory is counted where it is taken, over all streams of the
 connection, and a message that does not fit any more is refused.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from transport.errors import MessageRefused, StatusCode
 
 MESSAGE_OVERHEAD_BYTES: Final = 56
-"""What a short message takes beside its octets: the object, and its place in the queue."""
+"""What a short message takes besides its octets: the object, and its place in the queue."""
 
 
 class ReceiveMemory:

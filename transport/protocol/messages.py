@@ -17,7 +17,7 @@ from transport.protocol.memory import MESSAGE_OVERHEAD_BYTES, ReceiveMemory
 PREFIX_BYTES: Final = 5
 _PREFIX = struct.Struct(">BL")
 _EVIDENCE: Final = 16
-"""A distrusted message gets its memory when this part of it has come."""
+"""A message longer than `trusted_bytes` gets its memory when this part of it has come."""
 
 
 def message_prefix(size: int) -> bytes:
@@ -33,9 +33,9 @@ class MessageAssembler:
         allocate: Makes writable memory of a given size for one long payload; the consumer gets that very object.
         allocate_bytes_min: Payloads from this size on are assembled in allocated memory, shorter ones are bytes.
         trusted_bytes: Memory that a prefix alone can make us take. A longer message gets all of its memory once a
-            sixteenth of it has come: 5 octets must not be worth 64 MiB.
+            sixteenth of it has come: a prefix of 5 octets must not allocate 64 MiB.
         messages: Where complete messages go.
-        memory: Counts what is taken for messages; None: nobody asks.
+        memory: Counts what is taken for messages; None: it is not counted.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class MessageAssembler:
         return len(self._target) + MESSAGE_OVERHEAD_BYTES if self._target is not None else 0
 
     def filled_untrusted(self, size: int) -> None:
-        """Count `size` octets that were written into `target` by somebody else.
+        """Count `size` octets that a socket has written into `target`.
 
         Raises:
             MessageRefused: There is no memory for the rest of the message.

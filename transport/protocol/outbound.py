@@ -1,4 +1,4 @@
-"""What this end says: verbs on streams become frames, in the order in which `send_queue` sends them.
+"""What this end sends: verbs on streams become frames, in the order of `send_queue`.
 
 Headers, messages, ends and resets of streams; PING and GOAWAY of the connection. A verb changes its stream and queues
 frames, and never waits.
@@ -51,7 +51,7 @@ class Outbound:
         counts: Of control frames.
         control: Makes HEADERS, RST_STREAM and PING.
         table: Of the streams; a stream is closed here once both ends are sent, or at a reset.
-        window_clock: Is told when the connection's send window is used up.
+        window_clock: Runs while the connection's send window is used up.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Outbound:
     # ------------------------------------------------------------------ answers to the peer
 
     def reset_because(self, stream: StreamCore, code: int, failure: TransportError) -> None:
-        """End an open stream at once with a failure for whoever reads from it."""
+        """End an open stream at once, with a failure for its reader."""
         self.queue.control(self._control.reset(stream.stream_id, code))
         self._table.close(stream, failure, reset_by_us=True)
         stream.discard_received()

@@ -39,7 +39,7 @@ class PeerEvents:
         outbound: Answers, and follows the peer's SETTINGS.
         windows: Follow the acknowledgement of ours.
         shutdown: Knows whether requests are refused.
-        liveness: Is told of the handshake.
+        liveness: Follows the handshake.
         budgets: Pay for what costs us work.
         turn: Of the reader; charged for work on all streams at once.
         events: Tell of requests, and of what can be read.

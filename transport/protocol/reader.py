@@ -32,8 +32,8 @@ _SMALL_READS: Final = 100
 
 
 _TURN: Final = 128
-"""What is handed on in one turn: a DATA frame that is not small counts 1, another frame 4, and 1 more for 16 octets.
-The rest waits for the next turn, so that others get theirs; turns are about a millisecond, whatever a peer sends."""
+"""The work of one turn: a DATA frame that is not small counts 1, another frame 4, and 1 more for each 16 octets. That
+is about a millisecond, whatever a peer sends; the rest waits for the next turn (`transport.fairness`)."""
 _SMALL_BYTES: Final = 256
 _EXACT_BYTES: Final = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 """Length of the frames that have but one; another ends the connection (RFC 9113 section 4.2)."""
@@ -41,7 +41,7 @@ _SETTING_BYTES: Final = 6
 
 
 class FrameHandler(Protocol):
-    """Who gives frames their meaning. Each method may raise RemoteProtocolError, which ends the connection."""
+    """Gives frames their meaning. Each method may raise RemoteProtocolError, which ends the connection."""
 
     def begin_data(self, stream_id: int, length: int, padding: int, flags: int) -> StreamCore | None:
         """A DATA frame's header; None: its payload is to be discarded."""
@@ -138,7 +138,7 @@ class FrameReader:
         self._fit_buffer(self._read_bytes, full=full and (self._data_left > 0 or not at))
 
     def begins_with(self, octets: bytes) -> bool:
-        """Whether what waits in the buffer begins so; before the first frame that is the peer's first word."""
+        """Whether the octets in the buffer begin so; before the first frame these are the connection's first ones."""
         return self._filled >= len(octets) and self._view[: len(octets)] == octets
 
     def _fit_buffer(self, size: int, *, full: bool) -> None:

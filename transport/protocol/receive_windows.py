@@ -1,4 +1,4 @@
-"""The receive windows of a connection and its streams: when the peer is given credit, and who is told of messages.
+"""The receive windows of a connection and its streams: when the peer gets credit, and when a reader is woken.
 
 F4: a stream gets credit as its messages are consumed. F5: the connection gets it on receipt. See `flow_control`.
 """
@@ -27,7 +27,7 @@ class ReceiveWindows:
     Args:
         config: Bounds of this end.
         clock: Of the connection.
-        events: Tell of messages that somebody waits for.
+        events: Wake the readers of messages.
         queue: Takes the WINDOW_UPDATEs.
         table: Of the streams.
     """
@@ -76,12 +76,12 @@ class ReceiveWindows:
             self.credit_stream(stream, size)
 
     def expect_message(self, stream: StreamCore) -> None:
-        """Somebody waits for the next message: a StreamReadable will tell, and a partial message is credited."""
+        """A task waits for the next message: a StreamReadable will come, and a partial message is credited."""
         stream.expecting = True
         self.credit(stream)
 
     def stream_received(self, stream: StreamCore) -> None:
-        """Payload came: tell who waits, or credit the part of a message that somebody waits for."""
+        """Payload came: wake the reader that waits, or credit the part of its message."""
         if not stream.expecting:
             if stream.inbox and not stream.stalls.behind:
                 stream.stalls.fall_behind(self._clock.now)

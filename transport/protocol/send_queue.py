@@ -40,7 +40,7 @@ class SendQueue:
         clock: Of the connection.
         budgets: Count what is framed.
         events: Tell waiting senders of room in their send buffers.
-        window_clock: Is told when the connection's window is used up.
+        window_clock: Runs while the connection's window is used up.
         finish: Called when all octets of a stream whose end was requested are framed; returns the frames of the end.
     """
 
@@ -176,7 +176,7 @@ class SendQueue:
         return self._window_available > 0 or any(not stream.outgoing_bytes for stream in self._round)
 
     def take(self, size: int) -> list[Buffer]:
-        """Hand out about `size` octets (more by up to one frame). Whoever takes them owns sending them."""
+        """Hand out about `size` octets (more by up to one frame). The caller owns sending them."""
         out: list[Buffer] = []
         total = self._control_bytes
         if self._control:

@@ -30,7 +30,7 @@ class Shutdown:
 
     Args:
         client: Which end this is.
-        outbound: Sends what there is to say.
+        outbound: Sends GOAWAYs, PINGs and resets.
         table: Of the streams that end with the connection.
         events: Tell of the peer's GOAWAY and of the failure.
         counts: Of control frames.
@@ -52,7 +52,7 @@ class Shutdown:
         self._counts = counts
         self.failure: TransportError | None = None
         """Why the connection is over; None while it is not."""
-        self.goodbye = ""
+        self.peer_goaway = ""
         """What the peer's GOAWAY said, if there was one."""
         self.peer_failed = False
         """The peer's GOAWAY had an error code: it is about to close. One without ends nothing that the peer opens."""
@@ -63,7 +63,7 @@ class Shutdown:
 
     @property
     def closing(self) -> bool:
-        """Whether new streams are refused: the connection failed, we drain, or the server said goodbye.
+        """Whether new streams are refused: the connection failed, we drain, or the server sent GOAWAY.
 
         A client's GOAWAY refuses only what a server would open (RFC 9113 section 6.8), which is nothing.
         """
@@ -75,7 +75,7 @@ class Shutdown:
         return self.draining and self._grace_over and not self._table.open
 
     def drain(self) -> None:
-        """Say goodbye: refuse new streams, let the running ones finish. Does nothing the second time."""
+        """Refuse new streams, and let the running ones finish. Does nothing the second time."""
         if self.draining or self.failure is not None:
             return
         self.draining = True
@@ -93,7 +93,7 @@ class Shutdown:
             self._outbound.goaway(self._table.highest_inbound, ErrorCode.NO_ERROR)
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer says goodbye: our newer streams were not processed, the others go on, and so do the peer's own."""
+        """Take the peer's GOAWAY: our newer streams were not processed, the others go on, and so do the peer's own."""
         self._refused = self._client
         self.peer_failed = code != ErrorCode.NO_ERROR
         self._counts.goaways_received += 1
@@ -102,7 +102,7 @@ class Shutdown:
             for stream in [s for s in self._table.open.values() if s.stream_id > last_stream_id]:
                 refusal = StreamRefused("the peer went away before it processed the call")
                 self._table.close(stream, refusal, reset_by_us=True)
-        self.goodbye = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
+        self.peer_goaway = f"{error_code_name(code)} {debug[:200].decode('utf-8', 'replace')}".rstrip()
 
     def close(self, code: ErrorCode = ErrorCode.NO_ERROR, message: str = "closed") -> None:
         """End the connection at once; every stream fails. Resets of those that run and a GOAWAY are left to send."""
@@ -118,8 +118,8 @@ class Shutdown:
     def lost(self, error: TransportError) -> None:
         """The socket is gone: every stream fails, and nothing is left to send."""
         if self.failure is None:
-            if self.goodbye:
-                error = ConnectionLost(f"{error} (the peer had said {self.goodbye})")
+            if self.peer_goaway:
+                error = ConnectionLost(f"{error} (the peer had said {self.peer_goaway})")
             self._fail(error, None)
         self._outbound.queue.discard()
 

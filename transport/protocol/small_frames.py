@@ -1,10 +1,10 @@
-"""When a window that the peer has opened by a little is worth a frame (CVE-2019-9511, and RFC 1122 section 4.2.3.4).
+"""Silly window avoidance: when a small window is worth a frame (CVE-2019-9511, and RFC 1122 section 4.2.3.4).
 
-A peer that opens a large window octet by octet would have a large message in frames of one octet, each at the price of
-a frame. So a sender that has used up its window and is let on waits until the window takes what is queued, or a frame
-that is worth it, or half of what the peer ever gave it: a peer with little memory gives little, and is served at once.
-Whoever still has not been given as much after `HOLD_S` is sent what fits; so nobody waits for ever, whatever a peer may
-mean by its windows. A peer whose windows are always small gets so many small frames a second, and then waits as well.
+A peer that opens its window octet by octet would get a long message in frames of one octet. So a stream that has used
+up its window waits until the window covers what is queued, or FRAME_BYTES_MIN, or half of the largest window that the
+peer ever gave: a peer with little memory gives little, and is served at once. After `HOLD_S` the stream sends what
+fits, so none waits for ever. A peer whose windows are always small gets a number of small frames a second, and beyond
+that it waits as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transport.protocol.stream import StreamCore
 
 FRAME_BYTES_MIN: Final = 1_024
-"""Octets of DATA that are worth a frame, though more are queued."""
+"""Octets of DATA that are worth a frame, even if more are queued."""
 HOLD_S: Final = 0.2
 """The longest that octets wait for a larger window."""
 _SMALL_BURST: Final = 10_000

@@ -1,9 +1,9 @@
 """Where a stream's time goes: at each instant it runs, or is blocked for exactly one reason. Pure; `now` is passed in.
 
-An account has one current reason. What it is follows from who waits: several tasks of a stream may wait at once, for
-different things, and the first of `_PRECEDENCE` counts. A task that waits for its octets to go out is held up by the
-stream's window, by the connection's, or else by the socket; the windows decide, so the account is told of the
-stream's, and the connection's `WindowClock` is read when the time is booked, instead of telling every stream.
+An account has one current reason. Several tasks of a stream may wait at once, for different things; the first of
+`_PRECEDENCE` counts. A task that waits for its octets to go out is held up by the stream's window, by the connection's,
+or else by the socket. Changes of the stream's window are reported to the account; the connection's `WindowClock` is
+read when time is booked, so that no change of it touches every stream.
 
 Invariants:
 
@@ -25,7 +25,7 @@ class StallReason(enum.IntEnum):
     """What a stream does or waits for, as seen from one of its ends."""
 
     RUNNING = 0
-    """Nothing holds it up: its own work is being done, or nobody has asked it for any."""
+    """Nothing blocks it: it works, or has nothing to do."""
     CREDIT = 1
     """The consumer at the other end has not granted more."""
     STREAM_WINDOW = 2
@@ -101,11 +101,6 @@ class StallTimes:
     def to_dict(self) -> dict[str, float]:
         """Seconds by label, for JSON."""
         return {reason.label: seconds for reason, seconds in self}
-
-    @classmethod
-    def from_dict(cls, seconds: dict[str, float]) -> StallTimes:
-        """Read what `to_dict` made."""
-        return cls(tuple(round(seconds.get(reason.label, 0.0) * _NS) for reason in REASONS))
 
     def encode(self) -> bytes:
         """As a trailer's value: `running=1200;credit=31`, whole microseconds, reasons without any left out."""

@@ -101,7 +101,7 @@ class StreamCore:
         self.stalls = StallAccount(now, connection_clock, window_shut=send_window_bytes <= 0)
         """Where this end's time on the stream goes."""
         self.peer_stalls: StallTimes | None = None
-        """At a client: the server's account, as its trailers told."""
+        """At a client: the server's account, from its trailers."""
         # Receiving.
         self.inbox: deque[Any] = deque()
         self.assembler = MessageAssembler(
@@ -109,7 +109,7 @@ class StreamCore:
         )
         self.receive_window = ReceiveWindow(receive_window_bytes)
         self.expecting = False
-        """Somebody waits for a message: it is told of one, and parts of one count as consumed when they arrive."""
+        """A task waits for a message: it gets one event, and parts of the message are consumed as they arrive."""
         self.headers_received = False
         self.refusal: RequestUnsupported | None = None
         """At a server: the request is no call, this is the answer, and what its body says does not matter."""
@@ -126,14 +126,14 @@ class StreamCore:
         self.send_window = SendWindow(send_window_bytes)
         self.scheduled = False
         self.sender_waiting = False
-        """Somebody waits for room in the send buffer, and is told of it."""
+        """A task waits for room in the send buffer: it gets one event."""
         self.headers_sent = False
         self.end_requested = False
         """Our end follows the octets of `outgoing`."""
         self.trailers_to_send: Headers | None = None
         # The end.
         self.failure: TransportError | None = None
-        """Why the stream ended before its time; then nothing more is sent, and it is told after the last message."""
+        """Why the stream ended before its time; then nothing more is sent, and it is raised after the last message."""
         self.status: CallFailed | None = None
         """The peer's final status, if it is not OK."""
         self.status_received = False
@@ -200,11 +200,11 @@ class StreamCore:
     def discard_received(self) -> None:
         """Drop what was not consumed; the connection's credit was given at receipt."""
         if self.inbox:
-            self.remote_ended = False  # the peer's end may only be told after all of its messages
+            self.remote_ended = False  # the peer's end may only be reported after all of its messages
         self.inbox.clear()
 
     def release_memory(self) -> None:
-        """The stream is over: what is left of it counts for whoever holds on to it, not for the connection."""
+        """The stream is over: what is left of it does not count for the connection any more."""
         memory, self.assembler.memory = self.assembler.memory, None
         if memory is not None:
             waiting = sum(MESSAGE_OVERHEAD_BYTES + len(message) for message in self.inbox)

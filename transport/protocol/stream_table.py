@@ -52,8 +52,8 @@ class StreamTable:
         client: Which end this is.
         clock: Of the connection.
         control: Knows the window that the peer gives to a new stream.
-        events: Tell of the streams that are closed.
-        liveness: Is told when the first stream opens and the last one closes.
+        events: Report the streams that are closed.
+        liveness: Follows whether any stream is open.
         window_clock: Of the connection's send window, for the streams' accounts.
         allocate: Makes the writable memory of one long message.
     """

@@ -231,7 +231,7 @@ class BucketFetcher:
             async with self._connection.client() as client:
                 self._progress.requests += 1
                 answer: Buffer = await client.call(
-                    self._path, request.SerializeToString(), told_stalls=self._progress.add_server_stalls
+                    self._path, request.SerializeToString(), on_stalls=self._progress.add_server_stalls
                 )
                 return answer
 

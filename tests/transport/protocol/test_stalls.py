@@ -179,10 +179,10 @@ def test_what_is_not_known_is_left_out() -> None:
     assert {name for name, value in read.to_dict().items() if value} == {"credit", "peer"}
 
 
-def test_times_add_up_and_survive_json() -> None:
-    """Accounts of several streams become one, and a record in JSON is read back."""
+def test_times_add_up() -> None:
+    """Accounts of several streams become one, and have labels for JSON."""
     one = StallTimes((1, 2, 3, 4, 5, 6, 7, 8))
     assert sum([one, one], StallTimes()).nanoseconds == (2, 4, 6, 8, 10, 12, 14, 16)
-    assert StallTimes.from_dict(one.to_dict()) == one
+    assert list(one.to_dict().items()) == [(reason.label, seconds) for reason, seconds in one]
     assert one.longest is StallReason.PEER
     assert one.total_s == 36e-9
