@@ -31,7 +31,7 @@ class StreamStatistics:
     unsent_bytes: int
     """Octets queued that were not handed to the socket."""
     buffered_bytes: int
-    """Octets received that nobody has taken."""
+    """Octets received and not taken yet."""
     credit_limit: int | None
     """Octets of counted messages that the consumer allows, in all; None: no limit but the windows."""
     credit_sent: int

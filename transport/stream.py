@@ -269,7 +269,7 @@ class Stream:
         message = self._take()
         if message is NOTHING:
             if self._receiver is None:
-                # As far as windows go, somebody waits: a message longer than the window arrives while it is polled for.
+                # For the windows this is a wait: a message longer than the window arrives while it is polled for.
                 self._windows.expect_message(self._core)
                 self._core.expecting = False
                 self._driver.pump()

@@ -1,4 +1,4 @@
-"""A server's counters since its start: what has ended is kept here, what runs is added when somebody asks.
+"""A server's counters since its start: what has ended is kept here, what runs is added on demand.
 
 Invariant: every counter of `ServerTotals` only grows, however streams and connections come and go.
 """

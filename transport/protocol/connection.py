@@ -110,44 +110,44 @@ class ConnectionCore:
             window_clock=window_clock,
         )
         """Sends: the verbs of streams."""
-        self.windows = windows = ReceiveWindows(
-            config, clock=clock, events=events, queue=outbound.queue, table=table
-        )
+        self.windows = ReceiveWindows(config, clock=clock, events=events, queue=outbound.queue, table=table)
         """Credits: what consumers of streams say."""
-        self.shutdown = shutdown = Shutdown(
-            client=client, outbound=outbound, table=table, events=events, counts=counts
-        )
+        self.shutdown = Shutdown(client=client, outbound=outbound, table=table, events=events, counts=counts)
         """Ends the connection."""
-        peer_events = PeerEvents(
-            config,
-            client=client,
-            control=control,
-            table=table,
-            outbound=outbound,
-            windows=windows,
-            shutdown=shutdown,
-            liveness=liveness,
-            budgets=budgets,
-            turn=turn,
-            events=events,
-        )
-        self._inbound = Inbound(
-            client=client,
-            header_block_bytes_max=2 * config.header_list_bytes_max,
-            clock=clock,
-            budgets=budgets,
-            counts=counts,
-            events=events,
-            liveness=liveness,
-            table=table,
-            windows=windows,
-            outbound=outbound,
-            peer_events=peer_events,
-            shutdown=shutdown,
-        )
+        self._inbound = self._make_inbound(turn)
         self._reader = FrameReader(config, self._inbound, turn, expect_preface=not client)
         outbound.queue.control(control.preface)
-        windows.announce_connection()
+        self.windows.announce_connection()
+
+    def _make_inbound(self, turn: Turn) -> Inbound:
+        """The receiving side, which needs all the other parts."""
+        peer_events = PeerEvents(
+            self.config,
+            client=self.client,
+            control=self._control,
+            table=self.table,
+            outbound=self.outbound,
+            windows=self.windows,
+            shutdown=self.shutdown,
+            liveness=self._liveness,
+            budgets=self._budgets,
+            turn=turn,
+            events=self.events,
+        )
+        return Inbound(
+            client=self.client,
+            header_block_bytes_max=2 * self.config.header_list_bytes_max,
+            clock=self.clock,
+            budgets=self._budgets,
+            counts=self.counts,
+            events=self.events,
+            liveness=self._liveness,
+            table=self.table,
+            windows=self.windows,
+            outbound=self.outbound,
+            peer_events=peer_events,
+            shutdown=self.shutdown,
+        )
 
     def buffers(self) -> list[memoryview]:
         """Memory for the next octets from the peer, in this order; valid until `bytes_received`."""
@@ -216,7 +216,7 @@ class ConnectionCore:
             self.shutdown.fail(ConnectionLost(f"peer given up: {why}"), ErrorCode.NO_ERROR)
         elif self._liveness.idle_expired(now):
             if self.shutdown.draining:
-                self.shutdown.close(message="nobody called for too long")
+                self.shutdown.close(message="no call for too long")
             else:
                 self.shutdown.drain()
         elif self._liveness.ping_due(now):

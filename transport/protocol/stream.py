@@ -1,11 +1,11 @@
 """One stream's two queues: messages received and not consumed, octets to send and not framed.
 
 The stream counts; `outbound` and `receive_windows` decide what goes on the wire. Nothing here waits: a shell that finds
-`next_message` empty calls `ReceiveWindows.expect_message` and is told by an event.
+`next_message` empty calls `ReceiveWindows.expect_message` and gets an event.
 
 Invariants (numbers as in `flow_control`): F2, every exit discards what was not consumed, and the connection's credit
 was given at receipt (F5), so no exit can lose it. F4, the stream's credit follows consumption: a message counts when it
-is taken, and the parts of one that is still arriving count while somebody waits for it (else a message longer than the
+is taken, and the parts of one that is still arriving count while a task waits for it (else a message longer than the
 window could never arrive).
 """
 
