@@ -204,20 +204,18 @@ class Driver:
 
     async def _read(self) -> None:
         """Read until the peer has closed; after a failure only to leave nothing unread (see `_say_goodbye`)."""
-        core, dropped = self.core, 0
+        core, shutdown, dropped = self.core, self.core.shutdown, 0
         try:
             while dropped < _UNREAD_BYTES_MAX:
                 buffers = (
-                    core.buffers()
-                    if core.shutdown.failure is None
-                    else [memoryview(bytearray(_UNREAD_BYTES))]
+                    core.buffers() if shutdown.failure is None else [memoryview(bytearray(_UNREAD_BYTES))]
                 )
                 size = await self._bytes.receive_into(buffers)
                 if not size:
                     core.lost(ConnectionLost("connection closed by the peer"))
                     return
                 self.bytes_received += size
-                if core.shutdown.failure is not None:
+                if shutdown.failure is not None:
                     dropped += size
                 await self._take(size)
                 self._check_deadline()
@@ -258,9 +256,8 @@ class Driver:
                 break
             else:
                 await self._wait_writable()
-        await (
-            self._turn_debt.pay_again()
-        )  # a peer that is cut off for the work that it made comes back at once
+        # A peer that is cut off for the work that it made comes back at once.
+        await self._turn_debt.pay_again()
         await self._say_goodbye(buffers)
 
     async def _send(self, buffers: list[bytes | bytearray | memoryview]) -> bool:
