@@ -16,6 +16,9 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from scanner.data.changes import ChangeRange
+    from scanner.wire.batches import EncodedRows
+
 
 class EndReason(enum.Enum):
     """Why a scan ended; the value is the number on the wire."""
@@ -24,6 +27,8 @@ class EndReason(enum.Enum):
     """Every row of the range was delivered or filtered out, and that this is the end was proven."""
     LIMIT = pb.ScanEnd.REASON_LIMIT
     """The row limit is reached."""
+    STOP_OFFSET = pb.ScanEnd.REASON_STOP_OFFSET
+    """The stop offset of a scan of the changelog is reached."""
     DRAINED = pb.ScanEnd.REASON_DRAINED
     """The consumer asked for an early end, or will grant no further credit. Set by the caller, never by a source."""
 
@@ -38,6 +43,10 @@ class Batch:
     """At least one row, of the source's schema."""
     payload_bytes: int
     """Length of `rows` as an Arrow IPC message."""
+    changes: ChangeRange | None = None
+    """Of the changelog; None: the rows are those of a state."""
+    encoded: EncodedRows | None = None
+    """`rows` as that message, where it was made already for others; None: it was not."""
 
 
 class Source(Protocol):

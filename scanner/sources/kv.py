@@ -18,7 +18,6 @@ This module knows no transport, no task and no clock, and not how the state came
 
 from __future__ import annotations
 
-import bisect
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -26,13 +25,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from scanner.data.changes import change_schema, insert_rows, table_columns
 from scanner.data.digest import checksum
 from scanner.data.filters import Filter
 from scanner.data.keys import KeyCodec
 from scanner.data.position import START, Position
 from scanner.data.rows import keys_of_rows
 from scanner.sources.interface import Batch, EndReason
-from scanner.wire.batches import batch_size_bytes
+from scanner.wire.batches import batch_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
     from scanner.data.row_block import RowBlock
@@ -81,6 +81,8 @@ class KvSource:
         position: Where to go on. The row limit and the ordinals count the rows in front of it.
         block_rows_max: Rows read and decoded in one step, above 0.
         block_bytes_max: Stored bytes read and decoded in one step, above 0; one row may be larger.
+        as_changes: Deliver the rows as inserts, with the columns of a change (`scanner.data.changes`); the query's
+            columns may then name those, too.
 
     Raises:
         ColumnNotFound: The query names a column that the table has not.
@@ -97,15 +99,19 @@ class KvSource:
         position: Position = START,
         block_rows_max: int,
         block_bytes_max: int,
+        as_changes: bool = False,
     ) -> None:
         self._scan = scan
+        self._as_changes = as_changes
         try:
-            self.schema: pa.Schema = table.project(query.columns)
+            self.schema: pa.Schema = (
+                change_schema(table, query.columns) if as_changes else table.project(query.columns)
+            )
             self._filter = Filter(query.predicates, table.schema)
         except BaseException:
             scan.close()
             raise
-        wanted = tuple(self.schema.names)
+        wanted = table_columns(self.schema.names) if as_changes else tuple(self.schema.names)
         self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
         self._codec = codec
         self._key_codec = KeyCodec(table)
@@ -203,7 +209,7 @@ class KvSource:
         if not self._blocks:
             return None
         whole = self._pending()
-        count, size = _fit(whole, payload_bytes_max, rows_max)
+        count, size = fitting_rows(whole, payload_bytes_max, rows_max)
         batch = Batch(row_ordinal=self.rows, rows=whole.slice(0, count), payload_bytes=size)
         self.rows += count
         self._advance(count)
@@ -227,7 +233,9 @@ class KvSource:
             if mask.true_count < len(stored):
                 rows = rows.filter(mask)
                 indices = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-        if len(self._decoded) > len(self.schema):
+        if self._as_changes:
+            rows = insert_rows(rows, self.schema)
+        elif len(self._decoded) > len(self.schema):
             rows = rows.select(self.schema.names)
         return _Block(stored=stored, passing=rows, indices=indices)
 
@@ -272,17 +280,3 @@ class KvSource:
             # A copy: keeping the block for the sake of its last row would keep all of its rows.
             self._last_row = block.stored.row(stored_rows - 1)
             block.digested = stored_rows
-
-
-def _fit(rows: pa.RecordBatch, payload_bytes_max: int, rows_max: int) -> tuple[int, int]:
-    """Find how many leading rows fit, at least one, and the length of their Arrow IPC message."""
-    most = min(rows.num_rows, rows_max)
-    size = batch_size_bytes(rows.slice(0, most))
-    if size <= payload_bytes_max or most == 1:
-        return most, size
-    # The size grows with the rows, if not by the same amount for each.
-    fitting = bisect.bisect_right(
-        range(1, most), payload_bytes_max, key=lambda count: batch_size_bytes(rows.slice(0, count))
-    )
-    count = max(fitting, 1)
-    return count, batch_size_bytes(rows.slice(0, count))

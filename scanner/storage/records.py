@@ -8,13 +8,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from scanner.data.row_block import RowBlock
 from scanner.storage.lineage import NO_HISTORY
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from scanner.errors import ScannerError
@@ -103,7 +105,7 @@ class Change(NamedTuple):
     """Encoded row: the new one of `+I` and `+U`, the old one of `-U` and `-D`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChangeBlock:
     """Adjacent records of the changelog, column by column, for readers to whom an object a record is too slow."""
 
@@ -112,14 +114,32 @@ class ChangeBlock:
     kinds: NDArray[np.uint8]
     """`ChangeKind` of each."""
     timestamps_us: NDArray[np.int64]
-    """Commit time of each, in microseconds since 1970 UTC."""
-    rows: list[bytes]
+    """Commit time of each, in microseconds since 1970 UTC; the changes of one entry share it, those of two never do."""
+    stored: RowBlock
     """Encoded rows, as in `Change`."""
+    last_entry_end: int
+    """Where the entry of the last change ends, which may be behind the block; without changes `offset`."""
     keys_of: KeysOf
     """Works out the keys of those rows that the reader wants them of."""
 
+    @cached_property
+    def rows(self) -> list[bytes]:
+        """The encoded rows, one by one."""
+        return self.stored.to_list()
+
+    @property
+    def end(self) -> int:
+        """One past the offset of the last change."""
+        return self.offset + len(self)
+
+    @cached_property
+    def entry_ends(self) -> NDArray[np.int64]:
+        """The offsets in (offset, end] at which entries end, ascending."""
+        ends = self.offset + 1 + np.flatnonzero(np.diff(self.timestamps_us))
+        return np.append(ends, self.end) if len(self) and self.last_entry_end == self.end else ends
+
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.stored)
 
 
 class Rows:

@@ -23,12 +23,14 @@ This module knows no transport, no storage and no tables.
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -45,10 +47,14 @@ _VARINT_BYTES_MAX = 10
 # Tags: field number << 3 | wire type (0 varint, 1 fixed 64, 2 length-delimited, 5 fixed 32).
 _RESPONSE_BATCH = b"\x12"
 _BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
+_BATCH_START, _BATCH_END, _BATCH_COMMIT_END = b"\x28", b"\x30", b"\x38\x01"
 _BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
 _PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
+NO_CHANGES = ChangeRange(0, 0, commit_end=False)
+ANY_CHANGES = ChangeRange(2**64 - 1, 2**64 - 1, commit_end=True)
+"""No other takes more room in a message."""
 
 PageFieldsT = TypeVar("PageFieldsT", pb.ScanSessionResponse, pb.ScanPageResponse)
 """The response of a pull model: the fields that a page has of them are numbered alike in all."""
@@ -70,6 +76,18 @@ class RowBatch:
     """Arrow IPC record batch message."""
     message_bytes: int
     """Length of the message that brought it: what it costs in credit."""
+    changes: ChangeRange = NO_CHANGES
+    """What it covers of the changelog; nothing, [0, 0), if its rows are those of a state."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows as they go out: made once, sent to whoever wants them."""
+
+    payload: pa.Buffer
+    """Arrow IPC record batch message."""
+    crc32c: int
+    """Of the payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +107,12 @@ ScanPage: TypeAlias = ReceivedPage[pb.ScanPageResponse]
 
 
 def encode_row_batch(
-    row_ordinal: int, row_count: int, crc32c: int, payload: Buffer, resume_token: bytes = b""
+    row_ordinal: int,
+    row_count: int,
+    crc32c: int,
+    payload: Buffer,
+    resume_token: bytes = b"",
+    changes: ChangeRange = NO_CHANGES,
 ) -> Parts:
     """Encode one `ScanResponse` with a batch.
 
@@ -99,14 +122,21 @@ def encode_row_batch(
         crc32c: CRC-32C of `payload`.
         payload: Arrow IPC record batch message; not copied, so not to be changed until it is sent.
         resume_token: Continues the scan after this batch.
+        changes: What it covers of the changelog.
     """
     view = _octets(payload)
-    return _batch_prefix(row_ordinal, row_count, crc32c, len(view), resume_token), view
+    return _batch_prefix(row_ordinal, row_count, crc32c, len(view), resume_token, changes), view
 
 
-def row_batch_overhead(row_ordinal: int, rows_max: int, payload_bytes_max: int, token_bytes: int = 0) -> int:
+def row_batch_overhead(
+    row_ordinal: int,
+    rows_max: int,
+    payload_bytes_max: int,
+    token_bytes: int = 0,
+    changes: ChangeRange = NO_CHANGES,
+) -> int:
     """An upper bound, in bytes, of what a batch's message is longer than its payload, some 30 too high."""
-    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, bytes(token_bytes))
+    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, bytes(token_bytes), changes)
     return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
 
 
@@ -160,6 +190,7 @@ def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
         resume_token=batch.resume_token,
         payload=memoryview(batch.arrow_batch),
         message_bytes=len(view),
+        changes=_changes_of(batch),
     )
 
 
@@ -215,6 +246,12 @@ def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:
     return batch.serialize()
 
 
+def encode_rows(batch: pa.RecordBatch) -> EncodedRows:
+    """A batch as `encode_batch` makes it, with its checksum."""
+    payload = encode_batch(batch)
+    return EncodedRows(payload, checksum(payload))
+
+
 def encode_stream(batch: pa.RecordBatch) -> bytes:
     """A batch as an Arrow IPC stream: schema, batch, end."""
     sink = pa.BufferOutputStream()
@@ -259,8 +296,33 @@ def batch_size_bytes(batch: pa.RecordBatch) -> int:
     return size
 
 
+def fitting_rows(rows: pa.RecordBatch, payload_bytes_max: int, rows_max: int) -> tuple[int, int]:
+    """How many leading rows fit into both bounds, at least one, and the length of their Arrow IPC message.
+
+    Args:
+        rows: At least one.
+        payload_bytes_max: Of the message, except that a single row may be larger.
+        rows_max: Above 0.
+    """
+    most = min(rows.num_rows, rows_max)
+    size = batch_size_bytes(rows.slice(0, most))
+    if size <= payload_bytes_max or most == 1:
+        return most, size
+    # The size grows with the rows, if not by the same amount for each.
+    fitting = bisect.bisect_right(
+        range(1, most), payload_bytes_max, key=lambda count: batch_size_bytes(rows.slice(0, count))
+    )
+    count = max(fitting, 1)
+    return count, batch_size_bytes(rows.slice(0, count))
+
+
 def _batch_prefix(
-    row_ordinal: int, row_count: int, crc32c: int, payload_bytes: int, resume_token: bytes
+    row_ordinal: int,
+    row_count: int,
+    crc32c: int,
+    payload_bytes: int,
+    resume_token: bytes,
+    changes: ChangeRange,
 ) -> bytes:
     # As protobuf does, fields that have their default are left out.
     ordinal = _BATCH_ORDINAL + _varint(row_ordinal) if row_ordinal else b""
@@ -268,7 +330,10 @@ def _batch_prefix(
     check = _BATCH_CRC32C + crc32c.to_bytes(4, "little") if crc32c else b""
     token = _BATCH_TOKEN + _varint(len(resume_token)) + resume_token if resume_token else b""
     tail = _PAYLOAD + _varint(payload_bytes) if payload_bytes else b""
-    small = b"".join((ordinal, count, check, token))
+    start = _BATCH_START + _varint(changes.start) if changes.start else b""
+    end = _BATCH_END + _varint(changes.end) if changes.end else b""
+    commit_end = _BATCH_COMMIT_END if changes.commit_end else b""
+    small = b"".join((ordinal, count, check, token, start, end, commit_end))
     for padding in (b"", *_BATCH_PADDING):
         fields = b"".join((small, padding, tail))
         prefix = _RESPONSE_BATCH + _varint(len(fields) + payload_bytes) + fields
@@ -287,7 +352,12 @@ def _row_batch(view: memoryview, start: int) -> RowBatch:
         resume_token=fields.resume_token,
         payload=payload,
         message_bytes=len(view),
+        changes=_changes_of(fields),
     )
+
+
+def _changes_of(fields: pb.RowBatch) -> ChangeRange:
+    return ChangeRange(fields.start_offset, fields.end_offset, fields.commit_end)
 
 
 def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:

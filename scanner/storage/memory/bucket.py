@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scanner.data.keys import ALL_KEYS
+from scanner.data.row_block import RowBlock
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
 from scanner.storage.interface import (
     ENTRY_BYTES_MAX,
@@ -217,7 +218,8 @@ class MemoryBucket:
             start_offset,
             np.array([change.kind for change in changes], np.uint8),
             np.array([change.timestamp_us for change in changes], np.int64),
-            [change.row for change in changes],
+            RowBlock.join([change.row for change in changes]),
+            self.entry_at(changes[-1].offset).end if changes else start_offset,
             self._keys_of,
         )
 

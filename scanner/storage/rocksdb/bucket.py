@@ -36,6 +36,7 @@ import numpy as np
 from rocksdict import WriteBatch
 
 from scanner.data.keys import ALL_KEYS
+from scanner.data.row_block import RowBlock
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
@@ -295,7 +296,14 @@ class RocksBucket:
         if not self.log_start <= start_offset <= end_offset <= self.log_end:
             raise self._out_of_range(start_offset, end_offset)
         if start_offset == end_offset:
-            return ChangeBlock(start_offset, np.empty(0, np.uint8), np.empty(0, np.int64), [], self._keys_of)
+            return ChangeBlock(
+                start_offset,
+                np.empty(0, np.uint8),
+                np.empty(0, np.int64),
+                RowBlock.join([]),
+                start_offset,
+                self._keys_of,
+            )
         return self._read_block(start_offset, end_offset, bytes_max)
 
     def entry_at(self, offset: int) -> Entry:
@@ -725,20 +733,28 @@ class RocksBucket:
             raise self._out_of_range(start_offset, end_offset)
         if not whole:
             raise self._missing(chunks[-1].end if chunks else start_offset)
-        kinds, timestamps, rows = [], [], list[bytes]()
-        left = bytes_max
+        kinds, timestamps, parts = [], [], list[RowBlock]()
+        left, entry_end = bytes_max, start_offset
         for chunk in chunks:
             first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
             part = chunk.rows.slice(first, last)
-            part = part.slice(0, max(part.fitting(left), 0 if rows else 1))
+            part = part.slice(0, max(part.fitting(left), 0 if parts else 1))
+            if not len(part):
+                break
             left -= part.nbytes
             kinds.append(chunk.kinds[first : first + len(part)])
             timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
-            rows += part.to_list()
+            parts.append(part)
+            entry_end = chunk.entry.end
             if left <= 0 or first + len(part) < last:
                 break
         return ChangeBlock(
-            start_offset, np.concatenate(kinds), np.concatenate(timestamps), rows, self._keys_of
+            start_offset,
+            np.concatenate(kinds),
+            np.concatenate(timestamps),
+            RowBlock.concat(parts),
+            entry_end,
+            self._keys_of,
         )
 
     def _entry_at(self, offset: int) -> tuple[Entry, bytes]:

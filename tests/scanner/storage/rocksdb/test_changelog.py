@@ -35,6 +35,11 @@ def test_blocks_hold_what_the_log_holds(store: Store, bytes_max: int, count: int
         assert block.timestamps_us.tolist() == [change.timestamp_us for change in expected]
         assert block.rows == [change.row for change in expected]
         assert block.keys_of(block.rows) == [change.key for change in expected]
+        assert block.entry_ends.tolist() == [
+            change.offset + 1
+            for change in expected
+            if bucket.entry_at(change.offset).end == change.offset + 1
+        ]
         # Reading stops when enough was read, which may be a row late.
         assert sum(map(len, block.rows[:-1])) <= bytes_max
         offset += len(block)

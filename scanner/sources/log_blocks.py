@@ -1,0 +1,172 @@
+"""Blocks of a changelog, decoded and filtered once for all scans that want the same.
+
+Tails of one bucket that ask for the same columns and filter share one `LogBlocks`. The first tail that comes for a new
+commit reads, decodes and filters its changes, and encodes them when it sends them; the others take what it made. The
+newest blocks stay in a ring, bounded in bytes. A tail that has fallen behind the ring reads for itself, up to where a
+block of the ring begins, and is back among the others.
+
+Invariants:
+
+1. The blocks in the ring are adjacent: each begins where the one before it ends.
+2. A block ends where an entry ends, unless it is a part of one entry that is larger than a block.
+3. What a block holds depends on its range, columns and filter alone; whoever reads it may share it.
+4. The ring holds at most `ring_bytes_max`, or one block.
+
+This module knows no wire beyond the length of a batch, no task and no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.data.changes import change_rows, table_columns
+from scanner.data.filters import Filter
+from scanner.wire.batches import EncodedRows, batch_size_bytes, encode_rows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scanner.data.rows import RowCodec
+    from scanner.data.table import TableDescription
+    from scanner.storage.interface import Bucket
+    from scanner.wire.queries import ScanQuery
+
+_BLOCK_BYTES_MAX: Final = 256 * 1024
+"""Stored bytes of a block, about: what a batch may cost that all tails have to hold credit for."""
+
+
+@dataclass(frozen=True)
+class LogBlock:
+    """The changes of [start, end): those that pass the filter, decoded."""
+
+    start: int
+    end: int
+    rows: pa.RecordBatch
+    """Of the columns that are asked for; perhaps none."""
+    offsets: NDArray[np.int64]
+    """Of each of the rows, in the changelog; ascending."""
+    entry_ends: NDArray[np.int64]
+    """Where entries end in (start, end], ascending."""
+
+    @cached_property
+    def payload_bytes(self) -> int:
+        """Length of `encoded.payload`."""
+        return batch_size_bytes(self.rows)
+
+    @cached_property
+    def encoded(self) -> EncodedRows:
+        """All rows; encoded when it is first asked for."""
+        return encode_rows(self.rows)
+
+    def newest_entry_end(self, offset: int) -> int | None:
+        """The last entry end in (start, offset]; None: there is none."""
+        index = int(np.searchsorted(self.entry_ends, offset, side="right"))
+        return int(self.entry_ends[index - 1]) if index else None
+
+
+class LogBlocks:
+    """Reads one bucket's changelog for the scans that want the same columns and filter.
+
+    Args:
+        bucket: Of the storage.
+        table: As the scans know it: columns that were added since are not theirs.
+        schema: The columns that are wanted (`scanner.data.changes.change_schema`).
+        query: Its filter is what counts.
+        codec: The table's codec of now: it reads rows of every schema that the table ever had.
+        ring_bytes_max: Arrow bytes of the newest blocks that are kept.
+
+    Raises:
+        ColumnNotFound: The filter names a column that the table has not.
+        ArgumentInvalid: A literal of the filter does not fit its column.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        table: TableDescription,
+        schema: pa.Schema,
+        query: ScanQuery,
+        codec: Callable[[], RowCodec],
+        *,
+        ring_bytes_max: int,
+    ) -> None:
+        self._bucket = bucket
+        self.schema = schema
+        self._codec = codec
+        self._filter = Filter(query.predicates, table.schema)
+        wanted = table_columns(schema.names)
+        self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
+        self._ring: deque[LogBlock] = deque()
+        self._ring_bytes = 0
+        self._ring_bytes_max = ring_bytes_max
+        self.blocks_decoded = 0
+        """Blocks that were read and decoded, ever."""
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest durable change."""
+        return self._bucket.log_end
+
+    def read(self, offset: int, stop: int, bytes_max: int = _BLOCK_BYTES_MAX) -> LogBlock:
+        """The next block from an offset on.
+
+        Args:
+            offset: Of the first change, below `stop`.
+            stop: One past the last change that is wanted; an entry's end, at most `log_end`.
+            bytes_max: Stored bytes that are enough, above 0, where it is read for this caller alone.
+
+        Returns:
+            Changes from `offset` on, at least one, whether or not any of them passes the filter.
+
+        Raises:
+            OffsetOutOfRange: Retention has passed the offset.
+            DataCorrupted, StoreFailed, StoreClosed: Storage failed.
+        """
+        shared = self._at(offset)
+        if shared is not None and shared.end <= stop:
+            return shared
+        ring_end = self._ring[-1].end if self._ring else offset
+        if offset < ring_end:
+            next_shared = min((block.start for block in self._ring if block.start > offset), default=stop)
+            return self._decode(offset, min(stop, next_shared), min(bytes_max, _BLOCK_BYTES_MAX))
+        block = self._decode(offset, stop, _BLOCK_BYTES_MAX)
+        self._keep(block)
+        return block
+
+    def _at(self, offset: int) -> LogBlock | None:
+        for block in reversed(self._ring):
+            if block.start <= offset:
+                return block if block.start == offset else None
+        return None
+
+    def _keep(self, block: LogBlock) -> None:
+        """Put a block behind the newest one; if changes are missing between them, start anew with it."""
+        if self._ring and self._ring[-1].end != block.start:
+            self._ring.clear()
+            self._ring_bytes = 0
+        self._ring.append(block)
+        self._ring_bytes += block.payload_bytes
+        while self._ring_bytes > self._ring_bytes_max and len(self._ring) > 1:
+            self._ring_bytes -= self._ring.popleft().payload_bytes
+
+    def _decode(self, offset: int, stop: int, bytes_max: int) -> LogBlock:
+        self.blocks_decoded += 1
+        changes = self._bucket.read_change_block(offset, stop, bytes_max)
+        end = int(changes.entry_ends[-1]) if len(changes.entry_ends) else changes.end
+        count = end - offset
+        decoded = self._codec().decode_block(changes.stored.slice(0, count), self._decoded)
+        indices = None
+        if self._filter:
+            indices = np.flatnonzero(self._filter.mask(decoded).to_numpy(zero_copy_only=False))
+        rows = change_rows(decoded, self.schema, changes.kinds[:count], offset, changes.timestamps_us[:count])
+        offsets = np.arange(offset, end, dtype=np.int64)
+        if indices is not None and len(indices) < count:
+            rows, offsets = rows.take(pa.array(indices)), offsets[indices]
+        return LogBlock(offset, end, rows, offsets, changes.entry_ends)
