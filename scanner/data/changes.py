@@ -43,7 +43,7 @@ CHANGE_COLUMNS: Final = (
     pa.field(COMMIT_TIMESTAMP, _TIMESTAMP),
 )
 """Offset and timestamp are null in the rows of a snapshot, which come from no change."""
-_NAMES: Final = frozenset(field.name for field in CHANGE_COLUMNS)
+CHANGE_COLUMN_NAMES: Final = frozenset(field.name for field in CHANGE_COLUMNS)
 
 
 class ChangeRange(NamedTuple):
@@ -69,7 +69,7 @@ def change_schema(table: TableDescription, columns: Sequence[str] = ()) -> pa.Sc
         ColumnNotFound: A name is unknown; the message lists the known ones.
         ArgumentInvalid: A name is asked for twice, or the table has a column that a change has, too.
     """
-    taken = _NAMES.intersection(table.column_names)
+    taken = CHANGE_COLUMN_NAMES.intersection(table.column_names)
     if taken:
         raise ArgumentInvalid(
             f"table {table.name!r} has a column {min(taken)!r}, which every change has, too:"
@@ -86,7 +86,7 @@ def change_schema(table: TableDescription, columns: Sequence[str] = ()) -> pa.Sc
 
 def table_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """Those of the columns that are the table's."""
-    return tuple(name for name in columns if name not in _NAMES)
+    return tuple(name for name in columns if name not in CHANGE_COLUMN_NAMES)
 
 
 def change_rows(

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 import transport
+from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -142,7 +143,11 @@ class RawScan:
     """Resume tokens of the batches."""
     batches: list[pa.RecordBatch] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
+    changes: list[ChangeRange] = field(default_factory=list)
+    """What the batches cover of the changelog."""
     heartbeats: list[pb.Heartbeat] = field(default_factory=list)
+    snapshot_end: int | None = None
+    """The offset that it names, once it came."""
     end: pb.ScanEnd | None = None
 
     @property
@@ -183,6 +188,8 @@ class RawScan:
             self.row_ordinal = response.started.row_ordinal
         elif response.HasField("heartbeat"):
             self.heartbeats.append(response.heartbeat)
+        elif response.HasField("snapshot_end"):
+            self.snapshot_end = response.snapshot_end.log_offset
         else:
             self.end = response.end
             await self.stream.send_end()  # the server waits for it, for a while
@@ -203,6 +210,7 @@ class RawScan:
         self.batches.append(batch)
         self.batch_sizes.append(response.message_bytes)
         self.tokens.append(response.resume_token)
+        self.changes.append(response.changes)
 
 
 @asynccontextmanager
@@ -217,10 +225,17 @@ async def open_scan(
     stream_id: bytes = b"",
     resume_token: bytes = b"",
     as_of: int | None = None,
+    source: pb.ScanSource = pb.SCAN_SOURCE_LIVE_KV,
+    log_start: pb.LogStart | None = None,
+    stop_offset: int | None = None,
+    stop_at_end: bool = False,
 ) -> AsyncIterator[RawScan]:
     """Open a push scan of the sample table, or continue one."""
     opening = pb.ScanOpen(
-        source=pb.SCAN_SOURCE_LIVE_KV,
+        source=source,
+        log_start=log_start,
+        stop_offset=stop_offset,
+        stop_at_end=stop_at_end,
         query=query or pb.ScanQuery(table="items"),
         batch_bytes_max=batch_bytes_max,
         batch_rows_max=batch_rows_max,

@@ -37,6 +37,10 @@ class Delivery:
     """Message bytes that it keeps in memory."""
     consumed: Callable[[], None]
     """Called once, when the consumer asks for the next batch."""
+    position: int | None = None
+    """LOG and HYBRID: a commit's end; every change before it has come with this delivery or earlier."""
+    snapshot_end: int | None = None
+    """HYBRID: the snapshot of the bucket, as of this offset, is complete."""
 
 
 class HandOff:

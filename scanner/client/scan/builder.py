@@ -7,12 +7,14 @@ call that asks for it; what only the server can know (whether it has a source) i
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
+from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
@@ -32,6 +34,14 @@ UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
 
 _E = TypeVar("_E", bound=enum.Enum)
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+END: Final = "end"
+LogStart: TypeAlias = str | int | datetime.datetime | Mapping[int, int]
+"""Where a scan of the changes begins: `EARLIEST`, `LATEST`, an offset or one per bucket, a time."""
+LogStop: TypeAlias = str | int | Mapping[int, int] | None
+"""Where it ends: `END`, an offset or one per bucket; None: nowhere."""
 
 KeyPrefix: TypeAlias = Sequence[object] | Mapping[str, object]
 """Values of the first key columns: in key order, or by name."""
@@ -56,6 +66,11 @@ class ScanSource(enum.Enum):
     """The changes."""
     HYBRID = "hybrid"
     """The table as of an offset, then the changes from it."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether its rows are changes, with the columns of a change (`scanner.data.changes`)."""
+        return self in (ScanSource.LOG, ScanSource.HYBRID)
 
 
 class ScanMode(enum.Enum):
@@ -99,6 +114,10 @@ class ScanPlan:
     """Size of the pages asked for (all modes but push)."""
     as_of: int | Mapping[int, int] | None = None
     """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
+    start_at: LogStart = EARLIEST
+    """LOG: where to begin."""
+    stop_at: LogStop = None
+    """LOG and HYBRID: where to end."""
     histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     """By bucket, the history that its offset is of, where that is known."""
     retries: int | None = None
@@ -114,7 +133,30 @@ class ScanPlan:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the batches."""
+        if self.source.has_changes:
+            return change_schema(self.table, self.columns)
         return self.table.project(self.columns or self.table.column_names)
+
+    @property
+    def endless(self) -> bool:
+        """Whether it waits for changes, for ever."""
+        return self.source.has_changes and self.stop_at is None and self.row_limit is None
+
+    def log_start_of(self, bucket: int) -> str | int | datetime.datetime:
+        """Where the scan of a bucket's changes begins.
+
+        Raises:
+            ArgumentInvalid: Offsets are given by bucket, and this one has none.
+        """
+        return _of_bucket(self.start_at, bucket, "start_at")
+
+    def log_stop_of(self, bucket: int) -> str | int | None:
+        """Where the scan of a bucket's changes ends.
+
+        Raises:
+            ArgumentInvalid: Offsets are given by bucket, and this one has none.
+        """
+        return _of_bucket(self.stop_at, bucket, "stop_at")
 
     def as_of_bucket(self, bucket: int) -> int | None:
         """The log offset that a bucket is to be read as of; None: as of when it is opened.
@@ -122,13 +164,7 @@ class ScanPlan:
         Raises:
             ArgumentInvalid: Offsets are given by bucket, and this one has none.
         """
-        if not isinstance(self.as_of, Mapping):
-            return self.as_of
-        if bucket not in self.as_of:
-            raise ArgumentInvalid(
-                f"as_of says nothing of bucket {bucket}; give every bucket that is scanned an offset"
-            )
-        return self.as_of[bucket]
+        return _of_bucket(self.as_of, bucket, "as_of")
 
 
 class ScanBuilder:
@@ -163,6 +199,42 @@ class ScanBuilder:
         lease_id = self._plan.lease_id if member is ScanSource.SNAPSHOT else ""
         return self._replace(source=member, lease_id=lease_id)
 
+    def start_at(self, start: LogStart) -> Self:
+        """Where a scan of the changes begins (source LOG).
+
+        Args:
+            start: `"earliest"`, the default: with the oldest change that the log has. `"latest"`: with the next commit.
+                A `datetime` (without a zone: UTC): with the first commit at or after it. A whole number: at this
+                offset, of every bucket; a dict from bucket to offset: each at its own. Offsets are ends of commits, as
+                `Batches.positions` and `Table.offsets` tell them.
+
+        Raises:
+            ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
+        """
+        if isinstance(start, str) and start not in (EARLIEST, LATEST):
+            raise ArgumentInvalid(
+                f"start_at takes {EARLIEST!r}, {LATEST!r}, an offset or a datetime, not {start!r}"
+            )
+        if isinstance(start, str | datetime.datetime):
+            return self._replace(start_at=start)
+        return self._replace(start_at=_offsets(start, self._plan.table.buckets, "start_at"))
+
+    def stop_at(self, stop: LogStop) -> Self:
+        """Where a scan of the changes ends (source LOG or HYBRID).
+
+        Args:
+            stop: None, the default: nowhere; it waits for the next commit. `"end"`: where each bucket's log ends when
+                its scan is opened. A whole number, or a dict from bucket to offset: there, at a commit's end.
+
+        Raises:
+            ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
+        """
+        if stop is None or stop == END:
+            return self._replace(stop_at=stop)
+        if isinstance(stop, str):
+            raise ArgumentInvalid(f"stop_at takes {END!r}, an offset or None, not {stop!r}")
+        return self._replace(stop_at=_offsets(stop, self._plan.table.buckets, "stop_at"))
+
     def with_lease(self, lease: str | LeaseLike) -> Self:
         """Read what a lease keeps (source SNAPSHOT): the same rows each time, for as long as the lease lives.
 
@@ -193,14 +265,19 @@ class ScanBuilder:
     def select(self, *columns: str) -> Self:
         """Deliver only these columns, in this order. The last call wins; without one, all columns come.
 
+        Those of a change (`_change_type`, `_log_offset`, `_commit_timestamp`) can be named after `with_source` has
+        chosen LOG or HYBRID.
+
         Raises:
             ColumnNotFound: The table has no such column.
             ArgumentInvalid: No column, or one twice.
         """
         if not columns:
             raise ArgumentInvalid("select needs at least one column")
+        changes = self._plan.source.has_changes
         for name in columns:
-            self._require_column(name)
+            if not (changes and name in CHANGE_COLUMN_NAMES):
+                self._require_column(name)
         if len(set(columns)) < len(columns):
             raise ArgumentInvalid(f"a column is selected twice: {', '.join(columns)}")
         return self._replace(columns=tuple(columns))
@@ -327,11 +404,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Negative or no whole number, or an offset of a bucket that the table does not have.
         """
-        if not isinstance(offset, Mapping):
-            return self._replace(
-                as_of=_whole(offset, "as_of", 0, UINT64_MAX), histories=dict(histories or {})
-            )
-        offsets = offsets_by_bucket(offset, self._plan.table.buckets)
+        offsets = _offsets(offset, self._plan.table.buckets, "as_of")
         return self._replace(as_of=offsets, histories=dict(histories or {}))
 
     def with_retries(self, retries: int) -> Self:
@@ -387,6 +460,31 @@ def _key_values(table: TableDescription, prefix: KeyPrefix) -> Sequence[object]:
     return prefix
 
 
+_T = TypeVar("_T")
+
+
+def _of_bucket(value: _T | Mapping[int, int], bucket: int, what: str) -> _T | int:
+    """What is said of a bucket, where a mapping says it bucket by bucket."""
+    if not isinstance(value, Mapping):
+        return value
+    if bucket not in value:
+        raise ArgumentInvalid(
+            f"{what} says nothing of bucket {bucket}; give every bucket that is scanned an offset"
+        )
+    return value[bucket]
+
+
+def _offsets(value: int | Mapping[int, int], buckets: int, what: str) -> int | dict[int, int]:
+    if not isinstance(value, Mapping):
+        return _whole(value, what, 0, UINT64_MAX)
+    return {
+        _whole(bucket, f"the bucket in {what}", 0, buckets - 1): _whole(
+            each, f"{what} of bucket {bucket}", 0, UINT64_MAX
+        )
+        for bucket, each in value.items()
+    }
+
+
 def _member(kind: type[_E], value: _E | str, what: str) -> _E:
     if isinstance(value, kind):
         return value
@@ -402,14 +500,8 @@ def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int) -> dict[int,
     Raises:
         ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
     """
-    if not isinstance(as_of, Mapping):
-        return dict.fromkeys(range(buckets), _whole(as_of, "as_of", 0, UINT64_MAX))
-    return {
-        _whole(bucket, "the bucket in as_of", 0, buckets - 1): _whole(
-            each, f"as_of of bucket {bucket}", 0, UINT64_MAX
-        )
-        for bucket, each in as_of.items()
-    }
+    offsets = _offsets(as_of, buckets, "as_of")
+    return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
 def _whole(value: int, what: str, low: int, high: int) -> int:

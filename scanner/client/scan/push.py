@@ -167,10 +167,18 @@ class BucketReceiver:
         while (message := await self._next_message(stream)) is not None:
             taken = receiver.receive(message)
             if taken is not None:
-                batch, size = taken
-                consumed = functools.partial(receiver.credit.consume, size)
-                self._hand_off.put(Delivery(self._progress.bucket, batch, size, consumed))
-                self._batches += 1
+                consumed = functools.partial(receiver.credit.consume, taken.size)
+                self._hand_off.put(
+                    Delivery(
+                        self._progress.bucket,
+                        taken.batch,
+                        taken.size,
+                        consumed,
+                        taken.position,
+                        taken.snapshot_end,
+                    )
+                )
+                self._batches += taken.batch.num_rows > 0
             if receiver.state is ReceiverState.ENDED:
                 return await self._receive_status(stream)
             if self._is_to_be_cut(self._batches):

@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
@@ -29,7 +32,6 @@ from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
 from transport import FlowControlViolation, ReceiveCredit
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.client.scan.statistics import BucketProgress
@@ -37,6 +39,12 @@ if TYPE_CHECKING:
 
 _COMPLETE: Final = {pb.ScanEnd.REASON_EXHAUSTED: "EXHAUSTED", pb.ScanEnd.REASON_LIMIT: "LIMIT"}
 """The reasons that mean the end of a scan without changes."""
+_COMPLETE_WITH_CHANGES: Final = {
+    pb.ScanEnd.REASON_STOP_OFFSET: "STOP_OFFSET",
+    pb.ScanEnd.REASON_LIMIT: "LIMIT",
+}
+"""Those that mean the end of one with changes."""
+_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
 class ReceiverState(enum.Enum):
@@ -47,6 +55,21 @@ class ReceiverState(enum.Enum):
     SCANNING = "scanning"
     ENDED = "ended"
     """`ScanEnd` came, it is the scan's, and its total is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What one response brings to the consumer."""
+
+    batch: pa.RecordBatch
+    """Perhaps without rows: then only the position moves."""
+    size: int
+    """Message bytes that it costs until it is consumed."""
+    position: int | None = None
+    """LOG and HYBRID: a commit's end; every change before it that passes has come with this or earlier. None: unknown
+    yet, inside a commit, or in the snapshot."""
+    snapshot_end: int | None = None
+    """HYBRID: the snapshot is complete, and this is the offset that it is as of."""
 
 
 class PushReceiver:
@@ -79,6 +102,11 @@ class PushReceiver:
         """What every further stream must be as of."""
         self._history = b""
         """The history that the offset is of; empty: the server has not said."""
+        self._source: int = pb.SCAN_SOURCE_LIVE_KV
+        self._changes_end = 0
+        """Where the changes that came end."""
+        self._behind_snapshot = False
+        """HYBRID: `SnapshotEnd` has come."""
         self.credit = ReceiveCredit(window_bytes)
         """The consumer's ledger of this bucket: one window, over all streams."""
         self.heartbeat_s = 0.0
@@ -101,6 +129,7 @@ class PushReceiver:
         """
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
+        self._source = scan_open.source
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
@@ -108,20 +137,22 @@ class PushReceiver:
             request.resume_token = self._token
             request.ClearField("as_of")
             request.ClearField("as_of_history")
-        elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LIVE_KV:
+        elif self._log_offset is not None and request.source == pb.SCAN_SOURCE_LOG:
+            request.log_start.offset = self._log_offset
+        elif self._log_offset is not None and request.source != pb.SCAN_SOURCE_SNAPSHOT:
             request.as_of, request.as_of_history = self._log_offset, self._history
         else:
             self._log_offset = request.as_of if request.HasField("as_of") else None
         return request
 
-    def receive(self, message: Buffer) -> tuple[pa.RecordBatch, int] | None:
+    def receive(self, message: Buffer) -> Arrival | None:
         """Take one response.
 
         Args:
             message: As received; a batch is a view of it and keeps it alive.
 
         Returns:
-            A batch and the bytes that it costs until it is consumed; None if the response carries no rows.
+            What the consumer gets; None: nothing.
 
         Raises:
             DataCorrupted: The response cannot be read, is out of turn, or fails a check.
@@ -138,11 +169,11 @@ class PushReceiver:
         if kind == "started":
             self._started(response.started)
         elif kind == "heartbeat":
-            self._heartbeat(response.heartbeat)
+            return self._heartbeat(response.heartbeat)
         elif kind == "end":
-            self._end(response.end)
+            return self._end(response.end)
         elif kind == "snapshot_end":
-            raise DataCorrupted(f"{self._what}: a snapshot's end in a scan that has no changes")
+            return self._snapshot_end(response.snapshot_end)
         # Kinds that this version does not know are for others.
         return None
 
@@ -180,7 +211,9 @@ class PushReceiver:
         if self.state is not ReceiverState.OPENING:
             raise DataCorrupted(f"{self._what}: the server started the scan twice")
         self._schema = require_schema(self._what, started.arrow_schema, self._schema)
-        if self._log_offset is not None and started.log_offset != self._log_offset:
+        if self._source == pb.SCAN_SOURCE_LOG:
+            self._log_started(started)
+        elif self._log_offset is not None and started.log_offset != self._log_offset:
             raise DataCorrupted(
                 f"{self._what}: the server reads the state as of log offset {started.log_offset},"
                 f" but the scan is as of {self._log_offset}; rows of two states would be mixed"
@@ -201,7 +234,17 @@ class PushReceiver:
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
         self.state = ReceiverState.SCANNING
 
-    def _batch(self, batch: RowBatch) -> tuple[pa.RecordBatch, int]:
+    def _log_started(self, started: pb.ScanStarted) -> None:
+        """A scan of the log goes on where the one before it stood; its offset moves."""
+        if started.log_offset < self._changes_end:
+            raise DataCorrupted(
+                f"{self._what}: the server goes on at log offset {started.log_offset}, but changes up to"
+                f" {self._changes_end} have come; they would come twice"
+            )
+        # What it shows is known by offset; the history may be a newer one by now.
+        self._history = b""
+
+    def _batch(self, batch: RowBatch) -> Arrival:
         if self.state is not ReceiverState.SCANNING:
             raise DataCorrupted(f"{self._what}: rows came before the start of the scan")
         size = batch.message_bytes
@@ -216,24 +259,64 @@ class PushReceiver:
             ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
         )
         rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        position = self._take_changes(batch)
         further = batch.row_count > 0 or batch.resume_token != self._token
         # A batch without a token makes the one before useless: it would bring these rows again.
         self._token = batch.resume_token
         if further:
             self._on_advance()
-        return rows, size
+        return Arrival(rows, size, position)
 
-    def _heartbeat(self, heartbeat: pb.Heartbeat) -> None:
+    def _take_changes(self, batch: RowBatch) -> int | None:
+        """Check that a batch's changes follow those that came; its position, if it has one."""
+        in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
+        start, end, commit_end = batch.changes
+        if not in_log:
+            if end:
+                raise DataCorrupted(f"{self._what}: changes [{start}, {end}) in a scan of a state")
+            return None
+        if not max(start, self._changes_end) < end or start < self._changes_end:
+            raise DataCorrupted(
+                f"{self._what}: changes lost or repeated on the way: a batch covers [{start}, {end}), and changes up"
+                f" to {self._changes_end} have come"
+            )
+        self._changes_end = end
+        return end if commit_end else None
+
+    def _snapshot_end(self, boundary: pb.SnapshotEnd) -> Arrival | None:
+        if self._source != pb.SCAN_SOURCE_HYBRID:
+            raise DataCorrupted(f"{self._what}: a snapshot's end in a scan that has none")
+        if self.state is not ReceiverState.SCANNING or boundary.log_offset != self._log_offset:
+            raise DataCorrupted(
+                f"{self._what}: the end of a snapshot as of {boundary.log_offset},"
+                f" in a scan as of {self._log_offset}"
+            )
+        if self._behind_snapshot:
+            return None  # Said again on a further stream.
+        self._behind_snapshot = True
+        self._changes_end = boundary.log_offset
+        self._on_advance()
+        return self._without_rows(boundary.log_offset, boundary.log_offset)
+
+    def _without_rows(self, position: int, snapshot_end: int | None = None) -> Arrival:
+        return Arrival(_no_rows(self._schema), 0, position, snapshot_end)
+
+    def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
-            return  # It says that the server lives, and no more.
+            return None  # It says that the server lives, and no more.
         further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
         if further:
             self._token = heartbeat.resume_token
         # A grant may still be on its way to a server that says it waits; then rows will tell.
-        if further or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
+        waiting = heartbeat.state == pb.Heartbeat.STATE_WAITING_DATA
+        if further or waiting or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
+        if not heartbeat.HasField("position") or heartbeat.position <= self._changes_end:
+            return None
+        self._changes_end = heartbeat.position
+        return self._without_rows(heartbeat.position)
 
-    def _end(self, end: pb.ScanEnd) -> None:
+    def _end(self, end: pb.ScanEnd) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
             raise DataCorrupted(f"{self._what}: the end came before the start of the scan")
         self._sequence.finish(end.rows)
@@ -244,7 +327,8 @@ class PushReceiver:
                 f"{self._what}: the server ended the scan early, after {end.rows} rows",
                 resume_token=self._token or None,
             )
-        if end.reason not in _COMPLETE or (
+        complete = _COMPLETE_WITH_CHANGES if self._source in _CHANGES else _COMPLETE
+        if end.reason not in complete or (
             end.reason == pb.ScanEnd.REASON_LIMIT and end.rows != self._row_limit
         ):
             raise DataCorrupted(
@@ -252,5 +336,12 @@ class PushReceiver:
                 " is no end of this scan"
             )
         self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
-        self._progress.reason = _COMPLETE[end.reason]
+        self._progress.reason = complete[end.reason]
         self.state = ReceiverState.ENDED
+        if end.HasField("end_offset") and end.end_offset >= self._changes_end:
+            return self._without_rows(end.end_offset)
+        return None
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

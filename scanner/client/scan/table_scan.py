@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.builder import EARLIEST, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
@@ -28,6 +29,7 @@ from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.client.scan.statistics import BucketProgress, ScanStatistics
 from scanner.data.digest import combine_digests
+from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import bare
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
 
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SOURCES: Final = {
     ScanSource.LIVE_KV: pb.SCAN_SOURCE_LIVE_KV,
     ScanSource.SNAPSHOT: pb.SCAN_SOURCE_SNAPSHOT,
@@ -73,6 +76,24 @@ class Batches:
         self._clock = trio.lowlevel.current_clock()
         self._started_at = self._clock.current_time()
         self._tasks = trio.CancelScope()
+        self._positions: dict[int, int] = {}
+        self._snapshot_ends: dict[int, int] = {}
+        self.bucket: int | None = None
+        """The bucket that the newest batch is of; None: none has come."""
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """LOG and HYBRID: by bucket, the end of the last commit of which every change was handed out.
+
+        A scan that begins there, with `start_at`, repeats and leaves out nothing. A bucket is missing as long as
+        nothing is known of it: before its first commit, or in its snapshot.
+        """
+        return dict(self._positions)
+
+    @property
+    def snapshot_ends(self) -> dict[int, int]:
+        """HYBRID: by bucket, the offset that its snapshot is as of, once all rows of that were handed out."""
+        return dict(self._snapshot_ends)
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,7 +123,12 @@ class Batches:
             if delivery is None:
                 raise StopAsyncIteration
             batch = self._within_limit(delivery.batch)
+            if delivery.position is not None:
+                self._positions[delivery.bucket] = delivery.position
+            if delivery.snapshot_end is not None:
+                self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
             if batch.num_rows:
+                self.bucket = delivery.bucket
                 self._progress[delivery.bucket].rows += batch.num_rows
                 return batch
 
@@ -141,7 +167,9 @@ class Batches:
 
     async def _receive(self, connection: Connection) -> None:
         """Scan all buckets. Failures go to the hand-off, where the consumer meets them."""
-        parallel = min(len(self._progress), BUCKETS_IN_PARALLEL_MAX)
+        # A tail does not end by itself, so none can wait for another one's end.
+        most = len(self._progress) if self._plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
+        parallel = min(len(self._progress), most)
         slots = trio.Semaphore(parallel)
         window_bytes = max(1, self._plan.credit_bytes // parallel)
         attempts = connection.attempts(self._plan.retries)
@@ -186,6 +214,8 @@ class Batches:
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
         )
+        if plan.source.has_changes:
+            _set_log_bounds(scan_open, plan, progress.bucket)
         bucket = BucketReceiver(
             connection,
             scan_open,
@@ -234,6 +264,28 @@ class Batches:
         )
 
 
+def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
+    """Where the scan of a bucket's changes begins and ends."""
+    if plan.source is ScanSource.LOG:
+        match plan.log_start_of(bucket):
+            case int(offset):
+                scan_open.log_start.offset = offset
+            case datetime.datetime() as time:
+                scan_open.log_start.timestamp_us = _microseconds(time)
+            case str(name):
+                setattr(scan_open.log_start, name, True)
+    match plan.log_stop_of(bucket):
+        case int(offset):
+            scan_open.stop_offset = offset
+        case str():
+            scan_open.stop_at_end = True
+
+
+def _microseconds(time: datetime.datetime) -> int:
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+    return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
 @asynccontextmanager
 async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Batches]:
     """Run a table scan for the length of a block.
@@ -257,6 +309,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
             f"mode {plan.mode.value} reads LIVE_KV only, not {plan.source.name}; use mode push"
         )
     _check_as_of(plan)
+    _check_changes(plan)
     batches = Batches(plan)
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(batches._receive, connection)
@@ -270,7 +323,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
 def _check_as_of(plan: ScanPlan) -> None:
     if plan.as_of is None:
         return
-    if plan.source is not ScanSource.LIVE_KV:
+    if plan.source not in (ScanSource.LIVE_KV, ScanSource.HYBRID):
         raise ArgumentInvalid(f"as_of is for source LIVE_KV; {plan.source.name} has a state of its own")
     if plan.mode not in (ScanMode.PUSH, ScanMode.ASOF):
         raise ArgumentInvalid(
@@ -278,3 +331,19 @@ def _check_as_of(plan: ScanPlan) -> None:
         )
     for bucket in plan.buckets:
         plan.as_of_bucket(bucket)
+
+
+def _check_changes(plan: ScanPlan) -> None:
+    if plan.source is not ScanSource.LOG and plan.start_at != EARLIEST:
+        raise ArgumentInvalid(f"start_at is for source LOG; {plan.source.name} begins with a state (as_of)")
+    if not plan.source.has_changes:
+        if plan.stop_at is not None:
+            raise ArgumentInvalid(f"stop_at is for sources LOG and HYBRID; {plan.source.name} ends by itself")
+        return
+    if plan.key_range != KeyRange():
+        raise ArgumentInvalid(
+            f"a key range goes with the rows of a table, not with source {plan.source.name}"
+        )
+    for bucket in plan.buckets:
+        plan.log_start_of(bucket)
+        plan.log_stop_of(bucket)

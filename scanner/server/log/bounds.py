@@ -1,0 +1,107 @@
+"""Where a scan of a changelog begins and where it ends: bookmarks, which are ends of entries.
+
+Invariants:
+
+1. A scan begins and ends at the end of an entry, or where a resume token says.
+2. A bound that is not there is an error that names the range, never another bound.
+
+This module knows no stream and no token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where a scan ends."""
+
+    offset: int | None = None
+    """An entry's end; None: nowhere."""
+    at_end: bool = False
+    """Where the log ends when the scan is opened."""
+
+    def resolve(self, storage: Bucket, start: int) -> int | None:
+        """The offset at which the scan ends; None: it does not.
+
+        Args:
+            storage: The bucket, between two commits.
+            start: Where the scan begins.
+
+        Raises:
+            OffsetOutOfRange: The log has no such offset, or not yet.
+            ArgumentInvalid: It is inside a commit, or before the start.
+        """
+        if self.offset is None:
+            return storage.log_end if self.at_end else None
+        require_entry_end(storage, self.offset, "stop_offset")
+        if self.offset < start:
+            raise ArgumentInvalid(f"stop_offset {self.offset} is before {start}, where the scan begins")
+        return min(self.offset, storage.log_end) if self.at_end else self.offset
+
+
+def start_offset(storage: Bucket, start: pb.LogStart, now_us: int) -> int:
+    """The offset at which a scan of the changelog begins.
+
+    Args:
+        storage: The bucket, between two commits.
+        start: What was asked for; unset: the earliest entry.
+        now_us: Microseconds since 1970 UTC.
+
+    Raises:
+        OffsetOutOfRange: The log has no such offset, not any more, or not yet.
+        ArgumentInvalid: It is inside a commit, or the time is in the future.
+    """
+    match start.WhichOneof("start"):
+        case "latest":
+            return storage.log_end
+        case "offset":
+            require_entry_end(storage, start.offset, "the start offset")
+            return start.offset
+        case "timestamp_us":
+            return _offset_at(storage, start.timestamp_us, now_us)
+        case _:
+            return storage.log_start
+
+
+def require_entry_end(storage: Bucket, offset: int, what: str) -> None:
+    """Check that a scan can begin or end at an offset.
+
+    Args:
+        storage: The bucket, between two commits.
+        offset: From the peer.
+        what: What the offset is, for the message.
+
+    Raises:
+        OffsetOutOfRange: It is not in the log.
+        ArgumentInvalid: It is inside a commit.
+    """
+    if not storage.log_start <= offset <= storage.log_end:
+        raise OffsetOutOfRange(
+            f"{what} {offset} is not in the changelog, which has [{storage.log_start}, {storage.log_end})",
+            oldest_offset=storage.log_start,
+        )
+    if storage.log_start < offset < storage.log_end:
+        entry = storage.entry_at(offset)
+        if entry.start != offset:
+            raise ArgumentInvalid(
+                f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
+            )
+
+
+def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:
+    """The first entry committed at or after a time; the end of the log if there is none yet."""
+    offset = storage.offset_at(timestamp_us)
+    if offset == storage.log_end and timestamp_us > now_us:
+        raise ArgumentInvalid(
+            f"the start time {timestamp_us} us is in the future (it is {now_us} us now); begin at the latest offset"
+        )
+    return offset

@@ -1,0 +1,173 @@
+"""A scan of a bucket's changelog: what holds it open, and makes its messages and tokens.
+
+Invariants:
+
+1. A token continues the scan right behind the changes that were taken, inside a commit, too; where nothing is left to
+   take, behind those that were read.
+2. A heartbeat's position is an entry's end, and every change before it that passes was sent before the heartbeat.
+3. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
+   keep.
+
+This module knows no stream, and nobody waits in it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState
+from scanner.wire.batches import (
+    ANY_CHANGES,
+    encode_row_batch,
+    encode_rows,
+    encode_schema,
+    row_batch_overhead,
+)
+
+if TYPE_CHECKING:
+    from scanner.server.scan.interface import BatchLimits
+    from scanner.server.scan.tokens import TokenMint
+    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.catalog import ServedTable
+    from scanner.sources.interface import EndReason
+    from scanner.sources.log import LogSource
+    from scanner.wire.batches import Parts
+    from scanner.wire.queries import ScanQuery
+
+_ORDINAL_MAX: Final = 2**64 - 1
+
+
+@dataclass(slots=True)
+class LogScan:
+    """One open scan of a changelog: a `scanner.server.scan.interface.PushedScan`. Made by the opener."""
+
+    scan: OpenScan[LogSource]
+    """To be closed by the one that opened it."""
+    bucket: ServedBucket
+    table: ServedTable
+    query: ScanQuery
+    """With its columns."""
+    mint: TokenMint = field(repr=False)
+    stop_offset: int | None
+    """Where it ends; None: nowhere."""
+    source: int = pb.SCAN_SOURCE_LOG
+    """Number of the wire's ScanSource, for the tokens."""
+    snapshot_offset: int = 0
+    """HYBRID: what its snapshot is as of."""
+
+    @property
+    def rows(self) -> int:
+        """See `PushedScan`."""
+        return self.scan.source.rows
+
+    @property
+    def pending(self) -> bool:
+        """See `PushedScan`."""
+        return self.scan.source.pending_bytes > 0
+
+    @property
+    def waiting(self) -> bool:
+        """See `PushedScan`."""
+        source = self.scan.source
+        return not (self.scan.parked or self.pending or source.wants_step) and source.end is None
+
+    @property
+    def end(self) -> EndReason | None:
+        """See `PushedScan`."""
+        return None if self.scan.parked else self.scan.source.end
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `PushedScan`."""
+        return self.bucket.on_commit(callback)
+
+    def step(self, bytes_max: int) -> None:
+        """See `PushedScan`."""
+        self.scan.source.step(bytes_max)
+        self._move_pin()
+
+    def notice(self) -> pb.ScanResponse | None:
+        """See `PushedScan`; there is none."""
+        return None
+
+    def take(self, message_bytes_max: int, limits: BatchLimits) -> Parts:
+        """See `PushedScan`."""
+        source = self.scan.source
+        payload_max = min(limits.payload_bytes_max, message_bytes_max - _overhead_bytes(limits))
+        batch = source.take(payload_max, limits.rows_max)
+        assert batch is not None  # Something is pending.
+        assert batch.changes is not None
+        encoded = batch.encoded or encode_rows(batch.rows)
+        self._move_pin()
+        return encode_row_batch(
+            batch.row_ordinal,
+            batch.rows.num_rows,
+            encoded.crc32c,
+            encoded.payload,
+            self.token(),
+            batch.changes,
+        )
+
+    def token(self) -> bytes:
+        """See `PushedScan`; takes a few microseconds."""
+        source = self.scan.source
+        newest = max(source.next_offset, self.stop_offset or 0)
+        return self.mint.token(
+            TokenState(
+                table_id=self.table.table_id,
+                bucket=self.query.bucket,
+                source=self.source,
+                model=MODEL_PUSH,
+                log_offset=self.snapshot_offset,
+                position=source.position,
+                history=self.bucket.storage.lineage.history_of(newest),
+                next_offset=source.next_offset,
+                stop_offset=self.stop_offset,
+            )
+        )
+
+    def started(self) -> pb.ScanStarted:
+        """See `PushedScan`; its offset is the one at which the scan begins."""
+        source = self.scan.source
+        return pb.ScanStarted(
+            arrow_schema=encode_schema(source.schema),
+            log_offset=source.next_offset,
+            row_ordinal=source.rows,
+            history=self.bucket.storage.lineage.history_of(source.next_offset),
+        )
+
+    def heartbeat(self) -> pb.Heartbeat:
+        """See `PushedScan`."""
+        return pb.Heartbeat(
+            resume_token=self.token(),
+            high_watermark=self.bucket.storage.log_end,
+            rows=self.rows,
+            position=self.scan.source.bookmark,
+        )
+
+    def ended(self, reason: EndReason) -> pb.ScanEnd:
+        """See `PushedScan`."""
+        source = self.scan.source
+        return pb.ScanEnd(
+            reason=reason.value,
+            rows=source.rows,
+            digest=source.digest,
+            resume_token=self.token(),
+            stored_bytes=source.stored_bytes,
+            end_offset=source.bookmark,
+        )
+
+    def _move_pin(self) -> None:
+        if self.scan.pin is not None:
+            self.scan.pin.advance(self.scan.source.next_offset)
+
+
+@functools.lru_cache(maxsize=64)
+def _overhead_bytes(limits: BatchLimits) -> int:
+    """What a batch's message takes beside its payload, at most."""
+    return row_batch_overhead(
+        _ORDINAL_MAX, limits.rows_max, limits.payload_bytes_max, TOKEN_OVERHEAD_BYTES, ANY_CHANGES
+    )

@@ -1,0 +1,337 @@
+"""Opens scans of a bucket's changelog, from a bookmark or behind a snapshot, and continues them.
+
+Invariants:
+
+1. From the moment at which it is opened a scan keeps the log from where it begins, within what its principal may keep.
+   A scan that begins with a snapshot as of S keeps it from S on.
+2. Scans of one bucket that want the same columns and filter share what is read (`scanner.sources.log_blocks`).
+3. A scan delivers the columns that it began with, however often it is parked or resumed, and whatever is added to its
+   table.
+
+This module knows no stream.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from scanner.data.changes import change_schema
+from scanner.data.position import START, Position
+from scanner.errors import ArgumentInvalid
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.log.bounds import Stop, require_entry_end, start_offset
+from scanner.server.log.hybrid_scan import HybridScan
+from scanner.server.log.log_scan import LogScan
+from scanner.server.scan.tokens import fingerprint
+from scanner.sources.log import LogSource
+from scanner.sources.log_blocks import LogBlocks
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.scan.kv_scan import KvScan
+    from scanner.server.scan.opener import ScanOpener
+    from scanner.server.scan.tokens import Tokens, TokenState
+    from scanner.server.tables.bucket import OpenScan, ServedBucket
+    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.wire.queries import ScanQuery
+
+_RESUMED = "the resume token"
+
+
+class LogOpener:
+    """Opens scans of changelogs.
+
+    Args:
+        catalog: Table catalog of the server.
+        config: Limits of the server.
+        tokens: Makes the tokens of the scans.
+        snapshots: Opens the snapshots that changes follow.
+        now_us: Tells the time, microseconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        config: ScannerConfig,
+        tokens: Tokens,
+        snapshots: ScanOpener,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._tokens = tokens
+        self._snapshots = snapshots
+        self._now_us = now_us
+        self._blocks = weakref.WeakValueDictionary[tuple[int, int, bytes], LogBlocks]()
+        """By bucket, by how often its storage was opened anew, by columns and filter."""
+
+    async def open(self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop) -> LogScan:
+        """Open a changelog.
+
+        Args:
+            query: What to deliver; its columns may be those of a change, too.
+            principal: Name of the caller.
+            start: Where to begin.
+            stop: Where to end.
+
+        Raises:
+            TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query or a bound does not fit.
+            OffsetOutOfRange: The log does not have that offset, not any more, or not yet.
+            ScannerError: Storage failed.
+
+        Waits:
+            For the commit that runs now, if one does, and the first time for storage.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        _require_all_keys(query)
+        table = await self._catalog.table(query.table)
+        bucket = await self._catalog.bucket(table, query.bucket)
+        async with bucket.between_commits():
+            query = table.schema.resolve_changes(query)
+            offset = start_offset(bucket.storage, start, self._now_us())
+            stop_offset = stop.resolve(bucket.storage, offset)
+            return self._admit(table, bucket, query, principal, offset, stop_offset)
+
+    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> LogScan:
+        """Go on with a changelog.
+
+        Args:
+            query: What the scan delivers, with its columns.
+            principal: Name of the caller.
+            state: What its token says.
+
+        Raises:
+            OffsetOutOfRange: Retention has passed the token's position.
+            SnapshotLost: The token is of another history of the bucket.
+            ScannerError: As `open`.
+
+        Waits:
+            As `open`.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        table = await self._catalog.table(query.table)
+        bucket = await self._catalog.bucket(table, query.bucket)
+        async with bucket.between_commits():
+            storage = bucket.storage
+            storage.lineage.require(state.history, state.next_offset, storage.log_end, _RESUMED)
+            if state.next_offset < storage.log_start:
+                # What reading would say, before the stream has begun.
+                require_entry_end(storage, state.next_offset, "the position of the resume token")
+            return self._admit(
+                table,
+                bucket,
+                query,
+                principal,
+                state.next_offset,
+                state.stop_offset,
+                source=state.source,
+                snapshot_offset=state.log_offset,
+                position=state.position,
+            )
+
+    async def open_hybrid(
+        self,
+        query: ScanQuery,
+        principal: str,
+        stop: Stop,
+        *,
+        as_of: int | None = None,
+        history: bytes | None = None,
+    ) -> HybridScan:
+        """Open a snapshot with its changes behind it.
+
+        Args:
+            query: What to deliver; its columns may be those of a change, too.
+            principal: Name of the caller.
+            stop: Where the changes end.
+            as_of: An entry's end: what the snapshot is as of. None: now.
+            history: The history of the bucket that `as_of` is of; None: any.
+
+        Raises:
+            SnapshotLost: The log does not reach back to `as_of`.
+            TooManyScans: There is no room for another snapshot.
+            ScannerError: As `open`.
+
+        Waits:
+            As `open`.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        _require_all_keys(query)
+        snapshot = await self._snapshots.open(
+            query,
+            principal,
+            log_offset=as_of,
+            history=history,
+            source=pb.SCAN_SOURCE_HYBRID,
+            as_changes=True,
+        )
+        try:
+            storage, offset = snapshot.bucket.storage, snapshot.log_offset
+            if as_of is not None:
+                require_entry_end(storage, as_of, "as_of")
+            snapshot.stop_offset = stop.resolve(storage, offset)
+        except BaseException:
+            snapshot.scan.close()
+            raise
+        return self._hybrid(snapshot, None, offset, principal)
+
+    async def resume_hybrid(self, query: ScanQuery, principal: str, state: TokenState) -> HybridScan:
+        """Go on with a snapshot, or with the changes behind it.
+
+        Args:
+            query: What the scan delivers, with its columns.
+            principal: Name of the caller.
+            state: What its token says.
+
+        Raises:
+            SnapshotLost, OffsetOutOfRange, ScannerError: As `resume` and `open_hybrid`.
+
+        Waits:
+            As `open`.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        if state.next_offset:
+            changes = await self.resume(query, principal, state)
+            return self._hybrid(None, changes, state.log_offset, principal)
+        snapshot = await self._snapshots.open(
+            query,
+            principal,
+            log_offset=state.log_offset,
+            position=state.position,
+            history=state.history,
+            source=pb.SCAN_SOURCE_HYBRID,
+            as_changes=True,
+        )
+        snapshot.stop_offset = state.stop_offset
+        return self._hybrid(snapshot, None, state.log_offset, principal)
+
+    def _hybrid(
+        self, snapshot: KvScan | None, changes: LogScan | None, offset: int, principal: str
+    ) -> HybridScan:
+        return HybridScan(snapshot, changes, offset, functools.partial(self._cross, principal))
+
+    def _cross(self, principal: str, snapshot: KvScan) -> LogScan:
+        """The changes behind a snapshot whose rows were all taken; its pin is theirs."""
+        scan: OpenScan[Any] = snapshot.scan
+        position = scan.source.position
+        source = self._source(
+            snapshot.table,
+            snapshot.bucket,
+            snapshot.query,
+            snapshot.log_offset,
+            snapshot.stop_offset,
+            position,
+        )
+        scan.finish()
+        scan.reopen(source, None)
+        return self._log_scan(
+            scan,
+            snapshot.bucket,
+            snapshot.table,
+            snapshot.query,
+            principal,
+            snapshot.stop_offset,
+            pb.SCAN_SOURCE_HYBRID,
+            snapshot.log_offset,
+        )
+
+    def _admit(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        principal: str,
+        offset: int,
+        stop_offset: int | None,
+        *,
+        source: int = pb.SCAN_SOURCE_LOG,
+        snapshot_offset: int = 0,
+        position: Position = START,
+    ) -> LogScan:
+        scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, position))
+        scan.pin = bucket.pins.pin(offset, principal, "scan of the changelog", scan.end)
+        return self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
+
+    def _log_scan(
+        self,
+        scan: OpenScan[LogSource],
+        bucket: ServedBucket,
+        table: ServedTable,
+        query: ScanQuery,
+        principal: str,
+        stop_offset: int | None,
+        source: int,
+        snapshot_offset: int,
+    ) -> LogScan:
+        opened = LogScan(
+            scan,
+            bucket,
+            table,
+            query,
+            self._tokens.mint_of(query, principal),
+            stop_offset=stop_offset,
+            source=source,
+            snapshot_offset=snapshot_offset,
+        )
+        scan.reopener = functools.partial(self._reopen, opened)
+        return opened
+
+    async def _reopen(self, opened: LogScan) -> None:
+        """Go on with a parked scan, from its position."""
+        parked = opened.scan.source
+        async with opened.bucket.between_commits():
+            storage = opened.bucket.storage
+            storage.lineage.require(opened.history, parked.next_offset, storage.log_end, "this scan")
+            source = self._source(
+                opened.table,
+                opened.bucket,
+                opened.query,
+                parked.next_offset,
+                opened.stop_offset,
+                parked.position,
+            )
+            opened.scan.reopen(source, None)
+
+    def _source(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        offset: int,
+        stop_offset: int | None,
+        position: Position,
+    ) -> LogSource:
+        wanted = replace(query, row_limit=None)
+        key = (id(bucket), bucket.storage_opened, fingerprint(wanted))
+        blocks = self._blocks.get(key)
+        if blocks is None:
+            description = table.description
+            blocks = LogBlocks(
+                bucket.storage,
+                description,
+                change_schema(description, wanted.columns),
+                wanted,
+                lambda: table.schema.row_codec,
+                ring_bytes_max=self._config.log_ring_bytes,
+            )
+            self._blocks[key] = blocks
+        return LogSource(
+            blocks, offset, stop_offset=stop_offset, row_limit=query.row_limit, position=position
+        )
+
+
+def _require_all_keys(query: ScanQuery) -> None:
+    if query.range.start or query.range.end:
+        raise ArgumentInvalid("a key range goes with the rows of a table, not with its changelog")

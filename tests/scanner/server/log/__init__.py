@@ -1,0 +1,1 @@
+"""Scans of changelogs, message by message."""

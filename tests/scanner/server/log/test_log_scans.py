@@ -1,0 +1,466 @@
+"""Scans of a changelog over the wire: pushed on commit, resumed inside a commit, bounded, and behind a snapshot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import trio
+
+from scanner.errors import (
+    ArgumentInvalid,
+    OffsetOutOfRange,
+    ResumeTokenInvalid,
+    ScannerError,
+    SlowConsumer,
+    SnapshotLost,
+    TableNotFound,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.config import ScannerConfig
+from scanner.wire.batches import RowBatch
+from tests.support.scans import (
+    SMALL,
+    RawScan,
+    create_table,
+    description,
+    failure,
+    mutations,
+    open_scan,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+
+if TYPE_CHECKING:
+    import transport
+    from scanner.server.server import Server
+    from scanner.storage.interface import Bucket
+
+ALL = 1 << 40
+LOG, HYBRID = pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID
+EARLIEST = pb.LogStart(earliest=True)
+LATEST = pb.LogStart(latest=True)
+
+Rows = dict[int, dict[str, Any]]
+
+
+async def filled(client: transport.Client, *commits: Sequence[int]) -> None:
+    """The sample table, with upserts of these ids, a commit each."""
+    await create_table(client, description())
+    for ids in commits:
+        await write(client, write_request(sample(ids)))
+
+
+async def delete(client: transport.Client, *ids: int) -> None:
+    """Delete rows of the sample table."""
+    await write(client, write_request(sample(ids).select(["id"]), delete=True))
+
+
+async def receive_rows(scan: RawScan, rows: int) -> None:
+    """Take responses until so many rows came."""
+    while scan.rows < rows:
+        assert await scan.receive() is not None
+
+
+def changes_of(scan: RawScan) -> list[tuple[int, str, int]]:
+    """Offset, kind and id of each change that came."""
+    return [
+        (row["_log_offset"], row["_change_type"], row["id"])
+        for batch in scan.batches
+        for row in batch.select(["_log_offset", "_change_type", "id"]).to_pylist()
+    ]
+
+
+def fold(batches: Sequence[pa.RecordBatch], rows: Rows | None = None) -> Rows:
+    """Apply changes in the order in which they came."""
+    rows = dict(rows or {})
+    for batch in batches:
+        for row in batch.to_pylist():
+            kind = row.pop("_change_type")
+            row.pop("_log_offset")
+            row.pop("_commit_timestamp")
+            if kind in ("insert", "update_postimage"):
+                rows[row["id"]] = row
+            else:
+                assert rows.pop(row["id"]) == row
+    return rows
+
+
+def expected(ids: Sequence[int]) -> Rows:
+    """The sample rows of these ids."""
+    return {row["id"]: row for row in sample(ids).to_pylist()}
+
+
+def storage_of(server: Server) -> Bucket:
+    """The only bucket."""
+    ((_, _, bucket),) = server.catalog.open_buckets()
+    return bucket.storage
+
+
+async def test_a_tail_gets_what_is_there_and_then_each_commit() -> None:
+    """From the earliest change; without polling: a commit is pushed, and says where it ends."""
+    async with serving_store() as (_, client):
+        await filled(client, range(3))
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=ALL) as scan:
+            await receive_rows(scan, 3)
+            await write(client, write_request(sample([2, 7])))
+            await delete(client, 0)
+            await receive_rows(scan, 7)
+
+    assert changes_of(scan) == [
+        (0, "insert", 0),
+        (1, "insert", 1),
+        (2, "insert", 2),
+        (3, "update_preimage", 2),
+        (4, "update_postimage", 2),
+        (5, "insert", 7),
+        (6, "delete", 0),
+    ]
+    assert [each.commit_end for each in scan.changes] == [True] * len(scan.changes)
+    assert [each.start for each in scan.changes] == [0, *(each.end for each in scan.changes[:-1])]
+    assert fold(scan.batches) == expected([1, 2, 7])
+
+
+async def test_latest_begins_with_the_next_commit() -> None:
+    """Nothing of before; the start says at which offset that is."""
+    async with serving_store() as (_, client):
+        await filled(client, range(5))
+        async with open_scan(client, source=LOG, log_start=LATEST, credit=ALL) as scan:
+            await scan.receive()
+            assert scan.log_offset == 5
+            await write(client, write_request(sample([9])))
+            await receive_rows(scan, 1)
+    assert changes_of(scan) == [(5, "insert", 9)]
+
+
+async def test_a_scan_of_the_log_can_end() -> None:
+    """Where the log ends at the open, or at a stop offset; by the position that was reached."""
+    async with serving_store() as (_, client):
+        await filled(client, [0], [1], [2])
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL) as scan:
+            await scan.receive_all()
+        assert scan.end is not None
+        assert (scan.rows, scan.end.reason, scan.end.end_offset) == (3, pb.ScanEnd.REASON_STOP_OFFSET, 3)
+        async with open_scan(client, source=LOG, stop_offset=2, credit=ALL) as scan:
+            await scan.receive_all()
+        assert scan.end is not None
+        assert (scan.rows, scan.end.end_offset) == (2, 2)
+        start = pb.LogStart(offset=1)
+        async with open_scan(client, source=LOG, log_start=start, stop_offset=1, credit=ALL) as scan:
+            await scan.receive_all()
+        assert (scan.rows, scan.log_offset) == (0, 1)
+
+
+async def test_a_start_by_time() -> None:
+    """The first entry committed at or after it; one that lies in the future is refused, not waited for."""
+    async with serving_store() as (server, client):
+        await filled(client, [0], [1], [2])
+        times = [storage_of(server).entry_at(offset).timestamp_us for offset in range(3)]
+        for time_us, first in [(0, 0), (times[1], 1), (times[1] + 1, 2), (times[2] + 1, 3)]:
+            start = pb.LogStart(timestamp_us=time_us)
+            async with open_scan(client, source=LOG, log_start=start, stop_at_end=True, credit=ALL) as scan:
+                await scan.receive_all()
+            assert [offset for offset, _, _ in changes_of(scan)] == list(range(first, 3))
+        error = await refusal(client, log_start=pb.LogStart(timestamp_us=1 << 60))
+        assert isinstance(error, ArgumentInvalid)
+        assert "future" in error.message
+
+
+@pytest.mark.parametrize(
+    ("opening", "kind", "says"),
+    [
+        ({"log_start": pb.LogStart(offset=9)}, OffsetOutOfRange, r"\[3, 7\)"),
+        ({"log_start": pb.LogStart(offset=1)}, OffsetOutOfRange, r"\[3, 7\)"),
+        ({"log_start": pb.LogStart(offset=5)}, ArgumentInvalid, r"inside the commit \[4, 7\); take 4 or 7"),
+        ({"stop_offset": 6}, ArgumentInvalid, r"inside the commit \[4, 7\)"),
+        ({"stop_offset": 8}, OffsetOutOfRange, r"\[3, 7\)"),
+        ({"log_start": pb.LogStart(offset=7), "stop_offset": 4}, ArgumentInvalid, "before 7"),
+        ({"source": HYBRID, "as_of": 5}, ArgumentInvalid, r"inside the commit \[4, 7\)"),
+        ({"source": HYBRID, "log_start": EARLIEST}, ArgumentInvalid, "log_start"),
+        ({"as_of": 4}, ArgumentInvalid, "as_of"),
+        ({"query": pb.ScanQuery(table="nothing")}, TableNotFound, "nothing"),
+        ({"query": pb.ScanQuery(table="items", range=pb.KeyRange(start=b"a"))}, ArgumentInvalid, "key range"),
+    ],
+)
+async def test_bounds_that_are_not_there_are_refused(
+    opening: dict[str, Any], kind: type[ScannerError], says: str
+) -> None:
+    """Each with one typed error that names the range, or the commit; never another bound instead."""
+    async with serving_store() as (server, client):
+        await filled(client, range(3), [3], [4, 5, 6])
+        storage_of(server).truncate_log(3)
+        error = await refusal(client, **opening)
+    assert isinstance(error, kind)
+    assert pytest.raises(kind, match=says)
+    import re
+
+    assert re.search(says, error.message), error.message
+
+
+async def test_a_commit_larger_than_the_credit_spans_batches_and_resumes_inside() -> None:
+    """A credit of one batch at a time, cut at every token: nothing is lost, nothing comes twice."""
+    async with serving_store() as (_, client):
+        await filled(client, range(300), range(100))
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL, batch_rows_max=37) as whole:
+            await whole.receive_all()
+        assert whole.rows == 500
+        assert {each.commit_end for each in whole.changes} == {True, False}
+        for count in range(1, len(whole.tokens)):
+            token = whole.tokens[count - 1]
+            async with open_scan(client, source=LOG, resume_token=token, credit=ALL) as rest:
+                await rest.receive_all()
+            assert rest.end is not None
+            seen = [*changes_of(whole)[: rest.row_ordinal], *changes_of(rest)]
+            assert seen == changes_of(whole)
+
+
+async def test_credit_bounds_a_tail_exactly() -> None:
+    """Lost, repeated and reordered demands change nothing: what was sent is below the highest, give or take a row."""
+    async with serving_store() as (_, client):
+        await filled(client, range(500))
+        async with open_scan(client, source=LOG, log_start=EARLIEST) as scan:
+            for limit in (1000, 400, 1000, 3000, 2000, 9000):
+                await scan.demand(limit)
+            while scan.received_bytes < 9000:
+                await scan.receive()
+            row = scan.received_bytes / scan.rows
+            assert scan.received_bytes - 9000 <= 8 * row
+            await scan.demand(ALL)
+            await receive_rows(scan, 500)
+
+
+async def test_a_filter_that_drops_everything_still_moves_the_position() -> None:
+    """Heartbeats say how far the tail is: a promise that nothing before was left out."""
+    async with serving_store() as (_, client):
+        await filled(client, range(10))
+        query = pb.ScanQuery(
+            table="items",
+            filter=[
+                pb.Predicate(
+                    column="id", operator=pb.Predicate.OPERATOR_EQUAL, literals=[pb.Literal(integer=-1)]
+                )
+            ],
+        )
+        async with open_scan(client, source=LOG, query=query, log_start=EARLIEST, credit=ALL) as scan:
+            while not scan.heartbeats or scan.heartbeats[-1].position < 10:
+                await scan.receive()
+            beat = scan.heartbeats[-1]
+            assert (beat.position, beat.high_watermark, beat.state) == (
+                10,
+                10,
+                pb.Heartbeat.STATE_WAITING_DATA,
+            )
+        token = beat.resume_token
+        await write(client, write_request(sample([11])))
+        async with open_scan(
+            client, source=LOG, query=query, resume_token=token, stop_at_end=True, credit=ALL
+        ) as scan:
+            await scan.receive()
+            assert scan.log_offset == 10
+
+
+async def test_a_position_is_a_bookmark() -> None:
+    """Stopped there and begun there again, the tails are one."""
+    async with serving_store() as (_, client):
+        await filled(client, range(40), range(20), [99])
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL, batch_rows_max=7) as whole:
+            await whole.receive_all()
+        ends = [each.end for each in whole.changes if each.commit_end]
+        assert ends == [40, 80, 81]
+        for end in ends:
+            parts = []
+            for bounds in ({"stop_offset": end}, {"log_start": pb.LogStart(offset=end), "stop_at_end": True}):
+                async with open_scan(client, source=LOG, credit=ALL, **bounds) as part:  # type: ignore[arg-type]
+                    await part.receive_all()
+                parts += changes_of(part)
+            assert parts == changes_of(whole)
+
+
+async def test_tails_of_one_kind_are_read_once() -> None:
+    """However many there are, a commit is decoded once; one with another filter has blocks of its own."""
+    async with serving_store() as (server, client):
+        await filled(client, [0])
+        async with open_scan(client, source=LOG, log_start=LATEST, credit=ALL) as first:
+            async with open_scan(client, source=LOG, log_start=LATEST, credit=ALL) as second:
+                await first.receive()
+                await second.receive()
+                before = server.catalog.activity.log_blocks_decoded
+                await write(client, write_request(sample(range(50))))
+                await receive_rows(first, 51)
+                await receive_rows(second, 51)
+                assert server.catalog.activity.log_blocks_decoded - before == 1
+    assert first.batches == second.batches
+
+
+async def test_a_hybrid_is_the_snapshot_and_then_its_log() -> None:
+    """Rows as inserts of no offset, the boundary once, then every change from there: it folds to the table."""
+    async with serving_store() as (_, client):
+        await filled(client, range(400))
+        async with open_scan(client, source=HYBRID, credit=2000) as scan:
+            await scan.receive()
+            await write(client, write_request(sample([5, 500])))
+            await delete(client, 7)
+            await scan.demand(ALL)
+            await receive_rows(scan, 404)
+            assert scan.snapshot_end == 400
+    state, changes = split(scan, 400)
+    assert {row["_change_type"] for row in state} == {"insert"}
+    assert {(row["_log_offset"], row["_commit_timestamp"]) for row in state} == {(None, None)}
+    assert [row["_log_offset"] for row in changes] == [400, 401, 402, 403]
+    assert fold(scan.batches) == expected([*(id_ for id_ in range(400) if id_ != 7), 500])
+
+
+async def test_a_hybrid_resumes_in_either_half_and_at_the_boundary() -> None:
+    """From every token that it gave; the digest of the snapshot is the same in the end."""
+    async with serving_store() as (_, client):
+        await filled(client, range(120))
+        async with open_scan(client, source=HYBRID, credit=ALL, batch_rows_max=50) as scan:
+            await receive_rows(scan, 120)
+            await write(client, write_request(sample(range(60, 130))))
+            await receive_rows(scan, 120 + 130)
+        async with open_scan(client, source=HYBRID, as_of=120, stop_at_end=True, credit=ALL) as whole:
+            await whole.receive_all()
+        assert whole.end is not None
+        assert fold(whole.batches) == expected(range(130))
+        for token in scan.tokens:
+            async with open_scan(client, source=HYBRID, resume_token=token, credit=ALL) as rest:
+                await receive_rows(rest, 250 - await ordinal(rest))
+                assert (rest.snapshot_end, rest.log_offset) == (120, 120)
+            seen = [*rows_of(scan)[: rest.row_ordinal], *rows_of(rest)]
+            assert seen == rows_of(scan)
+
+
+async def test_a_hybrid_of_an_empty_table_ends_where_it_is_told() -> None:
+    """The boundary comes before the end, without a single row."""
+    async with serving_store() as (_, client):
+        await filled(client)
+        async with open_scan(client, source=HYBRID, stop_at_end=True, credit=ALL) as scan:
+            await scan.receive_all()
+    assert scan.end is not None
+    assert (scan.rows, scan.snapshot_end, scan.end.reason) == (0, 0, pb.ScanEnd.REASON_STOP_OFFSET)
+
+
+async def test_a_token_is_of_its_source() -> None:
+    """One of a tail continues no hybrid and no scan of rows, nor the other way round."""
+    async with serving_store() as (_, client):
+        await filled(client, range(5))
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL) as scan:
+            await scan.receive_all()
+        for source in (HYBRID, pb.SCAN_SOURCE_LIVE_KV):
+            error = await refusal(client, source=source, resume_token=scan.tokens[-1])
+            assert isinstance(error, ResumeTokenInvalid)
+
+
+async def test_retention_waits_for_a_tail_and_says_so_when_it_cannot() -> None:
+    """Within what its principal may keep it is waited for; past it the tail ends, typed, with a token that names why."""
+    config = ScannerConfig(
+        heartbeat_interval_s=0.05, log_retention_bytes=1, log_pinned_bytes_max=1, retention_interval_s=0.01
+    )
+    async with serving_store(config) as (server, client):
+        await filled(client, range(50))
+
+        async def slow() -> None:
+            async with open_scan(client, source=LOG, log_start=EARLIEST, credit=1) as scan:
+                await scan.receive()
+                await write(client, write_request(sample(range(50))))
+                await scan.receive_all()
+
+        error = await failure(slow)
+        assert isinstance(error, SlowConsumer)
+        assert error.resume_token
+        while storage_of(server).log_start == 0:
+            await trio.lowlevel.checkpoint()
+        late = await refusal(client, resume_token=error.resume_token)
+        assert isinstance(late, OffsetOutOfRange)
+        assert late.oldest_offset == storage_of(server).log_start
+
+
+async def test_a_parked_tail_goes_on(mock_clock: trio.testing.MockClock) -> None:
+    """Without credit for the park time it keeps no rows; with credit it goes on where it was."""
+    async with serving_store(ScannerConfig(park_after_s=5.0)) as (server, client):
+        await filled(client, range(200))
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=3000, batch_rows_max=20) as scan:
+            await receive_rows(scan, 20)
+            while not server.statistics().scans_parked_total:
+                mock_clock.jump(1.0)
+                await trio.testing.wait_all_tasks_blocked()
+            await scan.demand(ALL)
+            await receive_rows(scan, 200)
+    assert [offset for offset, _, _ in changes_of(scan)] == list(range(200))
+
+
+async def test_a_tail_drains_and_is_continued() -> None:
+    """An early end, with a token; also while it waits for data."""
+    async with serving_store() as (_, client):
+        await filled(client, range(10))
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=ALL) as scan:
+            await receive_rows(scan, 10)
+            await scan.drain()
+            await scan.receive_all()
+        assert scan.end is not None
+        assert (scan.end.reason, scan.end.end_offset) == (pb.ScanEnd.REASON_DRAINED, 10)
+        await write(client, write_request(sample([10])))
+        async with open_scan(client, source=LOG, resume_token=scan.end.resume_token, credit=ALL) as rest:
+            await receive_rows(rest, 1)
+        assert changes_of(rest) == [(10, "insert", 10)]
+
+
+async def test_a_dropped_table_ends_its_tails() -> None:
+    """Typed, while they wait, never with an end of data."""
+    async with serving_store() as (_, client):
+        await filled(client, range(10))
+
+        async def tail() -> None:
+            async with open_scan(client, source=LOG, log_start=EARLIEST, credit=ALL) as scan:
+                await receive_rows(scan, 10)
+                await drop(client)
+                await scan.receive_all()
+
+        assert isinstance(await failure(tail), TableNotFound)
+
+
+async def test_columns_of_the_change_can_be_left_out_or_asked_for() -> None:
+    """As any other column, in the order in which they are asked for."""
+    async with serving_store() as (_, client):
+        await filled(client, range(3))
+        query = pb.ScanQuery(table="items", columns=["_change_type", "id"])
+        async with open_scan(client, source=HYBRID, query=query, stop_at_end=True, credit=ALL) as scan:
+            await scan.receive_all()
+        assert scan.schema is not None
+        assert scan.schema.names == ["_change_type", "id"]
+        assert scan.table().column("id").to_pylist() == [0, 1, 2]
+
+
+def split(scan: RawScan, rows: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The first rows, and those behind them."""
+    everything = rows_of(scan)
+    return everything[:rows], everything[rows:]
+
+
+def rows_of(scan: RawScan) -> list[dict[str, Any]]:
+    """All rows that came."""
+    return list(itertools.chain.from_iterable(batch.to_pylist() for batch in scan.batches))
+
+
+async def ordinal(scan: RawScan) -> int:
+    """The ordinal of the first row, which the start tells."""
+    await scan.receive()
+    return scan.row_ordinal
+
+
+async def refusal(client: transport.Client, **opening: Any) -> ScannerError:
+    """What a scan of the log is told that cannot be opened."""
+
+    async def attempt() -> None:
+        async with open_scan(client, **{"source": LOG, "credit": ALL, **opening}) as scan:
+            await scan.receive_all()
+
+    return await failure(attempt)
+
+
+__all__ = ["RowBatch", "SnapshotLost", "mutations"]
