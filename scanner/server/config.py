@@ -75,6 +75,10 @@ class ScannerConfig:
     log_retention_bytes: int = 1024 * MIB
     """Changelog of one bucket beyond which its oldest changes leave it, stored bytes, above 0, unless needed."""
 
+    log_ring_bytes: int = 4 * MIB
+    """Arrow bytes of the newest changes of a bucket that tails with the same columns and filter share, above 0. A tail
+    that has fallen further behind reads for itself."""
+
     retention_interval_s: float = 60.0
     """How often changelogs are looked at, above 0."""
 

@@ -78,6 +78,7 @@ class ActivityStatistics:
     checkpoints_made: int
     """Checkpoints of buckets."""
     log_changes_dropped: int
+    log_blocks_decoded: int
     """Changes that retention cut off the changelogs."""
     commits: HistogramSnapshot
     """Seconds that each group commit took, its fsync included."""
@@ -103,11 +104,16 @@ class Activity:
     sessions_opened: int = 0
     checkpoints_made: int = 0
     log_changes_dropped: int = 0
+    log_blocks_decoded: int = 0
     commits: Histogram = field(default_factory=lambda: Histogram(COMMIT_SECONDS))
     commit_writes: int = 0
     commit_rows: int = 0
     commits_failed: int = 0
     audited: Counter[str] = field(default_factory=Counter)
+
+    def count_log_block(self) -> None:
+        """A block of a changelog was read and decoded."""
+        self.log_blocks_decoded += 1
 
     def freeze(self) -> ActivityStatistics:
         """What they are now."""
@@ -121,6 +127,7 @@ class Activity:
             sessions_opened=self.sessions_opened,
             checkpoints_made=self.checkpoints_made,
             log_changes_dropped=self.log_changes_dropped,
+            log_blocks_decoded=self.log_blocks_decoded,
             commits=self.commits.freeze(),
             commit_writes=self.commit_writes,
             commit_rows=self.commit_rows,

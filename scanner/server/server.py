@@ -28,6 +28,7 @@ from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
+from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
 from scanner.server.scan.opener import ScanOpener
@@ -348,7 +349,8 @@ async def _open_services(
         nursery.start_soon(sweep_forever, sessions.kept, config.session_sweep_interval_s)
         pages = PageService(opener, reader, config)
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
-        scans = ScanService(opener, maintenance.snapshot_scans(opener), reader, config, activity)
+        logs = LogOpener(catalog, config, tokens, opener, clock.now_us)
+        scans = ScanService(opener, maintenance.snapshot_scans(opener), logs, reader, config, activity)
         maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)

@@ -81,6 +81,7 @@ class LogBlocks:
         query: Its filter is what counts.
         codec: The table's codec of now: it reads rows of every schema that the table ever had.
         ring_bytes_max: Arrow bytes of the newest blocks that are kept.
+        on_decode: Called for each block that is read and decoded.
 
     Raises:
         ColumnNotFound: The filter names a column that the table has not.
@@ -96,6 +97,7 @@ class LogBlocks:
         codec: Callable[[], RowCodec],
         *,
         ring_bytes_max: int,
+        on_decode: Callable[[], None] | None = None,
     ) -> None:
         self._bucket = bucket
         self.schema = schema
@@ -106,8 +108,7 @@ class LogBlocks:
         self._ring: deque[LogBlock] = deque()
         self._ring_bytes = 0
         self._ring_bytes_max = ring_bytes_max
-        self.blocks_decoded = 0
-        """Blocks that were read and decoded, ever."""
+        self._on_decode = on_decode
 
     @property
     def log_end(self) -> int:
@@ -157,7 +158,8 @@ class LogBlocks:
             self._ring_bytes -= self._ring.popleft().payload_bytes
 
     def _decode(self, offset: int, stop: int, bytes_max: int) -> LogBlock:
-        self.blocks_decoded += 1
+        if self._on_decode is not None:
+            self._on_decode()
         changes = self._bucket.read_change_block(offset, stop, bytes_max)
         end = int(changes.entry_ends[-1]) if len(changes.entry_ends) else changes.end
         count = end - offset

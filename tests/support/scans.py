@@ -13,7 +13,6 @@ import pytest
 import trio
 
 import transport
-from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -28,6 +27,7 @@ from scanner.wire.statuses import from_call_failed
 from scanner.wire.tables import description_to_proto
 
 if TYPE_CHECKING:
+    from scanner.data.changes import ChangeRange
     from scanner.errors import ScannerError
 
 SCAN, SESSION, TABLES = methods.SCAN, methods.SCAN_SESSION, methods.TABLES

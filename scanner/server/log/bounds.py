@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange
-from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 if TYPE_CHECKING:
+    from scanner.proto.weir.v1 import scanner_pb2 as pb
     from scanner.storage.interface import Bucket
 
 
@@ -28,6 +28,21 @@ class Stop:
     """An entry's end; None: nowhere."""
     at_end: bool = False
     """Where the log ends when the scan is opened."""
+
+    def require(self, offset: int | None) -> None:
+        """Check that a scan that is resumed ends where it was to end; a stop that is left away is right, too.
+
+        Args:
+            offset: Where its token says that it ends; None: nowhere.
+
+        Raises:
+            ArgumentInvalid: It ends elsewhere.
+        """
+        if self.offset is not None and self.offset != offset:
+            raise ArgumentInvalid(
+                f"the resume token is of a scan that ends at {'no offset' if offset is None else offset}, not at"
+                f" {self.offset}; leave stop_offset away"
+            )
 
     def resolve(self, storage: Bucket, start: int) -> int | None:
         """The offset at which the scan ends; None: it does not.

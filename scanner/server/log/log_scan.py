@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState
+from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState, stop_id
 from scanner.wire.batches import (
     ANY_CHANGES,
     encode_row_batch,
@@ -52,6 +52,8 @@ class LogScan:
     query: ScanQuery
     """With its columns."""
     mint: TokenMint = field(repr=False)
+    history: bytes
+    """The history of the bucket that its position is of."""
     stop_offset: int | None
     """Where it ends; None: nowhere."""
     source: int = pb.SCAN_SOURCE_LOG
@@ -87,7 +89,7 @@ class LogScan:
     def step(self, bytes_max: int) -> None:
         """See `PushedScan`."""
         self.scan.source.step(bytes_max)
-        self._move_pin()
+        self._moved()
 
     def notice(self) -> pb.ScanResponse | None:
         """See `PushedScan`; there is none."""
@@ -101,7 +103,7 @@ class LogScan:
         assert batch is not None  # Something is pending.
         assert batch.changes is not None
         encoded = batch.encoded or encode_rows(batch.rows)
-        self._move_pin()
+        self._moved()
         return encode_row_batch(
             batch.row_ordinal,
             batch.rows.num_rows,
@@ -114,7 +116,6 @@ class LogScan:
     def token(self) -> bytes:
         """See `PushedScan`; takes a few microseconds."""
         source = self.scan.source
-        newest = max(source.next_offset, self.stop_offset or 0)
         return self.mint.token(
             TokenState(
                 table_id=self.table.table_id,
@@ -123,9 +124,9 @@ class LogScan:
                 model=MODEL_PUSH,
                 log_offset=self.snapshot_offset,
                 position=source.position,
-                history=self.bucket.storage.lineage.history_of(newest),
+                history=self.history,
                 next_offset=source.next_offset,
-                stop_offset=self.stop_offset,
+                snapshot_id=stop_id(self.stop_offset),
             )
         )
 
@@ -136,7 +137,7 @@ class LogScan:
             arrow_schema=encode_schema(source.schema),
             log_offset=source.next_offset,
             row_ordinal=source.rows,
-            history=self.bucket.storage.lineage.history_of(source.next_offset),
+            history=self.history,
         )
 
     def heartbeat(self) -> pb.Heartbeat:
@@ -160,9 +161,12 @@ class LogScan:
             end_offset=source.bookmark,
         )
 
-    def _move_pin(self) -> None:
+    def _moved(self) -> None:
+        """Need the log from the new position on, and remember of which history that is."""
+        offset = self.scan.source.next_offset
         if self.scan.pin is not None:
-            self.scan.pin.advance(self.scan.source.next_offset)
+            self.scan.pin.advance(offset)
+        self.history = self.bucket.storage.lineage.history_of(offset)
 
 
 @functools.lru_cache(maxsize=64)

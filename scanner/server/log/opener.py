@@ -26,7 +26,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.log.bounds import Stop, require_entry_end, start_offset
 from scanner.server.log.hybrid_scan import HybridScan
 from scanner.server.log.log_scan import LogScan
-from scanner.server.scan.tokens import fingerprint
+from scanner.server.scan.tokens import fingerprint, stop_id, stop_of
 from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks
 
@@ -93,7 +93,7 @@ class LogOpener:
         table = await self._catalog.table(query.table)
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
-            query = table.schema.resolve_changes(query)
+            query = table.schema.resolve(query, changes=True)
             offset = start_offset(bucket.storage, start, self._now_us())
             stop_offset = stop.resolve(bucket.storage, offset)
             return self._admit(table, bucket, query, principal, offset, stop_offset)
@@ -179,7 +179,7 @@ class LogOpener:
             storage, offset = snapshot.bucket.storage, snapshot.log_offset
             if as_of is not None:
                 require_entry_end(storage, as_of, "as_of")
-            snapshot.stop_offset = stop.resolve(storage, offset)
+            snapshot.snapshot_id = stop_id(stop.resolve(storage, offset))
         except BaseException:
             snapshot.scan.close()
             raise
@@ -214,7 +214,7 @@ class LogOpener:
             source=pb.SCAN_SOURCE_HYBRID,
             as_changes=True,
         )
-        snapshot.stop_offset = state.stop_offset
+        snapshot.snapshot_id = state.snapshot_id
         return self._hybrid(snapshot, None, state.log_offset, principal)
 
     def _hybrid(
@@ -225,14 +225,14 @@ class LogOpener:
     def _cross(self, principal: str, snapshot: KvScan) -> LogScan:
         """The changes behind a snapshot whose rows were all taken; its pin is theirs."""
         scan: OpenScan[Any] = snapshot.scan
-        position = scan.source.position
+        stop_offset = stop_of(snapshot.snapshot_id)
         source = self._source(
             snapshot.table,
             snapshot.bucket,
             snapshot.query,
             snapshot.log_offset,
-            snapshot.stop_offset,
-            position,
+            stop_offset,
+            scan.source.position,
         )
         scan.finish()
         scan.reopen(source, None)
@@ -242,7 +242,7 @@ class LogOpener:
             snapshot.table,
             snapshot.query,
             principal,
-            snapshot.stop_offset,
+            stop_offset,
             pb.SCAN_SOURCE_HYBRID,
             snapshot.log_offset,
         )
@@ -281,6 +281,7 @@ class LogOpener:
             table,
             query,
             self._tokens.mint_of(query, principal),
+            history=bucket.storage.lineage.history_of(scan.source.next_offset),
             stop_offset=stop_offset,
             source=source,
             snapshot_offset=snapshot_offset,
@@ -314,7 +315,7 @@ class LogOpener:
         position: Position,
     ) -> LogSource:
         wanted = replace(query, row_limit=None)
-        key = (id(bucket), bucket.storage_opened, fingerprint(wanted))
+        key = (id(bucket), bucket.storage_openings, fingerprint(wanted))
         blocks = self._blocks.get(key)
         if blocks is None:
             description = table.description
@@ -325,6 +326,7 @@ class LogOpener:
                 wanted,
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,
+                on_decode=bucket.activity.count_log_block,
             )
             self._blocks[key] = blocks
         return LogSource(

@@ -9,6 +9,7 @@ Every call returns within a few milliseconds, and none of them waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -45,8 +46,22 @@ class PushedScan(Protocol):
         """Whether `take` has rows to make a message of."""
 
     @property
+    def waiting(self) -> bool:
+        """Whether nothing is left to read until the next commit; never so for a scan of a state."""
+
+    @property
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may, and while it is parked."""
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called when a commit may have ended `waiting`; it does not wait.
+
+        Returns:
+            Ends that; idempotent.
+        """
+
+    def notice(self) -> pb.ScanResponse | None:
+        """A message that is due before anything else, and costs no credit; once. None: none is."""
 
     def step(self, bytes_max: int) -> None:
         """Read and decode some more; what passes is added to what can be taken.

@@ -12,6 +12,7 @@ This module knows no stream, and not how a read source is chosen.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -57,7 +58,10 @@ class KvScan:
     model: int
     """`MODEL_PUSH`, or a number of the wire's PageModel, for the tokens."""
     snapshot_id: int = 0
-    """TOKEN pages: names the snapshot that the server keeps between them, for the tokens; 0: none."""
+    """TOKEN pages: names the snapshot that the server keeps between them, for the tokens; 0: none. HYBRID: where the
+    changes end (`scanner.server.scan.tokens.stop_id`)."""
+    as_changes: bool = False
+    """Its rows have the columns of a change."""
 
     @property
     def log_offset(self) -> int:
@@ -78,6 +82,19 @@ class KvScan:
     def end(self) -> EndReason | None:
         """See `PushedScan`."""
         return None if self.scan.parked else self.scan.source.end
+
+    @property
+    def waiting(self) -> bool:
+        """See `PushedScan`; a state has an end."""
+        return False
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """See `PushedScan`; no commit matters."""
+        return _nothing
+
+    def notice(self) -> pb.ScanResponse | None:
+        """See `PushedScan`; there is none."""
+        return None
 
     def step(self, bytes_max: int) -> None:
         """See `PushedScan`."""
@@ -135,6 +152,10 @@ class KvScan:
             resume_token=self.token(),
             stored_bytes=source.stored_bytes,
         )
+
+
+def _nothing() -> None:
+    pass
 
 
 @functools.lru_cache(maxsize=64)

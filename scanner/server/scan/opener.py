@@ -71,6 +71,7 @@ class ScanOpener:
         history: bytes | None = None,
         source: int = pb.SCAN_SOURCE_LIVE_KV,
         model: int = MODEL_PUSH,
+        as_changes: bool = False,
     ) -> KvScan:
         """Open a bucket.
 
@@ -85,6 +86,7 @@ class ScanOpener:
             history: The history of the bucket that `log_offset` is of; None: any.
             source: Number of the wire's ScanSource, for the scan's tokens.
             model: `MODEL_PUSH`, or the number of the wire's PageModel, for the scan's tokens.
+            as_changes: Deliver the rows as changes, whose columns the query may name, too.
 
         Raises:
             TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query does not fit the tables.
@@ -108,13 +110,17 @@ class ScanOpener:
                 storage = bucket.storage
                 storage.lineage.require(history, log_offset, storage.log_end, "this scan")
             # No waiting from here on: the columns are those that the source reads.
-            query = table.schema.resolve(query)
-            reading = self._read_sources.open(table, bucket, query, log_offset, position)
+            query = table.schema.resolve(query, changes=as_changes)
+            reading = self._read_sources.open(
+                table, bucket, query, log_offset, position, as_changes=as_changes
+            )
             scan = bucket.admit(reading.source, reading.hold)
             # A checkpoint may be older than the log. Then there is nothing to keep.
             if pin_log and scan.source.log_offset >= bucket.storage.log_start:
                 scan.pin = bucket.pins.pin(scan.source.log_offset, principal, "scan", scan.end)
-        return self._opened(scan, bucket, table, query, reading, principal, source, model)
+        opened = self._opened(scan, bucket, table, query, reading, principal, source, model)
+        opened.as_changes = as_changes
+        return opened
 
     def _opened(
         self,
@@ -216,7 +222,12 @@ class ScanOpener:
             storage = opened.bucket.storage
             storage.lineage.require(opened.history, parked.log_offset, storage.log_end, "this scan")
             reading = self._read_sources.open(
-                opened.table, opened.bucket, query, parked.log_offset, parked.position
+                opened.table,
+                opened.bucket,
+                query,
+                parked.log_offset,
+                parked.position,
+                as_changes=opened.as_changes,
             )
             opened.scan.reopen(reading.source, reading.hold)
             opened.read_source = reading.read_source

@@ -97,6 +97,7 @@ class PushScan:
             The scan stops; nothing more is sent.
         """
         self._scan.when_ended(self._stop)
+        ignore_commits = self._pushed.on_commit(self._wake)
         try:
             with self._scope:
                 await run_with_companion(self._send_all, self._receive_all)
@@ -105,6 +106,8 @@ class PushScan:
             if resumable is error:
                 raise
             raise resumable from error
+        finally:
+            ignore_commits()
         if self._scope.cancelled_caught and self._scan.ended_by is not None:
             raise self.with_resume_token(self._scan.ended_by)
 
@@ -143,7 +146,7 @@ class PushScan:
         started = self._pushed.started()
         started.heartbeat_interval_ms = round(self._limits.heartbeat_interval_s * 1000)
         await self._send(pb.ScanResponse(started=started))
-        while (reason := self._end_reason()) is None:
+        while (reason := await self._notice_or_end()) is None:
             if not self._stream.writable:
                 await self._wait_writable()  # nothing is read for a peer that takes nothing
             elif not self._has_credit:
@@ -152,6 +155,8 @@ class PushScan:
                 await self._reopen()
             elif self._pushed.pending:
                 await self._send_batch()
+            elif self._pushed.waiting:
+                await self._wait_commit()
             else:
                 await self._step()
         self._scan.finish(linger=reason is EndReason.DRAINED)
@@ -168,6 +173,13 @@ class PushScan:
         with trio.move_on_after(_GOODBYE_S):
             while not self._requests.half_closed:
                 await self._changed.wait()
+
+    async def _notice_or_end(self) -> EndReason | None:
+        """Send what is due before anything else, then look whether the scan has ended."""
+        notice = self._pushed.notice()
+        if notice is not None:
+            await self._send(notice)
+        return self._end_reason()
 
     @property
     def _has_credit(self) -> bool:
@@ -201,6 +213,13 @@ class PushScan:
         with trio.move_on_at(self._park_at()):
             await self._stream.wait_writable()
         self._park_if_due()
+
+    async def _wait_commit(self) -> None:
+        """Wait for the next commit, or for the client to say something. Nothing holds the scan up meanwhile."""
+        self._stalled_at = None
+        with trio.move_on_at(self._heartbeat_at):
+            await self._changed.wait()
+        await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_DATA)
 
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):

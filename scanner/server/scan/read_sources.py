@@ -73,6 +73,8 @@ class ReadSources:
         query: ScanQuery,
         log_offset: int | None,
         position: Position,
+        *,
+        as_changes: bool = False,
     ) -> Reading:
         """Open the first read source that shows `log_offset`. Only between two commits.
 
@@ -82,6 +84,7 @@ class ReadSources:
             query: What to deliver, with its columns.
             log_offset: What to show: the changes with a smaller offset. None: all of them.
             position: Where to go on.
+            as_changes: Deliver the rows as changes (`KvSource`).
 
         Raises:
             OffsetOutOfRange: `log_offset` is past the end of the log.
@@ -100,7 +103,9 @@ class ReadSources:
         held = None if log_offset is None else bucket.snapshots.acquire(log_offset)
         hold = held or bucket.snapshots.current()
         read_source = ReadSource.NOW if held is None else ReadSource.SNAPSHOT
-        return self._open_over(hold, read_source, table, bucket, query, log_offset, position)
+        return self._open_over(
+            hold, read_source, table, bucket, query, log_offset, position, as_changes=as_changes
+        )
 
     def open_held(
         self,
@@ -133,6 +138,8 @@ class ReadSources:
         query: ScanQuery,
         log_offset: int | None,
         position: Position,
+        *,
+        as_changes: bool = False,
     ) -> Reading:
         """Open a source over a snapshot, which is released if that fails."""
         try:
@@ -151,6 +158,7 @@ class ReadSources:
                 position=position,
                 block_rows_max=self._config.block_rows_max,
                 block_bytes_max=self._config.block_bytes_max,
+                as_changes=as_changes,
             )
         except BaseException:
             hold.release()

@@ -12,15 +12,19 @@ This module opens nothing, and knows no stream.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ArgumentInvalid, ResumeTokenInvalid
+from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.storage.lineage import HISTORY_BYTES
 
 if TYPE_CHECKING:
     from scanner.server.scan.tokens import Tokens, TokenState
     from scanner.server.tables.catalog import Catalog, ServedTable
     from scanner.wire.queries import ScanQuery
+
+
+_OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
 class TokenReader:
@@ -63,7 +67,8 @@ class TokenReader:
         except ResumeTokenInvalid:
             if query.columns or not self._tokens.made(token, principal):
                 raise
-            state, query = self._read_older(token, query, principal, await self._catalog.table(query.table))
+            table = await self._catalog.table(query.table)
+            state, query = self._read_older(token, query, principal, table, changes=source in _OF_CHANGES)
         table = await self._catalog.table(query.table)
         state.require(table_id=table.table_id, source=source, model=model)
         storage = (await self._catalog.bucket(table, state.bucket)).storage
@@ -98,11 +103,11 @@ class TokenReader:
         return state
 
     def _read_older(
-        self, token: bytes, query: ScanQuery, principal: str, table: ServedTable
+        self, token: bytes, query: ScanQuery, principal: str, table: ServedTable, *, changes: bool
     ) -> tuple[TokenState, ScanQuery]:
-        """Read the token of a scan of all columns, when the table has had columns added."""
+        """Read the token of a scan of all columns, when the table has had columns added, or the rows are changes."""
         refusal: ResumeTokenInvalid | None = None
-        for resolved in table.schema.resolutions(query):
+        for resolved in table.schema.resolutions(query, changes=changes):
             try:
                 return self._tokens.read(token, resolved, principal), resolved
             except ResumeTokenInvalid as error:

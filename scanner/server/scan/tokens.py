@@ -16,7 +16,7 @@ a restart, or at another server that has the data and its token keys. Version 2,
             47-54    stored bytes that the digest covers
             55-70    history that the offset is of (`scanner.storage.lineage`)
             71-78    epoch of the reader group's assignment; 0
-            79-86    snapshot id, for TOKEN pages; else 0
+            79-86   TOKEN pages: snapshot id; sources that read the log: the stop offset and 1; else 0
             87-102   fingerprint of the query
             103-     encoded key of the last stored row covered; may be empty
             last 16  HMAC-SHA256, truncated, over all octets before it, then the principal and the principal's
@@ -94,7 +94,13 @@ class TokenState:
     next_offset: int = 0
     """Sources that read the log: the first offset that was not delivered."""
     snapshot_id: int = 0
-    """TOKEN pages: names the snapshot that the server keeps between them; 0: it keeps nothing."""
+    """TOKEN pages: names the snapshot that the server keeps between them; 0: it keeps nothing. Sources that read the
+    log have their `stop_offset` here."""
+
+    @property
+    def stop_offset(self) -> int | None:
+        """Sources that read the log: where the scan ends; None: nowhere."""
+        return stop_of(self.snapshot_id)
 
     def require(self, *, table_id: int, source: int, model: int) -> None:
         """Check that the token is of the scan that it is to continue; `Tokens.read` has checked all the rest.
@@ -116,6 +122,16 @@ class TokenState:
                 f"the resume token was made by {_model_name(self.model)}, not by {_model_name(model)};"
                 f" continue as the scan began, or {_ADVICE}"
             )
+
+
+def stop_id(stop_offset: int | None) -> int:
+    """What a token of a source that reads the log has for a snapshot id."""
+    return 0 if stop_offset is None else stop_offset + 1
+
+
+def stop_of(snapshot_id: int) -> int | None:
+    """The stop offset that `stop_id` was made of."""
+    return snapshot_id - 1 if snapshot_id else None
 
 
 class Tokens:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Activity, Holder, HolderKind
+from scanner.server.log.bounds import Stop
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
@@ -18,6 +19,9 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.log.hybrid_scan import HybridScan
+    from scanner.server.log.log_scan import LogScan
+    from scanner.server.log.opener import LogOpener
     from scanner.server.scan.checkpoint_scans import SnapshotScans
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
@@ -25,7 +29,17 @@ if TYPE_CHECKING:
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
 
+    OpenedScan: TypeAlias = KvScan | LogScan | HybridScan
+
 _STREAM_ID_BYTES_MAX = 64
+_SOURCES: Final = (
+    pb.SCAN_SOURCE_LIVE_KV,
+    pb.SCAN_SOURCE_SNAPSHOT,
+    pb.SCAN_SOURCE_LOG,
+    pb.SCAN_SOURCE_HYBRID,
+)
+_OF_AN_OFFSET: Final = (pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_HYBRID)
+_OF_CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
 def holder_of(stream: ServerStream, kind: HolderKind, source: int = pb.SCAN_SOURCE_LIVE_KV) -> Holder:
@@ -58,6 +72,7 @@ class ScanService:
     Args:
         opener: Opens scans of buckets.
         snapshots: Opens scans of checkpoints.
+        logs: Opens scans of changelogs.
         tokens: Reads the tokens that clients bring.
         config: Limits of the server.
         activity: Counts the scans.
@@ -67,12 +82,14 @@ class ScanService:
         self,
         opener: ScanOpener,
         snapshots: SnapshotScans,
+        logs: LogOpener,
         tokens: TokenReader,
         config: ScannerConfig,
         activity: Activity | None = None,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
+        self._logs = logs
         self._tokens = tokens
         self._activity = activity or Activity()
         self._config = config
@@ -138,29 +155,33 @@ class ScanService:
     def _check(request: pb.ScanOpen) -> None:
         if request.source == pb.SCAN_SOURCE_UNSPECIFIED:
             raise ArgumentInvalid("the scan names no source")
-        if request.source not in (pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_SNAPSHOT):
-            raise SourceUnsupported(
-                f"this server cannot scan {source_name(request.source)};"
-                " it has SCAN_SOURCE_LIVE_KV and SCAN_SOURCE_SNAPSHOT"
+        if request.source not in _SOURCES:
+            known = ", ".join(source_name(each) for each in _SOURCES)
+            raise SourceUnsupported(f"this server cannot scan {source_name(request.source)}; it has {known}")
+        if request.HasField("as_of") and request.source not in _OF_AN_OFFSET:
+            raise ArgumentInvalid(
+                "as_of goes with SCAN_SOURCE_LIVE_KV and SCAN_SOURCE_HYBRID; the others have offsets of their own"
             )
-        if request.source == pb.SCAN_SOURCE_SNAPSHOT and request.HasField("as_of"):
-            raise ArgumentInvalid("as_of goes with SCAN_SOURCE_LIVE_KV; a snapshot is as of its own offset")
         if request.source != pb.SCAN_SOURCE_SNAPSHOT and request.lease_id:
             raise ArgumentInvalid("a lease_id goes with SCAN_SOURCE_SNAPSHOT")
         require_history(request.as_of_history, as_of=request.HasField("as_of"))
-        if (
-            request.HasField("log_start")
-            or request.HasField("stop_offset")
-            or request.stop_at_end
-            or request.group
-        ):
-            raise ArgumentInvalid("log_start, stop_offset, stop_at_end and group go with SCAN_SOURCE_LOG")
+        if request.HasField("log_start") and request.source != pb.SCAN_SOURCE_LOG:
+            raise ArgumentInvalid("log_start goes with SCAN_SOURCE_LOG")
+        stops = request.HasField("stop_offset") or request.stop_at_end
+        if stops and request.source not in _OF_CHANGES:
+            raise ArgumentInvalid(
+                "stop_offset and stop_at_end go with SCAN_SOURCE_LOG and SCAN_SOURCE_HYBRID"
+            )
+        if request.group:
+            raise ArgumentInvalid("this server has no reader groups yet; leave group away")
         if len(request.stream_id) > _STREAM_ID_BYTES_MAX:
             raise ArgumentInvalid(
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
             )
 
-    async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> KvScan:
+    async def _open(self, stream: ServerStream, request: pb.ScanOpen, query: ScanQuery) -> OpenedScan:
+        if request.source in _OF_CHANGES:
+            return await self._open_changes(principal_of(stream).name, request, query)
         principal = principal_of(stream).name
         as_of = request.as_of if request.HasField("as_of") else None
         of_snapshot = request.source == pb.SCAN_SOURCE_SNAPSHOT
@@ -183,7 +204,27 @@ class ScanService:
             history=state.history,
         )
 
-    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: KvScan) -> None:
+    async def _open_changes(
+        self, principal: str, request: pb.ScanOpen, query: ScanQuery
+    ) -> LogScan | HybridScan:
+        as_of = request.as_of if request.HasField("as_of") else None
+        stop = Stop(request.stop_offset if request.HasField("stop_offset") else None, request.stop_at_end)
+        if request.resume_token:
+            state, query = await self._tokens.read(
+                request.resume_token, query, principal, source=request.source, model=MODEL_PUSH
+            )
+            stop.require(state.stop_offset)
+            if request.source == pb.SCAN_SOURCE_LOG:
+                return await self._logs.resume(query, principal, state)
+            offset_to_resume(state, as_of)
+            return await self._logs.resume_hybrid(query, principal, state)
+        if request.source == pb.SCAN_SOURCE_LOG:
+            return await self._logs.open(query, principal, request.log_start, stop)
+        return await self._logs.open_hybrid(
+            query, principal, stop, as_of=as_of, history=request.as_of_history or None
+        )
+
+    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
         push = PushScan(stream, opened, self._limits(request))
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:

@@ -240,6 +240,9 @@ class ServedBucket:
         self._committing = False
         self._room = trio.Event()
         self._scans: set[OpenScan[Any]] = set()
+        self._on_commit: dict[object, Callable[[], None]] = {}
+        self.storage_openings = 0
+        """How often storage was opened anew after a failure: what was read of it before may not be there any more."""
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()
@@ -339,6 +342,7 @@ class ServedBucket:
             if not scan.parked:
                 scan.park()
         self.snapshots.close()
+        self.storage_openings += 1
         await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
 
     async def wait_room(self) -> None:
@@ -385,6 +389,20 @@ class ServedBucket:
         scan = OpenScan(self, source, hold)
         self._scans.add(scan)
         return scan
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Have `callback` called after each commit that made changes; it does not wait.
+
+        Returns:
+            Ends that; idempotent.
+        """
+        key = object()
+        self._on_commit[key] = callback
+
+        def end() -> None:
+            self._on_commit.pop(key, None)
+
+        return end
 
     def forget(self, scan: OpenScan[Any]) -> None:
         """A scan of this bucket has been closed."""
@@ -461,6 +479,9 @@ class ServedBucket:
             # Only the write and its sync keep scans from being opened.
             async with self.between_commits():
                 await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
+            if any(start < end for start, end in prepared.offsets):
+                for callback in tuple(self._on_commit.values()):
+                    callback()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
                 write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()

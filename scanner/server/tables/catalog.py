@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from scanner.data.changes import CHANGE_COLUMNS, change_schema
 from scanner.errors import BucketNotFound, TableNotFound, TooManyFiles, TooManyTables
 from scanner.server.counters import Activity
 from scanner.server.tables.bucket import OpenScan, ServedBucket
@@ -47,16 +48,32 @@ class TableSchema:
         older = self.row_codec.older_schemas
         return tuple((older[0] if older else self.row_codec.schema).names)
 
-    def resolve(self, query: ScanQuery) -> ScanQuery:
-        """A query of all columns with their names, if they were fewer once."""
+    def resolve(self, query: ScanQuery, *, changes: bool = False) -> ScanQuery:
+        """A query of all columns with their names, if they were fewer once.
+
+        Args:
+            query: What is asked for.
+            changes: Its rows are changes: it always gets names, those of a change among them.
+
+        Raises:
+            ArgumentInvalid: The table has a column that a change has, too.
+        """
+        if changes:
+            return replace(query, columns=tuple(change_schema(self.description, query.columns).names))
         if query.columns or self.row_codec.schema_id == 0:
             return query
         return replace(query, columns=self.description.column_names)
 
-    def resolutions(self, query: ScanQuery) -> Iterator[ScanQuery]:
-        """What a query of all columns may have meant when a scan began with it, by name, newest first."""
+    def resolutions(self, query: ScanQuery, *, changes: bool = False) -> Iterator[ScanQuery]:
+        """What a query of all columns may have meant when a scan began with it, by name, newest first.
+
+        Args:
+            query: Without columns.
+            changes: Its rows are changes.
+        """
+        added = tuple(field.name for field in CHANGE_COLUMNS) if changes else ()
         for schema in (self.row_codec.schema, *reversed(self.row_codec.older_schemas)):
-            yield replace(query, columns=tuple(schema.names))
+            yield replace(query, columns=(*schema.names, *added))
 
 
 class ServedTable:

@@ -45,6 +45,10 @@ class LogPin:
         """Whether it keeps anything."""
         return self in self._pins
 
+    def advance(self, offset: int) -> None:
+        """Need the changes before `offset` no more; one that is not higher changes nothing."""
+        self.offset = max(self.offset, offset)
+
     def release(self) -> None:
         """Keep nothing any more. Idempotent."""
         self._pins.discard(self)

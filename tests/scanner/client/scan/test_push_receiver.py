@@ -39,8 +39,8 @@ def test_whole_scan(receiver: PushReceiver, progress: BucketProgress) -> None:
     assert receiver.receive(started()) is None
     first = receiver.receive(message := rows(0, [1, 2]))
     assert first is not None
-    assert first[0].column(0).to_pylist() == [1, 2]
-    assert first[1] == len(message)
+    assert first.batch.column(0).to_pylist() == [1, 2]
+    assert first.size == len(message)
     heartbeat = pb.ScanResponse(heartbeat=pb.Heartbeat(rows=2)).SerializeToString()
     assert receiver.receive(heartbeat) is None
     assert receiver.receive(rows(2, [3])) is not None
@@ -66,7 +66,7 @@ def test_batches_are_views_of_the_message(receiver: PushReceiver) -> None:
     memoryview(memory).cast("B")[:] = message
     taken = receiver.receive(memory)
     assert taken is not None
-    values = taken[0].column(0).buffers()[1]
+    values = taken.batch.column(0).buffers()[1]
     assert memory.address < values.address < memory.address + memory.size
 
 

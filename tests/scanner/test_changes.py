@@ -1,0 +1,192 @@
+"""Changes in the client: tails, snapshots with their log, bookmarks; cut and continued, in both clients."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+
+import scanner
+from scanner import ScanSource
+from scanner.errors import ArgumentInvalid, ColumnNotFound, OffsetOutOfRange
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.storage.memory.store import MemoryStore
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+BUCKETS = 3
+
+State = dict[int, str | None]
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[tuple[Server, scanner.Table]]:
+    """A server, and a table of some buckets in it."""
+    with trio.fail_after(100):
+        async with open_server(MemoryStore(), config=ScannerConfig(heartbeat_interval_s=0.05)) as server:
+            async with scanner.connect(f"{server.host}:{server.port}") as client:
+                yield server, await client.create_table("items", SCHEMA, ["id"], buckets=BUCKETS)
+
+
+def batch(state: State) -> pa.RecordBatch:
+    """Rows to write."""
+    return pa.record_batch([list(state), list(state.values())], schema=SCHEMA)
+
+
+class Fold:
+    """A table made of changes. A change that does not follow from those before it is an error."""
+
+    def __init__(self) -> None:
+        self.state: State = {}
+        self.next: dict[int, int] = {}
+
+    def apply(self, bucket: int, changes: pa.RecordBatch) -> None:
+        """Apply a batch of one bucket."""
+        for row in changes.to_pylist():
+            key, text, kind, offset = row["id"], row["text"], row["_change_type"], row["_log_offset"]
+            if offset is not None:
+                assert offset == self.next.get(bucket, offset), "a change was lost or came twice"
+                self.next[bucket] = offset + 1
+            if kind in ("insert", "update_postimage"):
+                assert key not in self.state
+                self.state[key] = text
+            else:
+                assert kind in ("delete", "update_preimage")
+                assert self.state.pop(key) == text
+
+
+async def test_a_snapshot_and_its_log_fold_to_the_table_while_it_is_written() -> None:
+    """Cut after every few batches, under a writer: at every end of the log the fold is the table."""
+    async with serving() as (_, table):
+        truth: State = {key: f"{key}" for key in range(300)}
+        await table.write(batch(truth))
+
+        async def write() -> None:
+            for number in range(40):
+                fresh: State = {key: f"{key} {number}" for key in range(number, 300 + number, 37)}
+                await table.write(batch(fresh))
+                truth.update(fresh)
+                await table.delete([(number * 5,)])
+                truth.pop(number * 5, None)
+
+        fold = Fold()
+        scan = table.new_scan().with_source(ScanSource.HYBRID).with_credit(20_000).resume_every_batches(2)
+        async with scan.execute() as changes, trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            async for each in changes:
+                assert changes.bucket is not None
+                fold.apply(changes.bucket, each)
+                ends = {each.bucket: each.end_offset for each in await table.offsets()}
+                complete = len(changes.snapshot_ends) == BUCKETS and changes.positions == ends
+                if complete and fold.state == truth and max(truth) > 330:
+                    break
+        assert changes.statistics().resumes > 0
+        assert fold.state == truth
+
+
+async def test_positions_are_where_a_tail_goes_on() -> None:
+    """Stored by the user, in another connection: nothing lost, nothing twice."""
+    async with serving() as (_, table):
+        await table.write(batch(dict.fromkeys(range(50), "first")))
+        fold = Fold()
+        async with table.new_scan().with_source("log").execute() as tail:
+            while len(fold.state) < 50:
+                part = await anext(tail)
+                assert tail.bucket is not None
+                fold.apply(tail.bucket, part)
+            positions = tail.positions
+        assert sum(positions.values()) == 50
+        await table.write(batch(dict.fromkeys(range(25, 75), "second")))
+        scan = table.new_scan().with_source("log").start_at(positions).stop_at("end")
+        async with scan.execute() as rest:
+            async for part in rest:
+                assert rest.bucket is not None
+                fold.apply(rest.bucket, part)
+        assert fold.state == {key: "first" if key < 25 else "second" for key in range(75)}
+        assert rest.positions == {each.bucket: each.end_offset for each in await table.offsets()}
+
+
+async def test_a_filter_and_a_projection() -> None:
+    """Each change passes by its own row, so that an update may show one half; positions move all the same."""
+    async with serving() as (_, table):
+        await table.write(batch({1: "a", 2: "b", 3: "a"}))
+        await table.write(batch({1: "b", 2: "a"}))
+        scan = (
+            table.new_scan()
+            .with_source("log")
+            .select("_change_type", "id")
+            .where(scanner.col("text") == "a")
+            .stop_at("end")
+        )
+        async with scan.execute() as tail:
+            found = [tuple(row.values()) async for part in tail for row in part.to_pylist()]
+        assert sorted(found) == [
+            ("insert", 1),
+            ("insert", 3),
+            ("update_postimage", 2),
+            ("update_preimage", 1),
+        ]
+        assert tail.positions == {each.bucket: each.end_offset for each in await table.offsets()}
+
+
+async def test_a_tail_waits_for_what_is_not_there_yet(autojump_clock: trio.testing.MockClock) -> None:
+    """Silence is no failure, longer than a dead line is waited for: heartbeats say that the server lives."""
+    async with serving() as (_, table):
+        with trio.move_on_after(90) as waited:
+            async with table.new_scan().with_source("log").start_at("latest").execute() as tail:
+                await anext(tail)
+        assert waited.cancelled_caught
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda scan: scan.with_source("log").start_at("newest"), "earliest"),
+        (lambda scan: scan.with_source("log").start_at(-1), "start_at"),
+        (lambda scan: scan.with_source("log").stop_at({7: 0}), "bucket"),
+        (lambda scan: scan.with_source("log").start_at({0: 0}).execute(), "bucket 1"),
+        (lambda scan: scan.start_at("latest").execute(), "source LOG"),
+        (lambda scan: scan.with_source("hybrid").start_at("latest").execute(), "source LOG"),
+        (lambda scan: scan.stop_at("end").execute(), "LOG and HYBRID"),
+        (lambda scan: scan.with_source("log").key_prefix((1,)).execute(), "key range"),
+        (lambda scan: scan.with_source("log").as_of(3).execute(), "as_of"),
+        (lambda scan: scan.select("_change_type"), "_change_type"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(build: Any, says: str) -> None:
+    """At the call, or when the scan is executed; in one line."""
+    async with serving() as (_, table):
+        with pytest.raises((ArgumentInvalid, ColumnNotFound), match=says):
+            async with build(table.new_scan()) as changes:
+                await anext(changes)
+
+
+async def test_a_start_that_is_gone_is_out_of_range() -> None:
+    """Typed, with the oldest offset that is left."""
+    async with serving() as (server, table):
+        await table.write(batch(dict.fromkeys(range(50), "first")))
+        for _, _, bucket in server._services.catalog.open_buckets():
+            bucket.storage.truncate_log(bucket.storage.log_end)
+        with pytest.raises(OffsetOutOfRange) as refused:
+            async with table.new_scan().with_source("log").start_at(0).execute() as tail:
+                await anext(tail)
+        assert refused.value.oldest_offset
+
+
+async def test_a_time_to_start_at() -> None:
+    """With or without a zone: UTC is meant."""
+    async with serving() as (_, table):
+        await table.write(batch({1: "a"}))
+        async with table.new_scan().with_source("log").stop_at("end").execute() as tail:
+            (first,) = [part async for part in tail]
+        time = first.column("_commit_timestamp")[0].as_py()
+        later = time + datetime.timedelta(microseconds=1)
+        for start, rows in [(time, 1), (time.replace(tzinfo=None), 1), (later, 0)]:
+            scan = table.new_scan().with_source("log").start_at(start).stop_at("end")
+            async with scan.execute() as tail:
+                assert sum([part.num_rows async for part in tail]) == rows
