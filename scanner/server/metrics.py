@@ -132,6 +132,11 @@ def _kept(now: ScannerStatistics) -> Iterator[Metric]:
     yield _counter(
         "weir_log_changes_dropped", "Changes that retention cut off the logs.", activity.log_changes_dropped
     )
+    yield _counter(
+        "weir_log_blocks_decoded",
+        "Blocks of changelogs that were read and decoded; tails with the same columns and filter share them.",
+        activity.log_blocks_decoded,
+    )
     yield _gauge(
         "weir_log_changes_lost", "Acknowledged changes that were gone at an open, ever.", now.log_changes_lost
     )

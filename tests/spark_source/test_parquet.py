@@ -45,7 +45,7 @@ def test_parquet_of_spark_comes_back_the_same(
         "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
         "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     }
-    before = {name: spark.conf.get(name) for name in settings}
+    before = {name: str(spark.conf.get(name)) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
@@ -63,8 +63,7 @@ def test_parquet_of_spark_comes_back_the_same(
         assert differing(written, found) == differing(found, written) == []
     finally:
         for name, value in before.items():
-            if value is not None:
-                spark.conf.set(name, value)
+            spark.conf.set(name, value)
 
 
 def differing(one: DataFrame, other: DataFrame) -> list[object]:

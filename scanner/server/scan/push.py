@@ -5,7 +5,8 @@ Invariants:
 1. Sent minus limit is at most one row's message: a batch goes out only while sent < limit, and one of more than
    one row fits into the credit left.
 2. Storage is read only while there is credit, and one decoded block is held at most.
-3. Whatever the scan does, something is sent within the heartbeat interval, unless the peer's window is shut.
+3. Whatever the scan does, something is sent within the heartbeat interval, unless the peer's window is shut; within the
+   longer one of idle tails while it waits for a commit and has said where it is.
 4. Data ends with `ScanEnd` or with an error, never otherwise.
 5. Between two steps of the source, and between two batches, every other task gets its turn.
 6. A scan that could send nothing for the park time, for lack of credit or window, holds no iterator, no snapshot and
@@ -48,7 +49,9 @@ class PushLimits:
     batch: BatchLimits
     """What a batch may be at most; the credit left may allow less."""
     heartbeat_interval_s: float
-    """The longest silence."""
+    """The longest silence while there is something to say."""
+    idle_interval_s: float
+    """The longest silence of a scan that waits for a commit and has said where it is; not below the other."""
     park_after_s: float
     """The longest time for which storage is held and nothing can be sent."""
 
@@ -74,6 +77,8 @@ class PushScan:
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
         self._slow_start = SlowStart()
+        self._moved = False
+        """Whether the scan has read on since something was sent."""
         self._scope = trio.CancelScope()
         self.end_reason: EndReason | None = None
         """Why the scan came to its explicit end; None until then."""
@@ -144,7 +149,7 @@ class PushScan:
 
     async def _send_all(self) -> None:
         started = self._pushed.started()
-        started.heartbeat_interval_ms = round(self._limits.heartbeat_interval_s * 1000)
+        started.heartbeat_interval_ms = round(self._limits.idle_interval_s * 1000)
         await self._send(pb.ScanResponse(started=started))
         while (reason := await self._notice_or_end()) is None:
             if not self._stream.writable:
@@ -198,6 +203,7 @@ class PushScan:
         self._stalled_at = None
         with self._stream.blocked_on(StallReason.STORAGE):
             self._pushed.step(self._slow_start.next_step_bytes(self._stream.credit.available))
+        self._moved = True
         await pass_turn()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
@@ -205,7 +211,7 @@ class PushScan:
         self._stalled_at = None
         parts = self._pushed.take(self._stream.credit.available, self._limits.batch)
         await self._stream.send_counted(*parts)
-        self._sent_at = trio.current_time()
+        self._sent_at, self._moved = trio.current_time(), False
         # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
         await pass_turn()
 
@@ -217,9 +223,11 @@ class PushScan:
     async def _wait_commit(self) -> None:
         """Wait for the next commit, or for the client to say something. Nothing holds the scan up meanwhile."""
         self._stalled_at = None
-        with trio.move_on_at(self._heartbeat_at):
+        due = self._heartbeat_at if self._moved else self._sent_at + self._limits.idle_interval_s
+        with trio.move_on_at(due):
             await self._changed.wait()
-        await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_DATA)
+        if trio.current_time() >= due:
+            await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_DATA)
 
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):
@@ -261,4 +269,4 @@ class PushScan:
 
     async def _send(self, response: pb.ScanResponse) -> None:
         await self._stream.send(response.SerializeToString())
-        self._sent_at = trio.current_time()
+        self._sent_at, self._moved = trio.current_time(), False

@@ -251,5 +251,10 @@ class ScanService:
                 rows_max=min(request.batch_rows_max or config.batch_rows_max, config.batch_rows_max),
             ),
             heartbeat_interval_s=config.heartbeat_interval_s,
+            idle_interval_s=(
+                max(config.tail_heartbeat_interval_s, config.heartbeat_interval_s)
+                if request.source in _OF_CHANGES
+                else config.heartbeat_interval_s
+            ),
             park_after_s=config.park_after_s,
         )

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -38,8 +39,6 @@ from tests.support.scans import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     import transport
     from scanner.server.server import Server
     from scanner.storage.interface import Bucket
@@ -437,6 +436,47 @@ async def test_a_dropped_table_ends_its_tails() -> None:
                 await scan.receive_all()
 
         assert isinstance(await failure(tail), TableNotFound)
+
+
+async def test_a_tail_keeps_its_columns_when_one_is_added() -> None:
+    """Until it is opened anew; rows of the new schema come without the new column, and so does what it resumes."""
+    async with serving_store() as (_, client):
+        await filled(client, range(3))
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=ALL) as scan:
+            await receive_rows(scan, 3)
+            field = pa.schema([pa.field("more", pa.int64())])
+            request = tables_pb2.AddColumnRequest(table="items", arrow_schema=field.serialize().to_pybytes())
+            await client.call(TABLES + "AddColumn", request.SerializeToString())
+            wider = sample([7]).append_column("more", pa.array([1], pa.int64()))
+            await write(client, write_request(wider))
+            await receive_rows(scan, 4)
+        assert rows_of(scan)[-1]["id"] == 7
+        async with open_scan(
+            client, source=LOG, resume_token=scan.tokens[0], stop_at_end=True, credit=ALL
+        ) as rest:
+            await receive_rows(rest, 1)
+        assert rest.schema == scan.schema
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL) as fresh:
+            await fresh.receive_all()
+        assert [row["more"] for row in rows_of(fresh)] == [None, None, None, 1]
+
+
+async def test_an_idle_tail_says_little(mock_clock: trio.testing.MockClock) -> None:
+    """One heartbeat in the long interval; the short one is kept to only while the position moves."""
+    config = ScannerConfig(heartbeat_interval_s=5.0, tail_heartbeat_interval_s=30.0)
+    async with serving_store(config) as (_, client):
+        await filled(client, range(3))
+        async with open_scan(client, source=LOG, log_start=LATEST, credit=ALL) as scan:
+            await scan.receive()
+            for _ in range(3):
+                begun = trio.current_time()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(scan.receive)
+                    while nursery.child_tasks:
+                        await trio.testing.wait_all_tasks_blocked()
+                        mock_clock.jump(1.0)
+                assert 30 <= trio.current_time() - begun <= 32
+    assert len(scan.heartbeats) == 3
 
 
 async def test_columns_of_the_change_can_be_left_out_or_asked_for() -> None:
