@@ -177,8 +177,7 @@ class LogOpener:
         )
         try:
             storage, offset = snapshot.bucket.storage, snapshot.log_offset
-            if as_of is not None:
-                require_entry_end(storage, as_of, "as_of")
+            require_entry_end(storage, offset, "the snapshot's offset" if as_of is None else "as_of")
             snapshot.snapshot_id = stop_id(stop.resolve(storage, offset))
         except BaseException:
             snapshot.scan.close()
@@ -214,6 +213,12 @@ class LogOpener:
             source=pb.SCAN_SOURCE_HYBRID,
             as_changes=True,
         )
+        try:
+            # The snapshot may outlive the changes that follow it.
+            require_entry_end(snapshot.bucket.storage, state.log_offset, "the snapshot's offset")
+        except BaseException:
+            snapshot.scan.close()
+            raise
         snapshot.snapshot_id = state.snapshot_id
         return self._hybrid(snapshot, None, state.log_offset, principal)
 

@@ -18,6 +18,7 @@ from scanner.errors import (
     ResumeTokenInvalid,
     ScannerError,
     SlowConsumer,
+    SnapshotLost,
     TableNotFound,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -357,6 +358,24 @@ async def test_a_hybrid_of_an_empty_table_ends_where_it_is_told() -> None:
             await scan.receive_all()
     assert scan.end is not None
     assert (scan.rows, scan.snapshot_end, scan.end.reason) == (0, 0, pb.ScanEnd.REASON_STOP_OFFSET)
+
+
+async def test_a_snapshot_without_its_log_is_refused_before_its_first_row() -> None:
+    """Where the snapshot lingers and retention has passed it: what was read could never be followed by its changes."""
+    async with serving_store() as (server, client):
+        await filled(client, range(200), range(50))
+        async with open_scan(client, source=HYBRID, credit=ALL, batch_rows_max=20) as scan:
+            await receive_rows(scan, 20)
+        while server.statistics().push_scans_open:
+            await trio.lowlevel.checkpoint()
+        await write(client, write_request(sample(range(9))))
+        storage = storage_of(server)
+        storage.truncate_log(storage.log_end)
+        for opening in ({"resume_token": scan.tokens[0]}, {"as_of": 300}):
+            assert isinstance(
+                await refusal(client, source=HYBRID, **opening), OffsetOutOfRange | SnapshotLost
+            )
+        assert not server.statistics().push_scans_open
 
 
 async def test_a_token_is_of_its_source() -> None:
