@@ -163,7 +163,7 @@ class Server:
             sessions_open=len(self._services.sessions.kept),
             page_snapshots_kept=len(self._services.pages.kept),
             overrun_bytes=self._services.scans.overrun_bytes,
-            iterators_open=len(scans) - parked,
+            iterators_open=sum(scan.holds_iterator for scan in scans),
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             log_changes_lost=self._services.catalog.log_changes_lost,

@@ -12,7 +12,7 @@ import scanner
 from scanner.errors import ColumnNotFound, SourceUnsupported
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.conformance import ROWS, open_items, read, scanned
-from tests.support.models import PAGE_BYTES, PUSH, Model, every_model, every_scan, pull_models
+from tests.support.models import PAGE_BYTES, PUSH, Model, every_scan, pull_models
 from tests.support.scans import description, mutations, sample
 
 if TYPE_CHECKING:
@@ -83,11 +83,9 @@ async def test_item_34_a_row_of_an_older_schema(tmp_path: Path, model: Model) ->
     assert found.table.drop_columns("colour").combine_chunks().to_batches() == [sample(range(150))]
 
 
-@every_model
+@pull_models
 @pytest.mark.parametrize("source", ["log", "hybrid"])
-async def test_item_35_a_source_that_the_table_does_not_have(
-    rocks_store: Store, model: Model, source: str
-) -> None:
+async def test_item_35_pages_have_no_changes(rocks_store: Store, model: Model, source: str) -> None:
     """It is refused, and the message names it; left: a table that has a log and no rows (LOG)."""
     async with open_items(rocks_store, 10) as items:
         with pytest.raises(SourceUnsupported, match=f"(?i){source}"):

@@ -132,6 +132,11 @@ class OpenScan(Generic[SourceT]):
         self.holder: Holder | None = None
         """Who keeps it open; set by the service that opened it."""
 
+    @property
+    def holds_iterator(self) -> bool:
+        """Whether something in storage is held open for it; never so for a scan of the changelog."""
+        return self._hold is not None
+
     def when_ended(self, callback: Callable[[ScannerError], None]) -> None:
         """Have `callback` called when the bucket ends the scan, or now if it has; it must see to a close soon."""
         self._on_end = callback

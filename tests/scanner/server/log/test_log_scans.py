@@ -141,6 +141,17 @@ async def test_a_tail_gets_what_is_there_and_then_each_commit() -> None:
     assert fold(scan.batches) == expected([1, 2, 7])
 
 
+async def test_a_tail_holds_no_iterator() -> None:
+    """Nor a snapshot, however long it waits."""
+    async with serving_store() as (server, client):
+        await filled(client, range(5))
+        async with open_scan(client, source=HYBRID, credit=ALL) as scan:
+            while scan.snapshot_end is None:
+                await scan.receive()
+            now = server.statistics()
+            assert (now.push_scans_open, now.iterators_open, now.scans_parked) == (1, 0, 0)
+
+
 async def test_latest_begins_with_the_next_commit() -> None:
     """Nothing of before; the start says at which offset that is."""
     async with serving_store() as (_, client):

@@ -181,10 +181,10 @@ async def test_what_makes_no_sense_is_refused() -> None:
         assert isinstance(unknown, scanner.LeaseNotFound)
         for opening in (
             {"source": pb.SCAN_SOURCE_LIVE_KV, "lease_id": "x"},
+            {"source": pb.SCAN_SOURCE_LOG, "lease_id": "x"},
             {"source": pb.SCAN_SOURCE_SNAPSHOT, "as_of": 3},
         ):
             assert isinstance(await refused(**opening), scanner.ArgumentInvalid)
-        assert isinstance(await refused(source=pb.SCAN_SOURCE_LOG), scanner.SourceUnsupported)
 
 
 @pytest.mark.parametrize("resumed", [False, True])
