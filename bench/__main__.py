@@ -324,14 +324,36 @@ def faults(output: Path | None, cases: int, seed: int, case: int | None, jobs: i
     "--only", multiple=True, metavar="TEXT", help="Modules with this in their path; may be repeated."
 )
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
-def mutants(output: Path | None, seed: int, count: int, only: tuple[str, ...], jobs: int) -> None:
+@click.option(
+    "--again",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Try the survivors in this JSON of an earlier run, and no others.",
+)
+@click.option(
+    "--map",
+    "kept",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Keep here which test executes what, and run only changed tests for that the next time.",
+)
+def mutants(
+    output: Path | None,
+    seed: int,
+    count: int,
+    only: tuple[str, ...],
+    jobs: int,
+    again: Path | None,
+    kept: Path | None,
+) -> None:
     """Small changes of the modules that carry guarantees: which of them does no test notice?
 
     Takes half an hour. Example: python -m bench mutants --seed 7 --count 20 --only scanner/data/keys.py
     """
-    from bench.questions.mutants import run
+    from bench.questions.mutants import run, run_again
 
-    _judge(run(output, Console(), seed=seed, count=count, only=only, jobs=jobs))
+    if again is not None:
+        _judge(run_again(again, output, Console(), jobs=jobs, kept=kept))
+    else:
+        _judge(run(output, Console(), seed=seed, count=count, only=only, jobs=jobs, kept=kept))
 
 
 def _judge(bars: Sequence[Bar]) -> None:

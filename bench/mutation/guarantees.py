@@ -90,7 +90,51 @@ GUARANTEES: Final = (
     ),
 )  # fmt: skip
 
-EQUIVALENT: Final[dict[tuple[str, str], str]] = {}
+_FALSE: Final = "-return False\n+return None"
+EQUIVALENT: Final[dict[tuple[str, str], str]] = {
+    ("transport/protocol/credit.py", _FALSE): "its caller asks `if`, where None is as false",
+    ("transport/protocol/liveness.py", _FALSE): "its caller asks `if`, where None is as false",
+    (
+        "transport/protocol/stalls.py",
+        "-next((wait for wait in _PRECEDENCE if waits >> wait & 1), _RUNNING) for waits in range(1 << len(REASONS))\n"
+        "+next((wait for wait in _PRECEDENCE if waits >> wait & 1), _RUNNING) for waits in range(2 << len(REASONS))",
+    ): "a table by sets of waits that is longer than there are sets",
+    (
+        "transport/protocol/control.py",
+        "-if len(self.streams) < self._walk_at:\n+if (len(self.streams) <= self._walk_at):",
+    ): "h2 forgets its closed streams one stream later",
+    (
+        "transport/protocol/control.py",
+        "-_STREAMS_MARGIN: Final = 100\n+_STREAMS_MARGIN: Final = 101",
+    ): "how far h2's own limit is above ours, which it never comes to: one stream at a time is past ours, and refused",
+    (
+        "transport/protocol/reader.py",
+        "-if target is not None and len(target) >= _DIRECT_BYTES_MIN:\n"
+        "+if target is not None and (len(target) > _DIRECT_BYTES_MIN):",
+    ): "the same octets of a message are copied once more",
+    (
+        "transport/protocol/reader.py",
+        "-self._direct_bytes = 0  # octets of message memory offered by `buffers`\n"
+        "+self._direct_bytes = 1  # octets of message memory offered by `buffers`",
+    ): "`buffers` sets it before any octet comes",
+    (
+        "scanner/sources/overlay.py",
+        "-_ADD_BYTES_MAX: Final = 1024 * 1024\n+_ADD_BYTES_MAX: Final = 1024 * 1025",
+    ): "how much is added at once: a thousandth more, of the same entries",
+    (
+        "scanner/storage/rocksdb/bucket.py",
+        "-_READ_BYTES = 1024 * 1024\n+_READ_BYTES = 1024 * 1025",
+    ): "how much is read at once: a thousandth more, of the same changes",
+    (
+        "scanner/storage/rocksdb/bucket.py",
+        "-return ChangeBlock(start_offset, np.empty(0, np.uint8), np.empty(0, np.int64), [], self._keys_of)\n"
+        "+return ChangeBlock(start_offset, np.empty(1, np.uint8), np.empty(0, np.int64), [], self._keys_of)",
+    ): "a buffer of which no change is a part",
+    (
+        "scanner/server/retention/lease_manager.py",
+        "-self._changes += 1\n+self._changes += 2",
+    ): "it is only asked whether the number is another one than was written",
+}
 """By module and diff, of lines without their indentation: why nobody can see the change."""
 
 

@@ -79,21 +79,66 @@ class Mutation:
         return [line for line in lines if not line.startswith(("---", "+++", "@@"))]
 
 
+def executed_lines(source: str, mutation: Mutation) -> tuple[set[int], set[int]] | None:
+    """The lines that are executed where something is changed, if they are by a function.
+
+    Args:
+        source: Of the module, without the change.
+        mutation: One of its mutations.
+
+    Returns:
+        Of the innermost statement around the change: its own lines, and those with the statements in it. None if it is
+        executed when the module is imported.
+    """
+    starts = _line_starts(source)
+    innermost: ast.stmt | None = None
+    is_in_function, is_function = False, False
+    for node in ast.walk(ast.parse(source)):  # Outer ones first.
+        if isinstance(node, ast.stmt):
+            start, end = _span(node, starts)
+            if start <= mutation.start and mutation.end <= end:
+                innermost = node
+                is_in_function |= is_function  # What a function is defined with runs where it stands.
+                is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if innermost is None or not is_in_function:
+        return None
+    everything = _lines(innermost)
+    inner = (
+        _lines(each) for each in ast.walk(innermost) if isinstance(each, ast.stmt) and each is not innermost
+    )
+    return everything.difference(*inner) | {innermost.lineno}, everything
+
+
 def find_mutations(source: str) -> list[Mutation]:
     """Everything that can be changed in a module, in the order of its text; look at `changes` before one is used.
 
     Args:
         source: Of the module; it compiles.
     """
+    starts = _line_starts(source)
+    found = set()
+    for operator, node, text in _changes_below(ast.parse(source)):
+        start, end = _span(node, starts)
+        found.add(Mutation(operator, node.lineno, start, end, text))
+    return sorted(found, key=lambda each: (each.start, each.end, each.operator, each.text))
+
+
+def _line_starts(source: str) -> list[int]:
+    """Where each line begins in the encoded source."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = set()
-    for operator, node, text in _changes_below(ast.parse(source)):
-        start = starts[node.lineno - 1] + node.col_offset
-        end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-        found.add(Mutation(operator, node.lineno, start, end, text))
-    return sorted(found, key=lambda each: (each.start, each.end, each.operator, each.text))
+    return starts
+
+
+def _span(node: ast.expr | ast.stmt, starts: list[int]) -> tuple[int, int]:
+    """Where a node begins and ends in the encoded source."""
+    end_line = node.end_lineno or node.lineno
+    return starts[node.lineno - 1] + node.col_offset, starts[end_line - 1] + (node.end_col_offset or 0)
+
+
+def _lines(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
 
 
 _Change = tuple[str, ast.expr | ast.stmt, str]

@@ -1,16 +1,25 @@
 """Which small change of a module that carries a guarantee is noticed by no test?
 
 Each mutant is one change of one place (`bench.mutation.operators`), drawn from a seed over all places of the modules
-below. It is written into a copy of the tree, where the tests run that mirror the module, then their neighbours: those
-that import it, and those of its group. A mutant that fails a test is killed; so is one that hangs. What survives lacks
-a test, or changes nothing that can be seen: then it is in `EQUIVALENT`, with the reason.
+below. First all their tests run without any mutant, and coverage.py records which of them executes which line
+(`bench.mutation.executions`). Then each mutant is written into a copy of the tree, and of the tests that execute its
+statement those run that mirror its module, then the quickest of the others, for a minute at most, in one process up
+to the first that fails; it is forked from one that has imported the libraries (`bench.mutation.forks`). A mutant that
+fails a test is killed; so is one that hangs. What survives lacks a test, or changes nothing that can be seen: then it
+is in `EQUIVALENT`, with the reason. What no test executes survives without a run. What is executed at the import of a
+module is tried with the tests of the module: those that execute any of it, mirror it, import it, or are of its group.
 
-Expected: 9 of 10 killed. What a run costs is some ten seconds of a processor for each mutant that is killed, and a
-minute for each that survives.
+Expected: 9 of 10 killed. A run costs a quarter of an hour of a processor for the tests without a mutant, then some
+seconds for each mutant that is killed, and up to a minute for each that survives. A mutant counts as hung after many
+times what its tests took before; look at those on a machine that became much busier in between.
+
+`--again` tries the survivors of an earlier run once more, in the tree as it is by now, with the tests that were written
+since; the others keep their verdicts, and the JSON says how many were tried in each run. `--map` keeps which test
+executes what from one run to the next.
 
 Why neither mutmut nor cosmic-ray: mutmut 3 mutates all functions at once behind trampolines, leaves out module level,
-properties and most decorated functions, which here are much of the code, and needs all tests to pass in processes that
-it forks, with pyarrow's and RocksDB's threads in them; it has no sample by seed. cosmic-ray runs one command for all
+properties and most decorated functions, which here are much of the code, and forks processes that have run tests, with
+pyarrow's and RocksDB's threads in them; it has no sample by seed. cosmic-ray runs one command for all
 modules, and the command for all of ours takes half an hour a mutant; it has no sample either. Neither takes a lock
 away from a block, which is what concurrent code must notice.
 """
@@ -18,21 +27,15 @@ away from a block, which is what concurrent code must notice.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import random
-import re
-import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -43,18 +46,16 @@ from rich.table import Table
 from bench.harness.bars import Bar, machine
 from bench.harness.errors import BenchFailed
 from bench.mutation.guarantees import EQUIVALENT, ROOT, covering, modules
-from bench.mutation.operators import Mutation, find_mutations
+from bench.mutation.laboratory import Laboratory
+from bench.mutation.operators import Mutation, executed_lines, find_mutations
+from bench.mutation.survey import survey
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from bench.mutation.executions import Executions
+
 KILLED_SHARE_MIN: Final = 0.9
-TRIAL_TIMEOUT_S: Final = 600.0
-"""For all tests of a mutant together."""
-TEST_TIMEOUT_S: Final = 100
-"""For one test; the slowest of those that are run takes some ten seconds."""
-_COPIED: Final = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools", "docs")
-_COPIED_FILES: Final = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,11 @@ class Trial:
     operator: str
     diff: list[str]
     verdict: str
-    """`killed`, `hung` (killed as well), `survived` or `equivalent`."""
+    """`killed`, `hung` (killed as well), `survived`, `equivalent`, or `gone`: no more in the tree."""
     by: str
     """The test that failed, or why it is equivalent."""
+    tests: int
+    """How many would run if none failed."""
     seconds: float
 
     @property
@@ -108,93 +111,46 @@ def draw(seed: int, count: int, only: Sequence[str] = ()) -> list[Mutant]:
     return drawn
 
 
-class Laboratory:
-    """A copy of the tree, in which one module at a time is another one.
-
-    Args:
-        directory: Made by this class, not removed by it.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(exist_ok=True)
-        for name in _COPIED:
-            shutil.copytree(
-                ROOT / name, directory / name, ignore=shutil.ignore_patterns("__pycache__", "results")
-            )
-        for name in _COPIED_FILES:
-            shutil.copy(ROOT / name, directory)
-
-    @contextmanager
-    def mutated(self, path: str, mutation: Mutation) -> Iterator[None]:
-        """Change a module for the length of a block."""
-        there = self._directory / path
-        source = there.read_text()
-        there.write_text(mutation.apply(source))
-        try:
-            yield
-        finally:
-            there.write_text(source)
-
-    def run(self, tests: Sequence[str], timeout_s: float = TRIAL_TIMEOUT_S) -> tuple[str, str]:
-        """Run tests up to the first that fails.
-
-        Returns:
-            `passed`, `failed` or `hung`; and which test failed, if pytest could say so.
-        """
-        command = [
-            sys.executable, "-m", "pytest", "--exitfirst", "--quiet", "--no-header", "--tb=no",
-            "-p", "no:cacheprovider", f"--timeout={TEST_TIMEOUT_S}", "-m", "not slow and not spark", *tests,
-        ]  # fmt: skip
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(self._directory),
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HYPOTHESIS_PROFILE": "mutants",
-        }
-        # A session of its own, so that what hangs goes with all that it started.
-        with subprocess.Popen(
-            command,
-            cwd=self._directory,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process:
-            try:
-                said, _ = process.communicate(timeout=timeout_s)
-            except subprocess.TimeoutExpired:
-                return "hung", f"all of it, for {timeout_s:.0f} s"
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.communicate()
-        if process.returncode == 0:
-            return "passed", ""
-        verdict = "hung" if "+++ Timeout +++" in said or "Timeout (>" in said else "failed"
-        failed = re.search(r"^(?:FAILED|ERROR) (tests/\S+)", said, re.MULTILINE)
-        last = said.strip().splitlines()[-1:] or [f"exit status {process.returncode}"]
-        return verdict, failed[1] if failed else last[0]
+def find_again(trial: Trial) -> Mutant | None:
+    """The mutant of an earlier trial, if the tree still has the text that it changes: the nearest to where it was."""
+    if not (ROOT / trial.module).exists():
+        return None
+    source = (ROOT / trial.module).read_text()
+    same = [
+        each
+        for each in find_mutations(source)
+        if each.operator == trial.operator and each.diff(source) == trial.diff
+    ]
+    nearest = min(same, key=lambda each: abs(each.line - trial.line), default=None)
+    return Mutant(trial.guarantee, trial.module, nearest) if nearest else None
 
 
-def try_mutant(laboratory: Laboratory, mutant: Mutant) -> Trial:
+def choose_tests(executions: Executions, mutant: Mutant) -> list[str]:
+    """The tests that are run for a mutant, in their order; the docstring of this module has the rule."""
+    mirrored, neighbours = covering(mutant.module)
+    lines = executed_lines((ROOT / mutant.module).read_text(), mutant.mutation)
+    if lines is None:
+        tests = executions.tests_of_module(mutant.module, {*mirrored, *neighbours})
+    else:
+        # The head of a statement may compile to nothing, as that of `while True` does.
+        own, everything = lines
+        tests = executions.tests_of_lines(mutant.module, own)
+        tests = tests or executions.tests_of_lines(mutant.module, everything)
+    return executions.chosen(tests, mirrored)
+
+
+def try_mutant(laboratory: Laboratory, mutant: Mutant, executions: Executions) -> Trial:
     """Run the tests of a mutant."""
-    source = (ROOT / mutant.module).read_text()
-    diff = mutant.mutation.diff(source)
+    diff = mutant.mutation.diff((ROOT / mutant.module).read_text())
     reason = EQUIVALENT.get((mutant.module, "\n".join(line[0] + line[1:].strip() for line in diff)))
-    verdict, by = "survived", ""
+    verdict, by, tests = "survived", "", list[str]()
     started = time.perf_counter()
     if reason is not None:
         verdict, by = "equivalent", reason
-    else:
+    elif tests := choose_tests(executions, mutant):
         with laboratory.mutated(mutant.module, mutant.mutation):
-            for tests in covering(mutant.module):
-                found, by = laboratory.run(tests) if tests else ("passed", "")
-                if found != "passed":
-                    verdict = "hung" if found == "hung" else "killed"
-                    break
+            found, by = laboratory.run(tests, executions)
+        verdict = {"passed": "survived", "failed": "killed", "hung": "hung"}[found]
     return Trial(
         guarantee=mutant.guarantee,
         module=mutant.module,
@@ -203,13 +159,14 @@ def try_mutant(laboratory: Laboratory, mutant: Mutant) -> Trial:
         diff=diff,
         verdict=verdict,
         by=by,
+        tests=len(tests),
         seconds=round(time.perf_counter() - started, 1),
     )
 
 
 def bars(trials: Sequence[Trial]) -> list[Bar]:
     """What must be so."""
-    judged = [each for each in trials if each.verdict != "equivalent"]
+    judged = [each for each in trials if each.verdict not in ("equivalent", "gone")]
     share = sum(each.killed for each in judged) / max(1, len(judged))
     return [
         Bar(
@@ -229,6 +186,7 @@ def run(
     count: int,
     only: Sequence[str] = (),
     jobs: int = 1,
+    kept: Path | None = None,
 ) -> list[Bar]:
     """Try mutants, print what survived, and judge.
 
@@ -239,61 +197,93 @@ def run(
         count: How many.
         only: Parts of the paths of the modules that are mutated; empty: all.
         jobs: How many are tried at a time, each in a copy of its own.
+        kept: A file that keeps what the tests execute for the next run (`bench.mutation.survey`); None: none.
 
     Raises:
-        BenchFailed: No module fits, or the tests fail without any mutant.
+        BenchFailed: No module fits, or the tests cannot be run.
     """
-    mutants = draw(seed, count, only)
     trials: list[Trial] = []
-    with tempfile.TemporaryDirectory(prefix="weir-mutants-") as directory:
-        laboratories = [Laboratory(Path(directory, str(number))) for number in range(jobs)]
-        _require_green(laboratories[0], mutants, console)
-        columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=console, transient=True) as progress:
-            task = progress.add_task("", total=len(mutants))
-            for trial in _try_all(laboratories, mutants):
-                trials.append(trial)
-                progress.advance(task)
-                if trial.verdict == "survived":
-                    _print_survivor(trial, console)
-                if output is not None:
-                    _write(output, seed, trials)
+    for _, trial in _try_all(dict(enumerate(draw(seed, count, only))), jobs, kept, console):
+        trials.append(trial)
+        _write(output, seed, [len(trials)], trials)
     _print_modules(trials, console)
     return bars(trials)
 
 
-def _try_all(laboratories: Sequence[Laboratory], mutants: Sequence[Mutant]) -> Iterator[Trial]:
-    """Try mutants, one in each laboratory at a time; in the order in which they are done."""
-    free = queue.SimpleQueue[Laboratory]()
-    for laboratory in laboratories:
-        free.put(laboratory)
+def run_again(
+    earlier: Path, output: Path | None, console: Console, *, jobs: int = 1, kept: Path | None = None
+) -> list[Bar]:
+    """Try the survivors of an earlier run in the tree as it is now, print those that still survive, and judge all.
 
-    def attempt(mutant: Mutant) -> Trial:
-        laboratory = free.get()
-        try:
-            return try_mutant(laboratory, mutant)
-        finally:
+    Args:
+        earlier: The JSON of that run.
+        output: Where the JSON of all its mutants goes, after each one; None: nowhere.
+        console: To print on.
+        jobs: How many are tried at a time, each in a copy of its own.
+        kept: A file that keeps what the tests execute for the next run (`bench.mutation.survey`); None: none.
+
+    Raises:
+        BenchFailed: No survivor is left in the tree, or the tests cannot be run.
+    """
+    document = json.loads(earlier.read_text())
+    trials = [Trial(**each) for each in document["mutants"]]
+    places = {place: find_again(each) for place, each in enumerate(trials) if each.verdict == "survived"}
+    for place, mutant in places.items():
+        if mutant is None:
+            trials[place] = replace(trials[place], verdict="gone")
+    mutants = {place: mutant for place, mutant in places.items() if mutant is not None}
+    if not mutants:
+        raise BenchFailed(f"{earlier} has no survivor that is still in the tree")
+    for place, trial in _try_all(mutants, jobs, kept, console):
+        trials[place] = trial
+        _write(output, document["seed"], [*document["tried"], len(mutants)], trials)
+    _print_modules(trials, console)
+    return bars(trials)
+
+
+def _try_all(
+    mutants: Mapping[int, Mutant], jobs: int, kept: Path | None, console: Console
+) -> Iterator[tuple[int, Trial]]:
+    """Try mutants, one in each laboratory at a time; in the order in which they are done.
+
+    Returns:
+        Each with its key.
+    """
+    files = {file for each in mutants.values() for some in covering(each.module) for file in some}
+    columns = (TextColumn("mutants"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-mutants-") as directory,
+        ThreadPoolExecutor(jobs) as pool,
+        ExitStack() as opened,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
+        laboratories = [
+            opened.enter_context(Laboratory(Path(directory, str(number)))) for number in range(jobs)
+        ]
+        console.print(f"{len(mutants)} mutants; first the {len(files)} files of tests without any")
+        executions, failed = survey(laboratories[0], files, jobs, kept)
+        for test in failed:
+            console.print(f"left out, for it fails without any mutant: {test}", markup=False)
+        free = queue.SimpleQueue[Laboratory]()
+        for laboratory in laboratories:
             free.put(laboratory)
 
-    with ThreadPoolExecutor(len(laboratories)) as pool:
-        trials = [pool.submit(attempt, mutant) for mutant in mutants]
+        def attempt(mutant: Mutant) -> Trial:
+            laboratory = free.get()
+            try:
+                return try_mutant(laboratory, mutant, executions)
+            finally:
+                free.put(laboratory)
+
+        trials = {pool.submit(attempt, mutant): key for key, mutant in mutants.items()}
         try:
-            for trial in as_completed(trials):
-                yield trial.result()
+            for done in progress.track(as_completed(trials), total=len(trials), description=""):
+                trial = done.result()
+                if trial.verdict == "survived":
+                    _print_survivor(trial, console)
+                yield trials[done], trial
         finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _require_green(laboratory: Laboratory, mutants: Sequence[Mutant], console: Console) -> None:
-    """A test that fails anyhow would kill every mutant."""
-    tests: dict[str, None] = {}
-    for mutant in mutants:
-        for some in covering(mutant.module):
-            tests.update(dict.fromkeys(some))
-    console.print(f"{len(mutants)} mutants; first the {len(tests)} files of tests without any")
-    found, failed = laboratory.run(list(tests), timeout_s=3 * TRIAL_TIMEOUT_S)
-    if found != "passed":
-        raise BenchFailed(f"{failed} fails without any mutant; repair it first")
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _print_survivor(trial: Trial, console: Console) -> None:
@@ -306,7 +296,7 @@ def _print_survivor(trial: Trial, console: Console) -> None:
 
 def _print_modules(trials: Sequence[Trial], console: Console) -> None:
     table = Table("guarantee", "module", box=box.SIMPLE)
-    names = ("mutants", "killed", "hung", "survived", "equivalent")
+    names = ("mutants", "killed", "hung", "survived", "equivalent", "gone")
     for name in names:
         table.add_column(name, justify="right")
     rows = {(each.guarantee, each.module): Counter[str]() for each in trials}
@@ -321,9 +311,12 @@ def _print_modules(trials: Sequence[Trial], console: Console) -> None:
     console.print(table)
 
 
-def _write(output: Path, seed: int, trials: Sequence[Trial]) -> None:
+def _write(output: Path | None, seed: int, tried: Sequence[int], trials: Sequence[Trial]) -> None:
+    if output is None:
+        return
     document = {
         "seed": seed,
+        "tried": tried,  # In the first run, in the second of what survived the first, and so on.
         "machine": machine(),
         "verdicts": Counter(each.verdict for each in trials),
         "bars": [asdict(bar) for bar in bars(trials)],
