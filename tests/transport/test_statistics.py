@@ -61,6 +61,14 @@ async def test_streams_are_counted_by_what_holds_them_up() -> None:
             assert (credit.connection_id, credit.stream_id) == (1, 1)
 
 
+async def test_pings_are_counted_one_by_one() -> None:
+    """As many as came, and none of their answers."""
+    async with memory_server({"/echo": echo}) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO, *[wire.ping()] * 3)
+        await memory.peer.settle()
+        assert memory.server.statistics().totals.pings_received == 3
+
+
 async def test_a_connection_that_breaks_a_budget_is_counted_by_its_kind() -> None:
     """A flood is told by the frames it was made of, another violation by its error code."""
     async with memory_server({"/echo": echo}) as memory:

@@ -109,6 +109,16 @@ def test_timeouts_that_are_none(text: str) -> None:
     assert (b"grpc-status", b"13") in caught.value.headers
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.099_999_999, b"99999999n"), (0.1, b"100000u"), (99.999_999, b"99999999u"), (100.0, b"100000m")],
+)
+def test_timeouts_have_eight_digits_at_most(seconds: float, text: bytes) -> None:
+    """In the finest unit whose count has no more."""
+    fields = calls.request_headers("/a.B/C", "host:1", scheme="http", timeout_s=seconds, metadata=())
+    assert dict(fields)[b"grpc-timeout"] == text
+
+
 def test_timeout_beyond_all_digits() -> None:
     """Infinity and the largest times are told as the longest that the wire can say."""
     for endless in (float("inf"), 1e30):
@@ -170,6 +180,17 @@ def test_paths_that_cannot_be_sent(path: str, authority: str) -> None:
     """A path or an authority that is no header value is refused."""
     with pytest.raises(ValueError, match="visible ASCII"):
         calls.request_headers(path, authority, scheme="http", timeout_s=None, metadata=())
+
+
+def test_an_answer_in_an_encoding_that_was_not_accepted_fails() -> None:
+    """Messages that cannot be read are not handed on as they came."""
+    fields = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+    assert calls.parse_response(fields) is None
+    assert calls.parse_response([*fields, (b"grpc-encoding", b"identity")]) is None
+    failed = calls.parse_response([*fields, (b"grpc-encoding", b"gzip")])
+    assert failed is not None
+    assert failed.status is StatusCode.INTERNAL
+    assert "gzip" in str(failed)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,31 @@ if TYPE_CHECKING:
 SMALL_CONNECTION = TransportConfig(stream_window_bytes=1 << 20, connection_window_bytes=65_535)
 
 
+def announced(window: ReceiveWindow) -> int:
+    """The octets that are credited, one by one, before they are worth a WINDOW_UPDATE."""
+    window.receive_untrusted(window.available, None)
+    for octets in range(1, window.outstanding + 1):
+        if increment := window.credit(1):
+            assert increment == octets
+            return octets
+    raise AssertionError("never announced")
+
+
+def test_half_a_window_is_worth_an_update() -> None:
+    """Of its size, of its new size after SETTINGS, and of all that was ever added to it (F10)."""
+    assert announced(ReceiveWindow(1_000)) == 500
+    window = ReceiveWindow(1_000)
+    window.resize(200)
+    assert announced(window) == 100
+    window = ReceiveWindow(1_000)
+    window.enlarge(3_000)
+    assert announced(window) == 2_000
+    window = ReceiveWindow(1_000)
+    window.enlarge(3_000)
+    window.resize(2_000)
+    assert announced(window) == 2_500
+
+
 @given(st.integers(1, 5_000), st.lists(st.integers(0, 700)))
 def test_receive_window_conserves(size: int, steps: list[int]) -> None:
     """F1, F10: received octets are outstanding, owed or announced; consuming all releases a blocked sender."""

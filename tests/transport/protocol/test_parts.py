@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support import wire
 from tests.support.pair import Pair, Peer, request, sent, take
 from transport.config import TransportConfig
-from transport.errors import CallFailed, ConnectionLost, StatusCode, StreamRefused
+from transport.errors import CallFailed, ConnectionLost, ErrorCode, StatusCode, StreamRefused
 from transport.protocol import frames
 from transport.protocol.events import GoawayReceived, StreamsAvailable
 from transport.protocol.liveness import Liveness
@@ -244,6 +244,19 @@ def test_drain_has_two_phases() -> None:
     assert "NO_ERROR" in str(pair.client.shutdown.failure)
 
 
+def test_a_client_that_drains_says_so_at_once() -> None:
+    """One GOAWAY, without an error: a client has no streams of the server to wait for."""
+    peer = Peer(client=True)
+    stream = peer.core.open_stream(request())
+    sent(peer.core)
+    peer.core.shutdown.drain()
+    (goaway,) = wire.only(wire.parse(sent(peer.core)), wire.GOAWAY)
+    assert (goaway.number, goaway.code) == (0, ErrorCode.NO_ERROR)
+    assert not peer.core.shutdown.drained
+    peer.send(wire.reset(stream.stream_id))
+    assert peer.core.shutdown.drained
+
+
 def test_last_goaway_is_said_once() -> None:
     """The GOAWAY with the last stream goes out once, however often the peer acknowledges the PING before it."""
     peer = Peer()
@@ -268,6 +281,16 @@ def test_client_learns_when_streams_are_available() -> None:
     peer.send(wire.reset(1))
     assert StreamsAvailable() in peer.events
     assert peer.core.can_open
+
+
+def test_a_lost_connection_tells_what_the_peer_had_said() -> None:
+    """The code and the text of its GOAWAY stand in the error of the calls that were running."""
+    peer = Peer(client=True)
+    stream = peer.core.open_stream(request())
+    peer.send(wire.goaway(1, ErrorCode.ENHANCE_YOUR_CALM, b"too many pings"))
+    peer.core.lost(ConnectionLost("reset by peer"))
+    with pytest.raises(ConnectionLost, match=r"reset by peer .*ENHANCE_YOUR_CALM too many pings"):
+        stream.next_message()
 
 
 def test_close_resets_what_runs_and_says_goodbye() -> None:
