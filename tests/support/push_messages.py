@@ -21,6 +21,7 @@ def started(
     row_ordinal: int = 0,
     *,
     heartbeat_interval_ms: int = 0,
+    history: bytes = b"",
 ) -> bytes:
     """The first response of a stream."""
     message = pb.ScanStarted(
@@ -28,6 +29,7 @@ def started(
         log_offset=log_offset,
         row_ordinal=row_ordinal,
         heartbeat_interval_ms=heartbeat_interval_ms,
+        history=history,
     )
     return pb.ScanResponse(started=message).SerializeToString()
 

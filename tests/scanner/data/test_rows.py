@@ -185,6 +185,14 @@ def test_bytes_that_are_no_row_are_corruption(row: bytes, message: str, alone: b
         _TWO.decode(rows)
 
 
+def test_the_first_row_whose_cells_do_not_add_up_is_named() -> None:
+    """By its number in the block, with both lengths."""
+    rows = [_GOOD, _GOOD, _GOOD + b"x", _GOOD, _GOOD + b"yz"]
+    told = f"row 2 of a block has {len(_GOOD) + 1} bytes, but its cells add up to {len(_GOOD)}"
+    with pytest.raises(DataCorrupted, match=told):
+        _TWO.decode(rows)
+
+
 def test_lengths_that_lie_for_each_other_are_noticed() -> None:
     """Rows that are damaged so that only their total fits still raise."""
     with pytest.raises(DataCorrupted):

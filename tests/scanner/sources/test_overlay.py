@@ -121,6 +121,46 @@ def test_many_runs_are_merged_into_one() -> None:
     assert open_files() == files
 
 
+def test_memory_is_what_the_entries_take() -> None:
+    """Key, row and a share of each entry; one that is there already takes nothing more."""
+    overlay = Overlay(OverlayLimits())
+    overlay.add([b"abc", b"d"], [bytes(1_000), None])
+    assert overlay.memory_bytes == 2 * ENTRY_BYTES + 3 + 1_000 + 1
+    overlay.add([b"d", b"ef"], [bytes(500), bytes(20)])
+    assert overlay.memory_bytes == 3 * ENTRY_BYTES + 3 + 1_000 + 1 + 2 + 20
+    assert (overlay.entries, overlay.spilled_bytes, overlay.wants_step) == (3, 0, False)
+    overlay.close()
+
+
+def test_disk_takes_little_more_than_the_entries() -> None:
+    """Small entries lie there many to a block: a few bytes each beside their keys and rows."""
+    overlay = Overlay(OverlayLimits(bytes_max=1 << 18))
+    while not overlay.spilled_bytes:
+        add(overlay, [overlay.entries.to_bytes(4, "big")], [bytes(20)])
+    assert 24 * overlay.entries < overlay.spilled_bytes < 36 * overlay.entries
+    overlay.close()
+
+
+def test_what_may_be_added_at_once_follows_from_the_memory() -> None:
+    """A sixteenth of it, up to a mebibyte."""
+    sizes = {16: 1, 1_600: 100, 16 << 20: 1 << 20, 1 << 30: 1 << 20}
+    assert {size: OverlayLimits(bytes_max=size).add_bytes_max for size in sizes} == sizes
+
+
+def test_without_disk_what_does_not_fit_gives_the_state_up() -> None:
+    """A limit of no temporary disk is one; what fits into memory never asks for any."""
+    limits = OverlayLimits(bytes_max=10_000, spill_bytes_max=0)
+    overlay = Overlay(limits)
+    add(overlay, [b"a"], [b"row"])
+    finish(overlay)
+    assert take_all(overlay) == [(b"a", b"row")]
+    overlay.close()
+    overlay = Overlay(limits)
+    with pytest.raises(SnapshotLost, match="overlay_spill_bytes_max"):
+        add(overlay, [b"a"], [bytes(10_000)])
+    overlay.close()
+
+
 def test_too_much_on_disk_gives_the_state_up() -> None:
     """Past the limit of temporary disk there is one error, and closing leaves nothing."""
     files = open_files()

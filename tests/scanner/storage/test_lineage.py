@@ -105,6 +105,20 @@ def test_what_is_written_is_read_back() -> None:
     assert lineage.lost_changes == HISTORIES_MAX // 2
 
 
+def test_histories_that_do_not_ascend_are_damage() -> None:
+    """Where one begins tells where the one before ends: in another order they say nothing."""
+    good = Lineage().begin(_id(1), 5, 0).begin(_id(2), 5, 0).begin(_id(3), 9, 0)
+    assert decode_lineage(encode_lineage(good)) == good
+    with pytest.raises(DataCorrupted, match="do not ascend"):
+        decode_lineage(encode_lineage(Lineage(good.histories[::-1])))
+
+
+def test_the_past_before_all_known_histories_is_nobodys() -> None:
+    """Histories that were forgotten leave states that no history is known of: as of no later than the oldest began."""
+    lineage = Lineage().begin(_id(1), 10, 0)
+    assert [lineage.holds(NO_HISTORY, offset) for offset in (0, 1, 10, 11)] == [True, True, True, False]
+
+
 @pytest.mark.parametrize("damage", [b"", b"\x02\0\0\0\x01", b"\x63" + bytes(36), bytes(3)])
 def test_a_damaged_lineage_is_damage(damage: bytes) -> None:
     """Too short, or of another format: an error, never an empty lineage."""

@@ -200,6 +200,18 @@ def test_offset_that_was_asked_for_is_the_one_that_is_read(receiver: PushReceive
         receiver.receive(started())
 
 
+def test_next_stream_must_read_the_same_history(receiver: PushReceiver) -> None:
+    """A bucket that was restored from a copy in between has other rows at the same offset: they are not mixed."""
+    receiver.begin_stream(OPEN)
+    receiver.receive(started(history=b"one"))
+    receiver.receive(rows(0, [1], token=b"a"))
+    receiver.begin_stream(OPEN)
+    receiver.receive(started(row_ordinal=1, history=b"one"))
+    receiver.begin_stream(OPEN)
+    with pytest.raises(DataCorrupted, match="another history of the bucket"):
+        receiver.receive(started(row_ordinal=1, history=b"other"))
+
+
 def test_next_stream_of_another_source_begins_anew(receiver: PushReceiver, progress: BucketProgress) -> None:
     """A snapshot has no offset to ask for: before the first row the next stream may read a newer one, and says so."""
     snapshot = pb.ScanOpen(source=pb.SCAN_SOURCE_SNAPSHOT)

@@ -31,6 +31,18 @@ async def test_the_state_of_now_is_read_from_a_snapshot_of_now() -> None:
         second.scan.close()
 
 
+async def test_each_start_of_reading_is_counted_as_a_seek() -> None:
+    """A scan and each resume of it place an iterator once; batches go on where the last one ended."""
+    async with opening() as at:
+        first = await at.opener.open(QUERY, "ann")
+        read(first.scan.source, 100)
+        second = await resume(at, first.token())
+        read(second.scan.source)
+        assert at.catalog.activity.freeze().seeks == 2
+        first.scan.close()
+        second.scan.close()
+
+
 async def test_a_snapshot_that_is_open_is_shared() -> None:
     """While another scan reads the state, or it lingers, a resume shares its snapshot, and nothing is rebuilt."""
     async with opening() as at:

@@ -69,6 +69,16 @@ async def test_the_row_limit_counts_what_came_before() -> None:
 NAMED = ScanQuery(table="items", columns=("id", "name"))
 
 
+async def test_a_token_of_other_columns_is_no_token_of_all_columns() -> None:
+    """A scan of all columns goes on in those that the table had when it began, and in no others."""
+    async with opening() as at:
+        first = await at.opener.open(replace(NAMED, columns=("id",)), "ann")
+        read(first.scan.source, 10)
+        with pytest.raises(ResumeTokenInvalid):
+            await resume(at, first.token(), ScanQuery(table="items"))
+        first.scan.close()
+
+
 class Counting(Catalog):
     """Counts how often somebody asks for a table."""
 

@@ -8,13 +8,45 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scanner.errors import OffsetOutOfRange, StoreClosed
+from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
+from scanner.storage.records import Entry
+from scanner.storage.rocksdb.changelog import decode_chunk, encode_entry
 from tests.support.histories import changes_of, commit, random_history
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Store
 
 ANY = 1 << 30
+
+
+def encoded(kinds: bytes, rows: list[bytes]) -> tuple[bytes, bytes]:
+    """The one chunk of an entry."""
+    (chunk,) = encode_entry(Entry(5, 5 + len(rows), 1, 2), 3, kinds, rows)
+    return chunk
+
+
+def test_a_chunk_is_read_as_it_was_written() -> None:
+    """Of one kind or several, of one length or several."""
+    for kinds, rows in ((b"\1\1", [b"a", b"b"]), (b"\1\2", [b"", b"abc"]), (b"\4", [b"x" * 10_000])):
+        chunk = decode_chunk(*encoded(kinds, rows))
+        assert (chunk.offset, chunk.kinds.tobytes(), chunk.rows.to_list()) == (5, kinds, rows)
+
+
+@pytest.mark.parametrize("kinds", [b"\1\0", b"\5\1"])
+def test_a_change_of_no_known_kind_is_damage(kinds: bytes) -> None:
+    """A kind that no version wrote is not taken for another."""
+    key, value = encoded(b"\1\2", [b"a", b"b"])
+    body = len(value) - len(b"\1\2") - len(bytes(4)) - len(b"ab")
+    with pytest.raises(DataCorrupted, match="no known kind"):
+        decode_chunk(key, value[:body] + kinds + value[body + 2 :])
+
+
+def test_a_chunk_that_is_cut_is_damage() -> None:
+    """Wherever it ends: in its header, its lengths or its rows."""
+    key, value = encoded(b"\1\2", [b"abc", b"d"])
+    for size in range(len(value)):
+        with pytest.raises(DataCorrupted, match="at offset 5 are damaged"):
+            decode_chunk(key, value[:size])
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

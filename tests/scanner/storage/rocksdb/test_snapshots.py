@@ -40,6 +40,21 @@ def test_a_scan_of_a_fresh_snapshot_goes_the_fast_way(tmp_path: Path) -> None:
         assert snapshot.iterators == 1
 
 
+@pytest.mark.parametrize("scanned", [False, True])
+def test_a_bucket_that_is_read_is_not_idle(tmp_path: Path, scanned: bool) -> None:
+    """A snapshot alone keeps its database open, and so does a scan of it; without either it is closed."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        snapshot = bucket.open_snapshot()
+        scan = snapshot.scan() if scanned else None
+        bucket.close_idle()
+        assert not bucket.idle
+        assert drain(scan or snapshot.scan(), 500) == _OLD
+        snapshot.close()
+        bucket.close_idle()
+        assert bucket.idle
+
+
 def test_a_scan_that_is_opened_while_a_commit_runs_shows_none_of_it(tmp_path: Path) -> None:
     """Rows that a commit has written but not made durable are invisible, as are those of one that failed."""
     with _store(tmp_path) as store:

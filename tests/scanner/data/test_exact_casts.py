@@ -1,0 +1,72 @@
+"""Casts of columns to the types of a table: the same values, or an error that names the first that is none."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from scanner.data.exact_casts import cast_exactly
+from scanner.errors import SchemaMismatch
+
+
+@pytest.mark.parametrize(
+    ("column", "stored"),
+    [
+        (pa.array([1, None, -128], pa.int64()), pa.int8()),
+        (pa.array([0.5, None, float("inf")], pa.float64()), pa.float32()),
+        (pa.array(["a", None], pa.large_string()), pa.string()),
+        (pa.array(["a", None], pa.string_view()), pa.string()),
+        (pa.array([b"ab", None], pa.binary(2)), pa.binary()),
+        (pa.array([1_000, None], pa.timestamp("ms")), pa.timestamp("s")),
+        (pa.array(["a", "b", "a"]).dictionary_encode(), pa.string()),
+    ],
+    ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
+)
+def test_a_cast_keeps_every_value(column: pa.Array, stored: pa.DataType) -> None:
+    """What fits is stored as the column's type, nulls included."""
+    cast = cast_exactly(column, pa.field("c", stored))
+    assert cast.type == stored
+    if pa.types.is_timestamp(stored):
+        assert cast.cast(pa.int64()).to_pylist() == [1, None]
+    else:
+        assert cast.to_pylist() == column.to_pylist()
+
+
+def test_nan_and_the_sign_of_zero_are_kept() -> None:
+    """Neither equals what it is compared with, and both are the same values."""
+    cast = cast_exactly(pa.array([float("nan"), -0.0]), pa.field("c", pa.float32()))
+    assert [str(each) for each in cast.to_pylist()] == ["nan", "-0.0"]
+
+
+@pytest.mark.parametrize(
+    ("column", "stored", "told"),
+    [
+        (pa.array([1, 2, 300, 4, 500]), pa.int8(), "row 12 holds 300"),
+        (pa.array([0.5, 0.1]), pa.float32(), "row 11 holds 0.1"),
+        (pa.array([1_000, 1_500], pa.timestamp("ms")), pa.timestamp("s"), "row 11 holds"),
+        (pa.array([1, 2**40]).dictionary_encode(), pa.int32(), "row 11 holds 1099511627776"),
+    ],
+    ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
+)
+def test_the_first_value_that_does_not_fit_is_named(column: pa.Array, stored: pa.DataType, told: str) -> None:
+    """With its row; nothing is rounded, cut or wrapped."""
+    with pytest.raises(SchemaMismatch, match=told):
+        cast_exactly(column, pa.field("c", stored), first_row=10)
+
+
+@pytest.mark.parametrize(
+    ("column", "stored"),
+    [
+        (pa.array(["1"]), pa.int64()),
+        (pa.array([1.0]), pa.int64()),
+        (pa.array([1]), pa.float64()),
+        (pa.array([b"a"]), pa.string()),
+        (pa.array([1], pa.timestamp("s")), pa.timestamp("s", "UTC")),
+        (pa.array([1], pa.time32("s")), pa.int64()),
+    ],
+    ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
+)
+def test_values_of_another_kind_are_refused(column: pa.Array, stored: pa.DataType) -> None:
+    """However much they look alike; the error says to cast them first."""
+    with pytest.raises(SchemaMismatch, match="cast it to"):
+        cast_exactly(column, pa.field("c", stored))
