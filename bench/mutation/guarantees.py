@@ -28,7 +28,7 @@ class Guarantee:
 GUARANTEES: Final = (
     Guarantee(
         name="frames, windows and credit",
-        modules=("transport/protocol/*.py",),
+        modules=("transport/protocol/*.py", "transport/credit.py"),
         tests=("tests/transport/protocol/test_*.py", "tests/transport/test_*.py"),
     ),
     Guarantee(
@@ -92,7 +92,7 @@ GUARANTEES: Final = (
 
 _FALSE: Final = "-return False\n+return None"
 EQUIVALENT: Final[dict[tuple[str, str], str]] = {
-    ("transport/protocol/credit.py", _FALSE): "its caller asks `if`, where None is as false",
+    ("transport/credit.py", _FALSE): "its caller asks `if`, where None is as false",
     ("transport/protocol/liveness.py", _FALSE): "its caller asks `if`, where None is as false",
     (
         "transport/protocol/stalls.py",
