@@ -27,7 +27,7 @@ peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies tha
 	@tools/find-peers --install
 
 test: install peers format lint types imports drift docs ## Everything that must hold before a change is merged
-	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 3 / 2 )) --dist loadfile --durations 25
+	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) --dist loadfile --durations 25
 
 unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"
