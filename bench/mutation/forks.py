@@ -77,7 +77,7 @@ def _child(arguments: list[str], output: int) -> NoReturn:
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
-    except BaseException:
+    except (Exception, SystemExit, KeyboardInterrupt):
         traceback.print_exc()
     finally:
         sys.stdout.flush()
