@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
     from scanner.client.table import Scan, Table
-    from scanner.client.writer import OffsetRange, Writer, WriteResult
+    from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests
     from scanner.data.table import TableDescription
     from scanner.errors import (
@@ -85,6 +85,7 @@ __all__ = [
     "NotLeased",
     "OffsetOutOfRange",
     "OffsetRange",
+    "OffsetsAt",
     "PermissionDenied",
     "ResumeTokenInvalid",
     "Scan",
@@ -207,6 +208,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "scanner.client.scan.table_scan": ("Batches",),
     "scanner.client.writer": (
         "OffsetRange",
+        "OffsetsAt",
         "Writer",
         "WriteResult",
     ),

@@ -1,7 +1,8 @@
 """The command line, `weir`: one module per group of commands.
 
 What users get wrong, and what the world does to them, is one line on standard error that says what to do, and an exit
-code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C. A traceback is a bug of ours.
+code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C, 143 for SIGTERM where a command takes it. A
+traceback is a bug of ours.
 """
 
 from __future__ import annotations

@@ -40,6 +40,15 @@ class Interrupted(click.ClickException):
         super().__init__("interrupted")
 
 
+class Terminated(click.ClickException):
+    """SIGTERM; exit code 143, as of a process that it ended."""
+
+    exit_code = 143
+
+    def __init__(self) -> None:
+        super().__init__("terminated")
+
+
 class OutputClosed(click.ClickException):
     """Nobody reads our output any more; exit code 141, as of a process that SIGPIPE ended, and not a word."""
 
@@ -94,6 +103,10 @@ _COMMANDS: Final = {
     "health": ("scanner.cli.health:health", "Ask a server whether it takes calls."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
+    "offsets": (
+        "scanner.cli.offsets:offsets",
+        "Show where a table's changelogs begin and end, and where a time is.",
+    ),
     "restore": ("scanner.cli.backup:restore_backup", "Restore a backup into a data directory."),
     "rotate-token-keys": (
         "scanner.cli.token_keys:rotate_keys",
@@ -105,6 +118,7 @@ _COMMANDS: Final = {
     "sql": ("scanner.cli.sql:sql", "Run one SELECT over tables, in DuckDB."),
     "streams": ("scanner.cli.admin:streams", "List the calls that run at the server."),
     "tables": ("scanner.cli.tables:tables", "List the tables."),
+    "tail": ("scanner.cli.tail:tail", "Print a table's changes as they are committed."),
     "token": ("scanner.cli.security:token", "Make tokens that prove who calls."),
     "top": ("scanner.cli.top:top", "Watch the server's streams."),
 }

@@ -105,7 +105,7 @@ class _JsonRows:
 
     def write(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
-        columns = [_json_values(column) for column in batch.columns]
+        columns = [json_values(column) for column in batch.columns]
         lines = [
             escaped_json(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
             for row in zip(*columns, strict=True)
@@ -241,7 +241,7 @@ class _ShownRows:
 
     def write(self, batch: pa.RecordBatch) -> None:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            self._columns[name] += _json_values(column)
+            self._columns[name] += json_values(column)
 
     def close(self) -> None:
         text = io.TextIOWrapper(self._file, encoding="utf-8", errors="backslashreplace", write_through=True)
@@ -254,7 +254,7 @@ class _ShownRows:
             text.detach()  # The file is not ours to close.
 
 
-def _json_values(column: pa.Array) -> list[object]:
+def json_values(column: pa.Array) -> list[object]:
     """A column's values as JSON has them.
 
     Dates, timestamps and decimals become text, which JSON has no numbers for; binary becomes base64; numbers that are

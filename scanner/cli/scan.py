@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
 from scanner.cli.destination import STANDARD_OUTPUT, destination
+from scanner.cli.log_places import parse_offsets
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.cli.units import counted
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 TABLE_ROWS_DEFAULT: Final = 50
 """Rows of format table without --limit: as many as a person looks at."""
-_AS_OF: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
 
 
 @click.command(
@@ -149,20 +148,7 @@ def parse_as_of(texts: tuple[str, ...]) -> int | dict[int, int]:
     Raises:
         Failure: It is neither.
     """
-    offsets: dict[int, int] = {}
-    for text in texts:
-        match = _AS_OF.fullmatch(text.strip())
-        if match is None or (match["bucket"] is None and len(texts) > 1):
-            fail(
-                f"cannot read --as-of {text!r}; write one OFFSET for all buckets, or BUCKET:OFFSET for each of them"
-            )
-        if match["bucket"] is None:
-            return int(match["offset"])
-        bucket = int(match["bucket"])
-        if bucket in offsets:
-            fail(f"--as-of says twice what bucket {bucket} is read as of")
-        offsets[bucket] = int(match["offset"])
-    return offsets
+    return parse_offsets("--as-of", texts)
 
 
 def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> ScanStatistics:

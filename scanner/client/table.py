@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import pyarrow as pa
 
@@ -15,16 +15,26 @@ from scanner.client.calls import call_unary
 from scanner.client.html import html_table
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
-from scanner.client.scan.table_scan import Batches, open_scan
-from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, Writer, WriteResult, open_writer
+from scanner.client.scan.table_scan import Batches, microseconds, open_scan
+from scanner.client.writer import (
+    OffsetRange,
+    OffsetsAt,
+    OnAcknowledged,
+    Rows,
+    Writer,
+    WriteResult,
+    open_writer,
+)
 from scanner.data.keys import key_cells
-from scanner.errors import KeyInvalid
+from scanner.errors import KeyInvalid, SourceUnsupported
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
 from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
+    import datetime
+
     from scanner.client.connection import Connection
     from scanner.data.table import TableDescription
 
@@ -198,11 +208,32 @@ class Table:
         rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
         return await get_rows(self._connection, self.description, rows, columns, as_of, histories or {})
 
-    async def offsets(self) -> list[OffsetRange]:
-        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
-        request = pb.ListOffsetsRequest(table=self.name)
+    @overload
+    async def offsets(self) -> list[OffsetRange]: ...
+
+    @overload
+    async def offsets(self, *, at: datetime.datetime) -> list[OffsetsAt]: ...
+
+    async def offsets(self, *, at: datetime.datetime | None = None) -> list[OffsetRange] | list[OffsetsAt]:
+        """Per bucket, ascending: the oldest offset of the changelog still available, and its end.
+
+        Args:
+            at: Also tell where this time is; without a zone it is one of UTC. `ScanBuilder.start_at` begins there.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            ArgumentInvalid: The time is in the future.
+            SourceUnsupported: The server is older than this question.
+        """
+        request = pb.ListOffsetsRequest(
+            table=self.name, timestamp_us=None if at is None else microseconds(at)
+        )
         reply = await call_unary(self._connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
-        return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
+        if at is None:
+            return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
+        if not all(each.HasField("at_offset") for each in reply.ranges):
+            raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
+        return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset) for r in reply.ranges)
 
 
 class Scan(ScanBuilder):

@@ -51,6 +51,17 @@ class OffsetRange(NamedTuple):
     end_offset: int
 
 
+class OffsetsAt(NamedTuple):
+    """The changelog of one bucket, and where a time is in it."""
+
+    bucket: int
+    start_offset: int
+    """The oldest offset still available."""
+    end_offset: int
+    at_offset: int
+    """Where the first commit at or after the time begins; `end_offset` if there is none yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteResult:
     """What a write did."""

@@ -361,7 +361,7 @@ async def _open_services(
                 scans,
                 sessions,
                 pages,
-                TablesService(catalog, config),
+                TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
                 AdminService(catalog, nursery),
                 maintenance,

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, overload
 
 from scanner.client import client as trio_client
 from scanner.client import table as trio_table
@@ -17,6 +17,7 @@ from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
 
 if TYPE_CHECKING:
+    import datetime
     import ssl
     from random import Random
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
     from scanner.client.table import Keys
-    from scanner.client.writer import OffsetRange, OnAcknowledged, Rows, WriteResult
+    from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.table import TableDescription
     from transport import TransportConfig
@@ -259,9 +260,17 @@ class Table:
             raise
         held.leave()
 
-    def offsets(self) -> list[OffsetRange]:
-        """Per bucket, ascending: the oldest offset of the changelog still available, and its end."""
-        return self._portal.call(self._table.offsets)
+    @overload
+    def offsets(self) -> list[OffsetRange]: ...
+
+    @overload
+    def offsets(self, *, at: datetime.datetime) -> list[OffsetsAt]: ...
+
+    def offsets(self, *, at: datetime.datetime | None = None) -> list[OffsetRange] | list[OffsetsAt]:
+        """Per bucket, where its changelog begins and ends, and where a time is; see `scanner.Table.offsets`."""
+        if at is None:
+            return self._portal.call(self._table.offsets)
+        return self._portal.call(functools.partial(self._table.offsets, at=at))
 
 
 class Writer:

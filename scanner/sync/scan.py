@@ -6,15 +6,17 @@ A scan is a recipe. Each use of it runs it anew, as of then, as a query of DuckD
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.errors import ArgumentInvalid
 from scanner.extras import extras_needed
 from scanner.sync.progress import with_progress
 
@@ -93,8 +95,10 @@ class Scan(ScanBuilder):
 
         Raises:
             ExtraMissing: rich, which shows progress, is not installed; nothing was read.
+            ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
+        self._require_end("to_arrow()")
         with self.execute() as batches:
             shown = with_progress(batches, self.plan.row_limit) if progress else batches
             return pa.Table.from_batches(shown, schema=batches.schema)
@@ -107,8 +111,10 @@ class Scan(ScanBuilder):
 
         Raises:
             ExtraMissing: pandas is not installed; nothing was read.
+            ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
+        self._require_end("to_pandas()")
         with extras_needed("to_pandas()"):
             import_module("pandas")
         frame: pd.DataFrame = self.to_arrow(progress=progress).to_pandas()
@@ -122,16 +128,33 @@ class Scan(ScanBuilder):
 
         Raises:
             ExtraMissing: polars is not installed; nothing was read.
+            ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
+        self._require_end("to_polars()")
         with extras_needed("to_polars()"):
             import polars
         frame = polars.from_arrow(self.to_arrow(progress=progress))
         assert isinstance(frame, polars.DataFrame)
         return frame
 
+    def _require_end(self, call: str) -> None:
+        if self.plan.endless:
+            raise ArgumentInvalid(
+                f"{call} wants every row, and this scan waits for changes for ever;"
+                " give it an end with stop_at('end') or limit(...), or take it batch by batch"
+            )
+
     def _hold(self) -> Held[TrioBatches]:
         return self._portal.hold(self._scan.execute())
+
+
+class _Place(NamedTuple):
+    """How far a scan has come."""
+
+    bucket: int | None = None
+    positions: Mapping[int, int] = MappingProxyType({})
+    snapshot_ends: Mapping[int, int] = MappingProxyType({})
 
 
 class Batches(Iterator[pa.RecordBatch]):
@@ -146,11 +169,27 @@ class Batches(Iterator[pa.RecordBatch]):
         self._batches = held.value
         self._taken: pa.RecordBatch | None = None
         """A batch that nobody has got yet, because an interrupt came when it was there."""
+        self._reached = self._place = _Place()
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
         return self._batches.schema
+
+    @property
+    def bucket(self) -> int | None:
+        """The bucket that the newest batch is of; None: none has come."""
+        return self._place.bucket
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """LOG and HYBRID: where a scan with `start_at` goes on; see `scanner.Batches.positions`."""
+        return dict(self._place.positions)
+
+    @property
+    def snapshot_ends(self) -> dict[int, int]:
+        """HYBRID: by bucket, the offset that its snapshot is as of; see `scanner.Batches.snapshot_ends`."""
+        return dict(self._place.snapshot_ends)
 
     def __next__(self) -> pa.RecordBatch:
         """The next batch; the one before counts as consumed.
@@ -169,11 +208,18 @@ class Batches(Iterator[pa.RecordBatch]):
                 self._portal.call(self._take)
             except StopAsyncIteration:
                 raise StopIteration from None
-        batch, self._taken = self._taken, None
+            finally:
+                if self._taken is None:  # What was passed over has no rows, so nobody misses them.
+                    self._place = self._reached
+        batch, self._taken, self._place = self._taken, None, self._reached
         return batch
 
     async def _take(self) -> None:
-        self._taken = await self._batches.__anext__()
+        batches = self._batches
+        try:
+            self._taken = await batches.__anext__()
+        finally:
+            self._reached = _Place(batches.bucket, batches.positions, batches.snapshot_ends)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""

@@ -123,7 +123,8 @@ class Batches:
             if delivery is None:
                 raise StopAsyncIteration
             batch = self._within_limit(delivery.batch)
-            if delivery.position is not None:
+            # A batch that the limit cuts does not bring what its position stands behind.
+            if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
                 self._positions[delivery.bucket] = delivery.position
             if delivery.snapshot_end is not None:
                 self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
@@ -271,7 +272,7 @@ def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None
             case int(offset):
                 scan_open.log_start.offset = offset
             case datetime.datetime() as time:
-                scan_open.log_start.timestamp_us = _microseconds(time)
+                scan_open.log_start.timestamp_us = microseconds(time)
             case str(name):
                 setattr(scan_open.log_start, name, True)
     match plan.log_stop_of(bucket):
@@ -281,7 +282,8 @@ def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None
             scan_open.stop_at_end = True
 
 
-def _microseconds(time: datetime.datetime) -> int:
+def microseconds(time: datetime.datetime) -> int:
+    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC."""
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
     return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)
 

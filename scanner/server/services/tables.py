@@ -8,6 +8,7 @@ the first request that fails are not sent.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,9 +16,11 @@ import trio
 
 from scanner.errors import ArgumentInvalid, ScannerError
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.fairness import pass_turn
+from scanner.server.log.bounds import start_offset
 from scanner.server.tables.write_memory import WriteMemory
 from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
 from scanner.tasks import run_with_companion
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import PendingWrite
     from scanner.server.tables.catalog import Catalog, ServedTable
-    from scanner.storage.interface import Mutation
+    from scanner.storage.interface import Bucket, Mutation
     from transport import ServerStream
 
 _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -58,11 +61,13 @@ class TablesService:
     Args:
         catalog: Table catalog.
         config: Bounds of writes.
+        now_us: Tells the time by which commits are stamped, microseconds since 1970 UTC.
     """
 
-    def __init__(self, catalog: Catalog, config: ScannerConfig) -> None:
+    def __init__(self, catalog: Catalog, config: ScannerConfig, now_us: Callable[[], int]) -> None:
         self._catalog = catalog
         self._config = config
+        self._now_us = now_us
         self._memory = WriteMemory(config.write_queue_bytes_max)
 
     @property
@@ -146,12 +151,15 @@ class TablesService:
         ).SerializeToString()
 
     async def list_offsets(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with the oldest offset and the log end of every bucket.
+        """Answer with the oldest offset and the log end of every bucket, and where a time is, if one is named.
 
         Raises:
             TableNotFound: There is none of that name.
+            ArgumentInvalid: The time is in the future.
+            DataCorrupted: The changelog is damaged where the time is.
         """
-        name = parse_request(pb.ListOffsetsRequest, request).table
+        message = parse_request(pb.ListOffsetsRequest, request)
+        name = message.table
         authorize(stream, Right.DESCRIBE, name)
         table = await self._catalog.table(name)
         ranges = []
@@ -163,9 +171,16 @@ class TablesService:
                     start_offset=bucket.log_start,
                     end_offset=bucket.log_end,
                     history=bucket.lineage.history_of(bucket.log_end),
+                    at_offset=self._time_offset(bucket, message),
                 )
             )
         return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
+
+    def _time_offset(self, storage: Bucket, request: pb.ListOffsetsRequest) -> int | None:
+        """Where the request's time is in a bucket's changelog; None: it names none."""
+        if not request.HasField("timestamp_us"):
+            return None
+        return start_offset(storage, LogStart(timestamp_us=request.timestamp_us), self._now_us())
 
     async def write(self, stream: ServerStream) -> None:
         """Handle one write stream.

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"X\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\"#\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"7\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"_\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\xa9\x04\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"~\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\x12\x16\n\tat_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0c\n\n_at_offset\"O\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x0ctimestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_timestamp_us\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"7\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"_\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\xa9\x04\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,21 +56,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WRITERESPONSE']._serialized_start=820
   _globals['_WRITERESPONSE']._serialized_end=873
   _globals['_OFFSETRANGE']._serialized_start=875
-  _globals['_OFFSETRANGE']._serialized_end=963
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=965
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1000
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1002
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1061
-  _globals['_ADDCOLUMNREQUEST']._serialized_start=1063
-  _globals['_ADDCOLUMNREQUEST']._serialized_end=1118
-  _globals['_ADDCOLUMNRESPONSE']._serialized_start=1120
-  _globals['_ADDCOLUMNRESPONSE']._serialized_end=1181
-  _globals['_GETREQUEST']._serialized_start=1183
-  _globals['_GETREQUEST']._serialized_end=1278
-  _globals['_BUCKETSTATE']._serialized_start=1280
-  _globals['_BUCKETSTATE']._serialized_end=1346
-  _globals['_GETRESPONSE']._serialized_start=1348
-  _globals['_GETRESPONSE']._serialized_end=1470
-  _globals['_TABLES']._serialized_start=1473
-  _globals['_TABLES']._serialized_end=2026
+  _globals['_OFFSETRANGE']._serialized_end=1001
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1003
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1082
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1084
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1143
+  _globals['_ADDCOLUMNREQUEST']._serialized_start=1145
+  _globals['_ADDCOLUMNREQUEST']._serialized_end=1200
+  _globals['_ADDCOLUMNRESPONSE']._serialized_start=1202
+  _globals['_ADDCOLUMNRESPONSE']._serialized_end=1263
+  _globals['_GETREQUEST']._serialized_start=1265
+  _globals['_GETREQUEST']._serialized_end=1360
+  _globals['_BUCKETSTATE']._serialized_start=1362
+  _globals['_BUCKETSTATE']._serialized_end=1428
+  _globals['_GETRESPONSE']._serialized_start=1430
+  _globals['_GETRESPONSE']._serialized_end=1552
+  _globals['_TABLES']._serialized_start=1555
+  _globals['_TABLES']._serialized_end=2108
 # @@protoc_insertion_point(module_scope)

@@ -100,22 +100,26 @@ class WriteResponse(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class OffsetRange(_message.Message):
-    __slots__ = ("bucket", "start_offset", "end_offset", "history")
+    __slots__ = ("bucket", "start_offset", "end_offset", "history", "at_offset")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     bucket: int
     start_offset: int
     end_offset: int
     history: bytes
-    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
+    at_offset: int
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ..., at_offset: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "timestamp_us")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
     table: str
-    def __init__(self, table: _Optional[str] = ...) -> None: ...
+    timestamp_us: int
+    def __init__(self, table: _Optional[str] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("ranges",)

@@ -1,0 +1,98 @@
+"""Places in changelogs as people type them: offsets, times, and names."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from scanner.cli.app import fail
+from scanner.client.scan.builder import EARLIEST, END, LATEST
+
+if TYPE_CHECKING:
+    from scanner.sync import Table
+
+_OFFSET: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
+_TIME: Final = "2026-03-29T08:00:00Z"
+
+
+def parse_offsets(option: str, texts: Sequence[str]) -> int | dict[int, int]:
+    """Read offsets: one `OFFSET` for all buckets, or `BUCKET:OFFSET` any number of times.
+
+    Args:
+        option: Names them in errors.
+        texts: At least one.
+
+    Raises:
+        Failure: They are neither.
+    """
+    offsets: dict[int, int] = {}
+    for text in texts:
+        match = _OFFSET.fullmatch(text.strip())
+        if match is None or (match["bucket"] is None and len(texts) > 1):
+            fail(
+                f"cannot read {option} {text!r}; write one OFFSET for all buckets, or BUCKET:OFFSET for each of them"
+            )
+        if match["bucket"] is None:
+            return int(match["offset"])
+        bucket = int(match["bucket"])
+        if bucket in offsets:
+            fail(f"{option} names bucket {bucket} twice")
+        offsets[bucket] = int(match["offset"])
+    return offsets
+
+
+def parse_time(option: str, text: str) -> datetime.datetime:
+    """Read a time of ISO 8601; without a zone it is one of UTC.
+
+    Raises:
+        Failure: It is none.
+    """
+    try:
+        time = datetime.datetime.fromisoformat(text.strip())
+    except ValueError:
+        fail(f"cannot read {option} {text!r}; write a time such as {_TIME}")
+    return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+
+
+def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:
+    """The offset of each bucket that `--from` means now.
+
+    Args:
+        table: Asked where its changelogs begin and end, or where a time is.
+        texts: `earliest`, `latest`, a time, `OFFSET`, or `BUCKET:OFFSET` any number of times.
+
+    Raises:
+        Failure: They are none of these.
+        ArgumentInvalid: The time is in the future.
+    """
+    first = texts[0].strip()
+    if len(texts) > 1 or _OFFSET.fullmatch(first):
+        offsets = parse_offsets("--from", texts)
+        return dict.fromkeys(range(table.buckets), offsets) if isinstance(offsets, int) else offsets
+    if first == LATEST:
+        return {each.bucket: each.end_offset for each in table.offsets()}
+    if first == EARLIEST:
+        return {each.bucket: each.start_offset for each in table.offsets()}
+    try:
+        time = datetime.datetime.fromisoformat(first)
+    except ValueError:
+        fail(
+            f"cannot read --from {first!r}; write {EARLIEST}, {LATEST}, OFFSET, BUCKET:OFFSET for each bucket,"
+            f" or a time such as {_TIME}"
+        )
+    return {each.bucket: each.at_offset for each in table.offsets(at=time)}
+
+
+def parse_stop(texts: Sequence[str]) -> str | int | dict[int, int] | None:
+    """Read `--to`: `end`, `OFFSET`, or `BUCKET:OFFSET` any number of times; nothing: None.
+
+    Raises:
+        Failure: It is none of these.
+    """
+    if not texts:
+        return None
+    if len(texts) == 1 and texts[0].strip() == END:
+        return END
+    return parse_offsets("--to", texts)

@@ -1,0 +1,271 @@
+"""`weir tail`: a table's changes, a line each, as they are committed.
+
+Invariants:
+
+1. However it ends, it says where to go on: positions at the ends of commits of which every change was printed.
+2. A signal that comes while lines are written lets the batch be finished, as long as its reader takes it: what is
+   printed and what is told agree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+from click.core import ParameterSource
+
+from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
+from scanner.cli.connection import META
+from scanner.cli.ending import Ending
+from scanner.cli.escapes import escaped, escaped_json
+from scanner.cli.log_places import parse_stop, resolve_start
+from scanner.cli.output import json_values
+from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
+from scanner.client.scan.builder import LATEST, ScanSource
+from scanner.data.changes import (
+    CHANGE_COLUMN_NAMES,
+    CHANGE_COLUMNS,
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+    COMMIT_TIMESTAMP,
+    LOG_OFFSET,
+)
+from scanner.errors import ScannerError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.sync import Batches, Scan, Table
+
+_BUCKET: Final = "_bucket"
+_SYMBOLS: Final = dict(zip(CHANGE_TYPES, ("+I", "-U", "+U", "-D"), strict=True))
+_COLOURS: Final = {"+I": "green", "-U": "magenta", "+U": "yellow", "-D": "red"}
+_NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
+"""Options that say where a tail begins, or that it is done."""
+
+
+@click.command(
+    epilog=example(
+        "weir tail orders",
+        'weir tail orders --from earliest --to end --json -w "price > 100"',
+        "weir tail orders --from 2026-03-29T08:00:00Z",
+        "weir tail orders --from 0:812 --from 1:799",
+        "weir tail orders --snapshot --json",
+    )
+)
+@click.argument("table")
+@click.option(
+    "--from",
+    "from_",
+    multiple=True,
+    metavar="PLACE",
+    help="earliest, latest, a time (without a zone: UTC), OFFSET of every bucket, or BUCKET:OFFSET for each of them."
+    "  [default: latest]",
+)
+@click.option(
+    "--to",
+    multiple=True,
+    metavar="PLACE",
+    help="End there: end (where the log ends now), OFFSET, or BUCKET:OFFSET for each bucket. Default: never.",
+)
+@click.option("--snapshot", is_flag=True, help="Begin with the rows that are there, then print what changes.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
+@click.option(
+    "--where",
+    "-w",
+    multiple=True,
+    metavar="CONDITION",
+    help="Only changes of rows of which this is true, as in SQL. All of several.",
+)
+@click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only this bucket.")
+@click.option("--limit", "-n", type=click.IntRange(0), metavar="CHANGES", help="Stop after this many.")
+@click.option(
+    "--retries",
+    type=click.IntRange(0, RETRIES_MAX),
+    default=RETRIES_DEFAULT,
+    show_default=True,
+    metavar="N",
+    help="Attempts in a row at going on after a cut that may bring nothing. 0: a cut ends it.",
+)
+@endpoint_option
+def tail(
+    table: str,
+    from_: tuple[str, ...],
+    to: tuple[str, ...],
+    snapshot: bool,
+    as_json: bool,
+    columns: tuple[str, ...],
+    where: tuple[str, ...],
+    bucket: int | None,
+    limit: int | None,
+    retries: int,
+    endpoint: str,
+) -> None:
+    """Print a table's changes as they are committed, a line each: +I insert, -U and +U update, -D delete.
+
+    An update is two lines, the row as it was and as it is; each passes --where by its own row. The order is that of the
+    commits within a bucket, and none between buckets. Ctrl-C ends it and prints the arguments with which to go on.
+    """
+    if snapshot and from_:
+        fail("--snapshot begins with the rows that are there; leave --from away")
+    stop = parse_stop(to)
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        planned = opened.new_scan().with_source(ScanSource.HYBRID if snapshot else ScanSource.LOG)
+        if bucket is not None:
+            planned = planned.bucket(bucket)
+        planned = _with_columns(planned, opened, names(columns), as_json=as_json)
+        planned = planned.where(*where).stop_at(stop).with_retries(retries)
+        if limit is not None:
+            planned = planned.limit(limit)
+        start: dict[int, int] = {}
+        if not snapshot:
+            start = resolve_start(opened, from_ or (LATEST,))
+            planned = planned.start_at(start)
+        place = _Place(planned.plan.buckets, start)
+        try:
+            _follow(planned, place, as_json=as_json)
+        finally:
+            if place.moved or not isinstance(sys.exception(), ScannerError):
+                place.tell()
+
+
+def _with_columns(planned: Scan, table: Table, columns: list[str], *, as_json: bool) -> Scan:
+    """Ask for these columns and those of a change."""
+    if as_json and _BUCKET in table.schema.names:
+        fail(f"the table has a column {_BUCKET}, which --json adds to every line; leave --json away")
+    if not columns:
+        return planned
+    return planned.select(*columns, *(each.name for each in CHANGE_COLUMNS if each.name not in columns))
+
+
+def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
+    out = sys.stdout.buffer
+    coloured = not as_json and is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
+    with planned.execute() as batches:
+        try:
+            with Ending(out) as ending:
+                _print_all(batches, ending, out, place, as_json=as_json, coloured=coloured)
+        finally:
+            place.take_last(batches)
+
+
+def _print_all(
+    batches: Batches, ending: Ending, out: IO[bytes], place: _Place, *, as_json: bool, coloured: bool
+) -> None:
+    while True:
+        with ending.at_once():
+            batch = next(batches, None)
+        if batch is None:
+            return
+        assert batches.bucket is not None
+        lines = (
+            _json_lines(batch, batches.bucket) if as_json else _text_lines(batch, batches.bucket, coloured)
+        )
+        out.write("".join(lines).encode())
+        out.flush()
+        place.take(batch, batches)
+
+
+class _Place:
+    """How far the output has come.
+
+    Args:
+        buckets: Those that are read.
+        start: Where the changes of each begin; empty: behind a snapshot.
+    """
+
+    def __init__(self, buckets: tuple[int, ...], start: dict[int, int]) -> None:
+        self._buckets = buckets
+        self._start = start
+        self._positions: dict[int, int] = {}
+        self._printed_ends: dict[int, int] = {}
+        """By bucket, the offset behind the last change that was printed."""
+        self._rows = 0
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything is known beside the start."""
+        return bool(self._positions)
+
+    def take(self, batch: pa.RecordBatch, batches: Batches) -> None:
+        """A batch, the newest, was printed."""
+        assert batches.bucket is not None
+        self._rows += batch.num_rows
+        self._positions = batches.positions
+        last = batch.column(LOG_OFFSET)[-1].as_py()
+        if last is not None:
+            self._printed_ends[batches.bucket] = last + 1
+
+    def take_last(self, batches: Batches) -> None:
+        """The scan has ended. What moved since the last batch counts, unless a batch came that was not printed."""
+        if batches.statistics().rows == self._rows:
+            self._positions = batches.positions
+
+    def tell(self) -> None:
+        """Print where to go on."""
+        places = {bucket: self._positions.get(bucket, self._start.get(bucket)) for bucket in self._buckets}
+        if None in places.values():
+            note(f"the snapshot is not complete; begin again with: {_again(['--snapshot'])}")
+            return
+        cut = [str(each) for each, at in places.items() if self._printed_ends.get(each, 0) > (at or 0)]
+        if cut:
+            note(f"in the middle of a commit of bucket {', '.join(cut)}: its changes come again")
+        starts = [word for bucket, at in places.items() for word in ("--from", f"{bucket}:{at}")]
+        note(f"go on with: {_again(starts)}")
+
+
+def _again(start: list[str]) -> str:
+    """The command's arguments once more, with another beginning."""
+    context = click.get_current_context()
+    words = ["weir", "tail"]
+    options: list[str] = []
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        value = context.params.get(name, context.meta.get(META + name))
+        if isinstance(parameter, click.Argument):
+            words.append(str(value))
+        elif name not in _NOT_AGAIN and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            options += _option(max(parameter.opts, key=len), value)
+    return shlex.join([*words, *start, *options])
+
+
+def _option(name: str, value: Any) -> Iterator[str]:
+    if value is True:
+        yield name
+        return
+    for each in value if isinstance(value, tuple) else (value,):
+        yield from (name, str(each))
+
+
+def _json_lines(batch: pa.RecordBatch, bucket: int) -> Iterator[str]:
+    columns = [json_values(column) for column in batch.columns]
+    for row in zip(*columns, strict=True):
+        document = dict(zip(batch.schema.names, row, strict=True)) | {_BUCKET: bucket}
+        yield escaped_json(json.dumps(document, ensure_ascii=False)) + "\n"
+
+
+def _text_lines(batch: pa.RecordBatch, bucket: int, coloured: bool) -> Iterator[str]:
+    shown = [name for name in batch.schema.names if name not in CHANGE_COLUMN_NAMES]
+    kinds, offsets, times, *columns = (
+        json_values(batch.column(name)) for name in (CHANGE_TYPE, LOG_OFFSET, COMMIT_TIMESTAMP, *shown)
+    )
+    labels = [f"{escaped(name)}=" for name in shown]
+    for kind, offset, time, *cells in zip(kinds, offsets, times, *columns, strict=True):
+        symbol = _SYMBOLS[str(kind)]
+        words = [
+            click.style(symbol, fg=_COLOURS[symbol]) if coloured else symbol,
+            f"{bucket}:{'-' if offset is None else offset}",
+            str(time or "-"),
+        ]
+        words += [
+            label + escaped_json(json.dumps(cell, ensure_ascii=False))
+            for label, cell in zip(labels, cells, strict=True)
+        ]
+        yield "  ".join(words) + "\n"

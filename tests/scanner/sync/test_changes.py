@@ -1,0 +1,140 @@
+"""Changes in the blocking client: what its trio sibling tells, and what only a blocking caller meets."""
+
+from __future__ import annotations
+
+import datetime
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.errors import ArgumentInvalid
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    """A server in a thread of its own."""
+    with running_server(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def table(server: RunningServer) -> Iterator[scanner.sync.Table]:
+    """An empty table."""
+    with scanner.sync.connect(server.endpoint) as client:
+        yield client.create_table("items", SCHEMA, ["id"], buckets=3)
+
+
+def rows(keys: range, text: str) -> pa.Table:
+    """Rows to write."""
+    return pa.table([list(keys), [text] * len(keys)], schema=SCHEMA)
+
+
+def log_ends(table: scanner.sync.Table) -> dict[int, int]:
+    """Where the changelog of each bucket ends."""
+    return {each.bucket: each.end_offset for each in table.offsets()}
+
+
+def test_positions_are_where_a_tail_goes_on(table: scanner.sync.Table) -> None:
+    """Bucket by bucket, in another scan: nothing lost, nothing twice."""
+    table.write(rows(range(50), "first"))
+    seen: list[tuple[int, str]] = []
+    with table.new_scan().with_source("log").execute() as tail:
+        assert (tail.bucket, tail.positions, tail.snapshot_ends) == (None, {}, {})
+        while len(seen) < 50:
+            part = next(tail)
+            assert tail.bucket is not None
+            assert tail.positions[tail.bucket] >= part.num_rows
+            seen += zip(part["id"].to_pylist(), part["text"].to_pylist(), strict=True)
+        positions = tail.positions
+    table.write(rows(range(50, 70), "second"))
+    rest = table.new_scan().with_source("log").start_at(positions).stop_at("end").to_arrow()
+    seen += zip(rest["id"].to_pylist(), rest["text"].to_pylist(), strict=True)
+    assert sorted(seen) == [(key, "first" if key < 50 else "second") for key in range(70)]
+
+
+def test_a_snapshot_tells_its_end(table: scanner.sync.Table) -> None:
+    """HYBRID: the offsets of the snapshot, then the changes behind them."""
+    table.write(rows(range(50), "first"))
+    ends = log_ends(table)
+    with table.new_scan().with_source("hybrid").stop_at("end").execute() as batches:
+        assert sum(batch.num_rows for batch in batches) == 50
+        assert batches.snapshot_ends == batches.positions == ends
+    frame = table.new_scan().with_source("hybrid").stop_at("end").to_pandas()
+    assert set(frame["_change_type"]) == {"insert"}
+
+
+def test_a_limit_moves_no_position_past_what_it_cuts(table: scanner.sync.Table) -> None:
+    """Going on behind a limit brings what the limit left away."""
+    table.write(rows(range(60), "first"))
+    with table.new_scan().with_source("log").limit(25).execute() as batches:
+        taken = [key for batch in batches for key in batch["id"].to_pylist()]
+        positions = {bucket: batches.positions.get(bucket, 0) for bucket in range(3)}
+    assert len(taken) == 25
+    rest = table.new_scan().with_source("log").start_at(positions).stop_at("end").to_arrow()
+    assert {*taken, *rest["id"].to_pylist()} == set(range(60))
+
+
+@pytest.mark.parametrize("source", ["log", "hybrid"])
+@pytest.mark.parametrize("shape", ["to_arrow", "to_pandas"])
+def test_a_scan_without_end_is_not_collected(table: scanner.sync.Table, source: str, shape: str) -> None:
+    """One line says what to do; with an end it is collected."""
+    scan = table.new_scan().with_source(source)
+    with pytest.raises(ArgumentInvalid, match=r"stop_at\('end'\) or limit") as refused:
+        getattr(scan, shape)()
+    assert "\n" not in str(refused.value)
+    assert len(getattr(scan.stop_at("end"), shape)()) == 0
+
+
+def test_ctrl_c_while_nothing_comes(server: RunningServer, table: scanner.sync.Table) -> None:
+    """It ends the wait, loses nothing, and the tail can be asked on; leaving it frees the server."""
+    main = threading.get_ident()
+
+    def press() -> None:
+        server.wait_until(lambda it: it.statistics().push_scans_open == 3)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    table.write(rows(range(30), "first"))
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with table.new_scan().with_source("log").execute() as tail:
+            count = 0
+            while count < 30:
+                count += next(tail).num_rows
+            presser = threading.Thread(target=press)
+            with pytest.raises(KeyboardInterrupt):
+                presser.start()
+                while True:
+                    next(tail)
+            presser.join()
+            assert tail.positions == log_ends(table)
+            table.write(rows(range(30, 40), "second"))
+            while count < 40:
+                count += next(tail).num_rows
+            assert count == 40
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+
+
+def test_where_a_time_is(table: scanner.sync.Table) -> None:
+    """The first commit at or after it, the end if there is none, and no answer for what has not been."""
+    table.write(rows(range(30), "first"))
+    ends = log_ends(table)
+    times = table.new_scan().with_source("log").stop_at("end").to_arrow()["_commit_timestamp"].to_pylist()
+    assert {each.bucket: each.at_offset for each in table.offsets(at=min(times))} == dict.fromkeys(ends, 0)
+    later = max(times) + datetime.timedelta(microseconds=1)
+    assert {each.bucket: each.at_offset for each in table.offsets(at=later)} == ends
+    naive = later.replace(tzinfo=None)
+    assert table.offsets(at=naive) == table.offsets(at=later)
+    with pytest.raises(ArgumentInvalid, match="future"):
+        table.offsets(at=later + datetime.timedelta(days=1))
