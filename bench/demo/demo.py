@@ -1,8 +1,9 @@
 """The demo: a live table, pushed into Spark while a writer changes it, beside the pull way.
 
-Four acts, against one server process: (1) load the flights of 2013; (2) with nobody writing, Spark reads by push and by
-session, and both equal the CSV that Spark reads itself; (3) with a writer that never stops, each mode's scan of each
-bucket equals the state at the log offset it was given; (4) a consumer stops reading for a while.
+Five acts, against one server process: (1) load the flights of 2013; (2) with nobody writing, Spark reads by push and
+by session, and both equal the CSV that Spark reads itself; (3) with a writer that never stops, each mode's scan of each
+bucket equals the state at the log offset it was given; (4) a consumer stops reading for a while; (5) the writer goes
+on, and a snapshot with the changes pushed after it is folded to exactly the table.
 """
 
 import json
@@ -17,6 +18,7 @@ import scanner.sync
 from bench.demo.report import Findings
 from bench.demo.spark import SparkResult, read_by_spark, spark_session
 from bench.demo.stall import row_message_bytes, stall
+from bench.demo.tail import tail_under_writes
 from bench.harness import flights
 from bench.harness.bars import failures
 from bench.harness.errors import BenchFailed
@@ -31,7 +33,7 @@ STALLED_BUCKET = 0
 
 
 def run(output: Path, console: Console, *, rounds: int, seed: int) -> Findings:
-    """Run all four acts, write the JSON and print the table.
+    """Run all five acts, write the JSON and print the table.
 
     Args:
         output: Where the JSON goes.
@@ -72,6 +74,8 @@ def _acts(
         scans = _under_writes(client, server, known, console, rounds=rounds, seed=seed)
         console.print("a consumer stops reading for a while")
         stalls = tuple(stall(client, server, known[STALLED_BUCKET], mode, STALLED_BUCKET) for mode in MODES)
+        console.print("the writer goes on, and the table is tailed: a snapshot, then every change after it")
+        tailed = tail_under_writes(client, server.endpoint, known, seed)
         stored = sum(end for _, _, end in client.table(flights.TABLE).offsets())
     return Findings(
         rows=sum(ends.values()),
@@ -79,6 +83,7 @@ def _acts(
         spark=spark,
         scans=tuple(scans),
         stalls=stalls,
+        tailed=tailed,
         row_message_bytes=one_row,
         changes=stored - sum(ends.values()),
         seed=seed,

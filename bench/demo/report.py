@@ -10,6 +10,7 @@ from rich.table import Table
 
 from bench.demo.spark import SparkResult
 from bench.demo.stall import Stall
+from bench.demo.tail import Tailed
 from bench.harness import flights
 from bench.harness.bars import Bar, machine
 from bench.harness.isolation import CheckedScan
@@ -29,6 +30,8 @@ class Findings:
     """The scans under writes."""
     stalls: tuple[Stall, ...]
     """One per mode."""
+    tailed: Tailed
+    """The snapshot and the changes after it."""
     row_message_bytes: int
     """Length of a message that carries one row."""
     changes: int
@@ -69,6 +72,13 @@ class Findings:
                 f"<= {self.row_message_bytes} (one row's message)",
                 self.overrun_bytes <= self.row_message_bytes,
             ),
+            Bar("changes tailed", self.tailed.changes, "> 0", self.tailed.changes > 0),
+            Bar(
+                "rows in which snapshot plus log is not the table",
+                len(self.tailed.violations),
+                "= 0",
+                not self.tailed.violations,
+            ),
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -87,10 +97,15 @@ class Findings:
                 }
                 for mode in self.spark.comparison.modes
             ],
+            "tail": {**asdict(self.tailed), "violations": len(self.tailed.violations)},
             "bars": [asdict(bar) for bar in self.bars()],
             "load_seconds": round(self.load_seconds, 2),
             "changes_while_scanning": self.changes,
-            "violations": [asdict(violation) for scan in self.scans for violation in scan.violations][:100],
+            "violations": [
+                asdict(violation)
+                for violations in (*(scan.violations for scan in self.scans), self.tailed.violations)
+                for violation in violations
+            ][:100],
             "seed": self.seed,
             "machine": machine(),
             "versions": {"python": platform.python_version(), "java": self.spark.java}
@@ -122,7 +137,10 @@ class Findings:
         return (
             f"s: Spark, median of full reads. Wrong rows: of {len(self.scans)} scans while a writer wrote. "
             f"Stall: {self.stalls[0].seconds:.0f} s without a read, 1 MiB of credit or pages. "
-            f"One row's message: {self.row_message_bytes} bytes."
+            f"One row's message: {self.row_message_bytes} bytes. "
+            f"Tail: {self.tailed.snapshot_rows:,} rows and {self.tailed.changes:,} changes folded to the table, "
+            f"{len(self.tailed.violations)} rows wrong; a change in hand {self.tailed.to_hand_ms:.0f} ms after its"
+            " commit."
         )
 
     def _cells(self, mode: str) -> Iterator[str]:

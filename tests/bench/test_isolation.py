@@ -10,6 +10,7 @@ from rich.console import Console
 
 import scanner.sync
 from bench.demo.stall import row_message_bytes
+from bench.demo.tail import CHANGES_MIN, tail_under_writes
 from bench.harness import flights
 from bench.harness.errors import BenchFailed
 from bench.harness.isolation import check_under_writes
@@ -51,6 +52,31 @@ def test_scans_under_writes_are_the_state_at_their_offset(
     assert all(scan.commits_meanwhile > 0 for scan in scans)
     ends = {bucket: end for bucket, _, end in client.table(flights.TABLE).offsets()}
     assert {bucket: history.end_offset for bucket, history in known.items()} == ends
+
+
+def test_a_snapshot_and_its_changes_are_the_table(
+    client: scanner.sync.Client, known: dict[int, BucketHistory]
+) -> None:
+    """Under a writer, bucket by bucket; what the scans before it knew is not touched."""
+    found = tail_under_writes(client, client.endpoint, known, seed=2)
+    assert found.violations == ()
+    assert found.changes >= CHANGES_MIN
+    assert found.snapshot_rows + found.changes > ROWS
+    assert found.commits_meanwhile > 0
+    assert all(history.end_offset == history.base_offset for history in known.values())
+
+
+def test_a_fold_that_is_not_the_table_is_found(
+    client: scanner.sync.Client, known: dict[int, BucketHistory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that the oracle knows otherwise are named, as far as no change has made them what they must be."""
+    monkeypatch.setattr("bench.demo.tail.CHANGES_MIN", 100)
+    index = known[1].base.schema.get_field_index("distance")
+    field = known[1].base.schema.field(index)
+    wrong = pa.array([-1] * known[1].base.num_rows, pa.int64())
+    known[1] = replace(known[1], base=known[1].base.set_column(index, field, wrong))
+    found = tail_under_writes(client, client.endpoint, known, seed=2)
+    assert {each.kind for each in found.violations} == {"stale"}
 
 
 def test_a_row_that_is_not_as_it_was_is_found(

@@ -9,6 +9,7 @@ from rich.console import Console
 from bench.demo.report import Findings
 from bench.demo.spark import SparkResult
 from bench.demo.stall import Stall
+from bench.demo.tail import Tailed
 from bench.harness import flights
 from bench.harness.bars import failures
 from bench.harness.isolation import CheckedScan
@@ -33,6 +34,14 @@ SCAN = CheckedScan(
 STALL = Stall(
     mode="push", seconds=3.0, sent_bytes=1_000_000, overrun_bytes=800, server_growth_bytes=0, rows=10
 )
+TAILED = Tailed(
+    snapshot_rows=flights.ROWS,
+    changes=5_000,
+    commits_meanwhile=90,
+    seconds=4.0,
+    to_hand_ms=3.0,
+    violations=(),
+)
 MODES = ("push", "session")
 
 
@@ -47,6 +56,7 @@ def findings() -> Findings:
         spark=SparkResult(comparison=comparison, to_csv=to_csv, java="17"),
         scans=tuple(replace(SCAN, mode=mode) for mode in MODES),
         stalls=tuple(replace(STALL, mode=mode) for mode in MODES),
+        tailed=TAILED,
         row_message_bytes=1000,
         changes=100,
         seed=1,
@@ -68,6 +78,14 @@ def test_the_json_has_what_was_promised() -> None:
     assert found["isolation_violations"] == 0
     assert found["overrun_bytes"] == 900
     assert found["row_message_bytes"] == 1000
+    assert found["tail"] == {
+        "snapshot_rows": 336_776,
+        "changes": 5_000,
+        "commits_meanwhile": 90,
+        "seconds": 4.0,
+        "to_hand_ms": 3.0,
+        "violations": 0,
+    }
     modes = found["modes"]
     assert isinstance(modes, list)
     assert [mode["mode"] for mode in modes] == ["push", "session"]
@@ -98,6 +116,11 @@ def test_good_findings_miss_no_bar() -> None:
         (replace(findings(), scans=()), "scans judged"),
         (replace(findings(), scans=(replace(SCAN, commits_meanwhile=0),)), "nothing was committed: 1"),
         (replace(findings(), scans=(replace(SCAN, violations=(Violation("stale", "x"),)),)), "violations: 1"),
+        (replace(findings(), tailed=replace(TAILED, changes=0)), "changes tailed: 0"),
+        (
+            replace(findings(), tailed=replace(TAILED, violations=(Violation("missing", "x"),))),
+            "snapshot plus log is not the table: 1",
+        ),
         (replace(findings(), row_message_bytes=899), "past the credit: 900, must be <= 899"),
     ],
 )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from grpc_tools import protoc
 
 from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from tests.interop.blobs import Served, serving_blobs
+
+PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,15 @@ def endpoint(
     """HOST:PORT of the server itself, and of each proxy in front of it."""
     with open_proxy(request.param, blobs.endpoint, tmp_path_factory.mktemp(request.param)) as reached:
         yield reached
+
+
+@pytest.fixture(scope="session")
+def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stubs as a stranger makes them."""
+    out = tmp_path_factory.mktemp("stubs")
+    protos = [str(path) for path in PROTO_ROOT.rglob("*.proto")]
+    assert (
+        protoc.main(["protoc", f"-I{PROTO_ROOT}", f"--python_out={out}", f"--grpc_python_out={out}", *protos])
+        == 0
+    )
+    return out

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from grpc_tools import protoc
 
 import scanner.sync
 from tests.support.server import RunningServer, running_server
@@ -20,24 +19,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
-PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
 CLIENT = Path(__file__).with_name("stock_scan_client.py")
 ROWS = 20_000
 BUCKETS = 2
 EXHAUSTED = 1
 ROW_MESSAGE_BYTES_MAX = 1_000
-
-
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stubs as a stranger makes them."""
-    out = tmp_path_factory.mktemp("stubs")
-    protos = [str(path) for path in PROTO_ROOT.rglob("*.proto")]
-    assert (
-        protoc.main(["protoc", f"-I{PROTO_ROOT}", f"--python_out={out}", f"--grpc_python_out={out}", *protos])
-        == 0
-    )
-    return out
 
 
 @pytest.fixture(scope="module")

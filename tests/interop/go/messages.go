@@ -13,6 +13,7 @@ type scanOpen struct {
 	Query        *scanQuery `protobuf:"bytes,3,opt,name=query,proto3"`
 	BatchRowsMax uint32     `protobuf:"varint,5,opt,name=batch_rows_max,proto3"`
 	ResumeToken  []byte     `protobuf:"bytes,6,opt,name=resume_token,proto3"`
+	StopAtEnd    bool       `protobuf:"varint,12,opt,name=stop_at_end,proto3"`
 }
 
 type demand struct {
@@ -30,14 +31,18 @@ type rowBatch struct {
 	RowCount    uint32 `protobuf:"varint,2,opt,name=row_count,proto3"`
 	Crc32c      uint32 `protobuf:"fixed32,3,opt,name=crc32c,proto3"`
 	ResumeToken []byte `protobuf:"bytes,4,opt,name=resume_token,proto3"`
+	StartOffset uint64 `protobuf:"varint,5,opt,name=start_offset,proto3"`
+	EndOffset   uint64 `protobuf:"varint,6,opt,name=end_offset,proto3"`
+	CommitEnd   bool   `protobuf:"varint,7,opt,name=commit_end,proto3"`
 	Padding     []byte `protobuf:"bytes,14,opt,name=padding,proto3"`
 	ArrowBatch  []byte `protobuf:"bytes,15,opt,name=arrow_batch,proto3"`
 }
 
 type scanEnd struct {
-	Reason int32  `protobuf:"varint,1,opt,name=reason,proto3"`
-	Rows   uint64 `protobuf:"varint,2,opt,name=rows,proto3"`
-	Digest uint32 `protobuf:"fixed32,3,opt,name=digest,proto3"`
+	Reason    int32  `protobuf:"varint,1,opt,name=reason,proto3"`
+	Rows      uint64 `protobuf:"varint,2,opt,name=rows,proto3"`
+	Digest    uint32 `protobuf:"fixed32,3,opt,name=digest,proto3"`
+	EndOffset uint64 `protobuf:"varint,6,opt,name=end_offset,proto3"`
 }
 
 type scanResponse struct {

@@ -3,6 +3,7 @@
 //
 //	peer scan ENDPOINT TABLE CREDIT   each row in a batch of its own; CREDIT bytes demanded anew after each
 //	peer resume ENDPOINT TABLE ROWS   the same; the connection is cut after so many rows, and a new one goes on
+//	peer tail ENDPOINT TABLE ROWS     the same of the table's changes, up to where its log ends
 //	peer watch ENDPOINT CALLS         so many health checks while a Watch is open
 //
 // Prints one line of JSON: what was found, and the status with which it ended.
@@ -28,6 +29,7 @@ import (
 const (
 	scanPath = "/weir.v1.Scanner/Scan"
 	liveKV   = 1
+	changes  = 3
 	callers  = 4
 	patience = 500 * time.Second
 )
@@ -39,11 +41,14 @@ type found struct {
 	Reason   int32  `json:"reason"`
 	EndRows  uint64 `json:"end_rows"`
 	Digest   uint32 `json:"digest"`
+	Offset   uint64 `json:"offset"`  // where the changes that came end
+	Commits  bool   `json:"commits"` // each batch was one whole commit, and began where the one before it ended
 	Calls    int    `json:"calls"`
 	Status   string `json:"status"`
 	Message  string `json:"message"`
 
-	token []byte
+	source int32
+	token  []byte
 }
 
 // A channel, and the means to cut its connection as a broken line does.
@@ -68,7 +73,7 @@ func (f *found) scan(ctx context.Context, channel *grpc.ClientConn, table string
 		return err
 	}
 	query := &scanQuery{Table: table}
-	open := &scanOpen{Source: liveKV, Query: query, BatchRowsMax: 1, ResumeToken: f.token}
+	open := &scanOpen{Source: f.source, Query: query, BatchRowsMax: 1, ResumeToken: f.token, StopAtEnd: f.source == changes}
 	if err := stream.SendMsg(&scanRequest{Open: open}); err != nil {
 		return err
 	}
@@ -86,6 +91,8 @@ func (f *found) scan(ctx context.Context, channel *grpc.ClientConn, table string
 		}
 		if batch := response.Batch; batch != nil {
 			f.Ordinals = f.Ordinals && batch.RowOrdinal == f.Rows
+			f.Commits = f.Commits && batch.CommitEnd && batch.StartOffset == f.Offset
+			f.Offset = batch.EndOffset
 			f.Rows += uint64(batch.RowCount)
 			f.token = batch.ResumeToken
 			read += uint64(proto.Size(response))
@@ -180,7 +187,10 @@ func run(f *found, how, endpoint, table, number string) error {
 	if err != nil {
 		return err
 	}
-	if how == "resume" {
+	if how == "tail" {
+		f.source = changes
+	}
+	if how == "resume" || how == "tail" {
 		return f.resume(ctx, endpoint, table, count)
 	}
 	channel, _, err := dial(endpoint)
@@ -196,7 +206,7 @@ func run(f *found, how, endpoint, table, number string) error {
 
 func main() {
 	how, endpoint, table, number := os.Args[1], os.Args[2], os.Args[3], os.Args[len(os.Args)-1]
-	f := &found{Ordinals: true}
+	f := &found{Ordinals: true, Commits: true, source: liveKV}
 	err := run(f, how, endpoint, table, number)
 	f.Status, f.Message = status.Code(err).String(), status.Convert(err).Message()
 	if err := json.NewEncoder(os.Stdout).Encode(f); err != nil {
