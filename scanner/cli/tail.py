@@ -10,7 +10,6 @@ Invariants:
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -147,7 +146,7 @@ def _with_columns(planned: Scan, table: Table, columns: list[str], *, as_json: b
 
 def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
     out = sys.stdout.buffer
-    coloured = not as_json and is_terminal(sys.stdout) and not os.environ.get("NO_COLOR")
+    coloured = not as_json and is_terminal(sys.stdout)
     with planned.execute() as batches:
         try:
             with Ending(out) as ending:
