@@ -58,6 +58,7 @@ class OffsetsAt(NamedTuple):
     start_offset: int
     """The oldest offset still available."""
     end_offset: int
+    """One past the newest change."""
     at_offset: int
     """Where the first commit at or after the time begins; `end_offset` if there is none yet."""
 
