@@ -1,8 +1,7 @@
 """A state and the changes after it: items 37 to 40, folded by the client.
 
-The server does not merge or stream changes yet, so what is tested is everything that such a merge stands on: the state
-as of an offset by every way there is, and the changes from it, read from storage. Left for the sources LOG and HYBRID:
-the same merge and the same boundary inside the server.
+The state as of an offset comes in every way there is, and the changes from it are read from storage, so that neither
+depends on the sources LOG and HYBRID (`test_conformance_log.py`).
 """
 
 from __future__ import annotations
