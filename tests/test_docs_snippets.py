@@ -24,6 +24,7 @@ TYPED: Final = {"console", "python"}
 ELSEWHERE: Final = {
     "docs/quickstart.md": "tests/test_clean_install.py, with every Python there is",
     "docs/spark.md": "tests/spark_source/test_docs.py",
+    "docs/tail.md": "tests/scanner/test_tail_docs.py",
     "docs/reference/weir-spark.md": "tests/spark_source/test_docs.py",
 }
 """Pages whose blocks another test runs; that of Spark runs those of README, too."""

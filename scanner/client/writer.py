@@ -55,10 +55,11 @@ class OffsetsAt(NamedTuple):
     """The changelog of one bucket, and where a time is in it."""
 
     bucket: int
+    """Its number."""
     start_offset: int
     """The oldest offset still available."""
     end_offset: int
-    """One past the newest change."""
+    """What the next change will have."""
     at_offset: int
     """Where the first commit at or after the time begins; `end_offset` if there is none yet."""
 

@@ -35,7 +35,7 @@ def test_every_snippet_runs(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
                 exec(compile(snippet["code"].replace(ENDPOINT, server.endpoint), PAGE, "exec"), namespace)
                 continue
             for line in snippet["code"].splitlines():
-                program, *words = shlex.split(line)
+                program, *words = shlex.split(line.removeprefix("$ "))
                 assert (program, run([*words, "-e", server.endpoint])) == ("weir", 0)
         namespace["client"].close()
     printed = capfdbinary.readouterr()
