@@ -72,7 +72,7 @@ def test_every_snippet_runs(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
                 exec(compile(snippet["code"].replace(ENDPOINT, server.endpoint), PAGE, "exec"), namespace)
                 continue
             for line in snippet["code"].splitlines():
-                program, *words = shlex.split(line)
+                program, *words = shlex.split(line.removeprefix("$ "))
                 assert (program, run([*words, "-e", server.endpoint])) == ("weir", 0)
     printed = capfdbinary.readouterr().out.decode()
     assert printed.splitlines()[-1] == "True"
