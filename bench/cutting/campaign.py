@@ -70,13 +70,13 @@ class Recording:
         frames = len(self.ends[Direction.DOWN])
         yield from (Cut(Direction.DOWN, frames=frames * (at + 1) // (count + 1)) for at in range(count))
 
-    def inside_frames(self, count: int, dice: random.Random) -> Iterator[Cut]:
+    def inside_frames(self, count: int, rng: random.Random) -> Iterator[Cut]:
         """Cuts at random octets that end no frame."""
         for _ in range(count):
-            (direction,) = dice.choices(list(Direction), [ends[-1] for ends in self.ends.values()])
+            (direction,) = rng.choices(list(Direction), [ends[-1] for ends in self.ends.values()])
             ends = self.ends[direction]
             inside = set(ends)
-            while (octets := dice.randrange(1, ends[-1])) in inside:
+            while (octets := rng.randrange(1, ends[-1])) in inside:
                 pass
             yield Cut(direction, octets=octets)
 
@@ -178,7 +178,7 @@ class Campaign:
         truth: Judges; and writes, if the shape says so.
         shape: How to scan.
         writer: The table, over a connection that is never cut.
-        dice: Of the client's pauses, and of how the client learns of a cut.
+        rng: Of the client's pauses, and of how the client learns of a cut.
         between: Called before a scan that was cut goes on.
     """
 
@@ -189,14 +189,14 @@ class Campaign:
         shape: Shape,
         *,
         writer: scanner.Table,
-        dice: random.Random,
+        rng: random.Random,
         between: Sequence[Between] = (),
     ) -> None:
         self._dial = dial
         self._truth = truth
         self._shape = shape
         self._writer = writer
-        self._dice = dice
+        self._rng = rng
         self._between = between
 
     async def record(self) -> Recording:
@@ -219,7 +219,7 @@ class Campaign:
         """
         path = _Path(self, cut)
         before = self._truth.changes
-        async with scanner.connect("127.0.0.1", dial=path.dial, dice=self._dice) as client:
+        async with scanner.connect("127.0.0.1", dial=path.dial, rng=self._rng) as client:
             batches, statistics = await self._read(await self._table(client))
         (bucket,) = statistics.buckets
         assert bucket.log_offset is not None
@@ -264,7 +264,7 @@ class Campaign:
                 await happen()
         if before >= self._shape.connections_cut:
             cut = None
-        return CutStream(await self._dial(), cut, reset=self._dice.random() < 0.5)
+        return CutStream(await self._dial(), cut, reset=self._rng.random() < 0.5)
 
 
 class _Path:

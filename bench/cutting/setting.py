@@ -73,7 +73,7 @@ SCENARIOS: Final = (
 
 @asynccontextmanager
 async def open_campaign(
-    store: Store, keys: int, scenario: Scenario, dice: random.Random
+    store: Store, keys: int, scenario: Scenario, rng: random.Random
 ) -> AsyncIterator[Campaign]:
     """Serve a fresh table from an empty store, over connections in memory.
 
@@ -81,7 +81,7 @@ async def open_campaign(
         store: Does not block, or may: nothing else runs in its thread.
         keys: Rows of the table.
         scenario: What happens.
-        dice: Of everything that is left to chance.
+        rng: Of everything that is left to chance.
     """
     store.create_table(DESCRIPTION)
     network = Network(lambda _connection, _fault: None)
@@ -94,16 +94,16 @@ async def open_campaign(
         scanner.connect("127.0.0.1", dial=dial) as client,
     ):
         table = await client.table(TABLE)
-        truth = await load(table, keys, dice)
+        truth = await load(table, keys, rng)
         between = _between(scenario, truth, table, client, server, store)
-        yield Campaign(dial, truth, scenario.shape, writer=table, dice=dice, between=between)
+        yield Campaign(dial, truth, scenario.shape, writer=table, rng=rng, between=between)
 
 
-async def load(table: scanner.Table, keys: int, dice: random.Random) -> Truth:
+async def load(table: scanner.Table, keys: int, rng: random.Random) -> Truth:
     """Write the rows that are there to begin with."""
     result = await table.write(rows_of(list(range(keys)), 0))
     end = max(end for _, _, end in result.ranges)
-    return Truth(RowCodec(DESCRIPTION.schema), keys, end, dice)
+    return Truth(RowCodec(DESCRIPTION.schema), keys, end, rng)
 
 
 def _between(
@@ -204,7 +204,7 @@ async def open_killed_server(data: Path, *options: str) -> AsyncIterator[KilledS
 
 
 @asynccontextmanager
-async def open_killed_campaign(data: Path, keys: int, dice: random.Random) -> AsyncIterator[Campaign]:
+async def open_killed_campaign(data: Path, keys: int, rng: random.Random) -> AsyncIterator[Campaign]:
     """A campaign against a process on the loopback interface that is killed with every cut, and started again."""
     async with (
         open_killed_server(data) as server,
@@ -213,7 +213,7 @@ async def open_killed_campaign(data: Path, keys: int, dice: random.Random) -> As
         table = await client.create_table(
             TABLE, DESCRIPTION.schema, DESCRIPTION.primary_key, DESCRIPTION.buckets
         )
-        truth = await load(table, keys, dice)
+        truth = await load(table, keys, rng)
 
         async def write() -> None:
             await truth.write(table)
@@ -223,6 +223,6 @@ async def open_killed_campaign(data: Path, keys: int, dice: random.Random) -> As
             truth,
             Shape(),
             writer=table,
-            dice=dice,
+            rng=rng,
             between=(server.kill_and_restart, write),
         )

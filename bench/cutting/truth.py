@@ -49,13 +49,13 @@ class Truth:
         codec: Of the table's rows; makes the bytes that a digest is over.
         keys: The keys 0, 1, 2, ... that there are to begin with.
         offset: The log offset with which they are all there.
-        dice: Choose what is written.
+        rng: Choose what is written.
     """
 
-    def __init__(self, codec: RowCodec, keys: int, offset: int, dice: random.Random) -> None:
+    def __init__(self, codec: RowCodec, keys: int, offset: int, rng: random.Random) -> None:
         self._codec = codec
         self._keys = keys
-        self._dice = dice
+        self._rng = rng
         self._version = 0
         self._writing = trio.Lock()
         self._history = BucketHistory(rows(list(range(keys)), 0), offset, ("id",))
@@ -69,8 +69,8 @@ class Truth:
     async def write(self, table: scanner.Table, keys: int = _WRITE_KEYS) -> None:
         """Update, insert or delete some rows, all over the key space, and wait until that is durable."""
         async with self._writing:
-            chosen = self._dice.sample(range(self._keys + self._keys // 4), keys)
-            if self._dice.random() < _DELETE_CHANCE:
+            chosen = self._rng.sample(range(self._keys + self._keys // 4), keys)
+            if self._rng.random() < _DELETE_CHANCE:
                 result = await table.delete([(key,) for key in chosen])
                 changes: dict[tuple[object, ...], tuple[object, ...] | None] = {
                     (key,): None for key in chosen

@@ -95,19 +95,19 @@ class Consumer:
         proxy: Makes its paths.
         ledger: Judges its scans.
         findings: Shared by all consumers.
-        dice: Of this consumer alone.
+        rng: Of this consumer alone.
         endpoint: Of the server itself, for processes that are killed.
         silence: Whether paths may fall silent: it takes half a minute until the server notices.
     """
 
     def __init__(
-        self, proxy: FaultProxy, ledger: Ledger, findings: Findings, dice: random.Random, endpoint: str, *,
+        self, proxy: FaultProxy, ledger: Ledger, findings: Findings, rng: random.Random, endpoint: str, *,
         silence: bool,
     ) -> None:  # fmt: skip
         self._proxy = proxy
         self._ledger = ledger
         self._findings = findings
-        self._dice = dice
+        self._rng = rng
         self._endpoint = endpoint
         self._faults = {
             fault: weight for fault, weight in FAULT_WEIGHTS.items() if silence or fault is not Fault.SILENCE
@@ -116,28 +116,28 @@ class Consumer:
     async def run(self, ending: trio.Event) -> None:
         """Consume until told to end; what runs then is finished."""
         while not ending.is_set():
-            (kind,) = self._dice.choices(list(WEIGHTS), list(WEIGHTS.values()))
+            (kind,) = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))
             if kind is Kind.KILLED:
                 await self._be_killed()
             else:
                 await self._connect(kind)
 
     async def _connect(self, kind: Kind) -> None:
-        (fault,) = self._dice.choices(list(self._faults), list(self._faults.values()))
-        break_after = self._dice.randrange(BREAK_BYTES_MAX)
+        (fault,) = self._rng.choices(list(self._faults), list(self._faults.values()))
+        break_after = self._rng.randrange(BREAK_BYTES_MAX)
         # A scan that goes on by itself would hide whether its failure had a reason; only of some is just that asked.
         retries = 0
         if kind is Kind.RESUMING:
             fault, break_after = (
-                self._dice.choice((Fault.RESET, Fault.CUT)),
-                self._dice.randint(*RESUMING_BREAK_BYTES),
+                self._rng.choice((Fault.RESET, Fault.CUT)),
+                self._rng.randint(*RESUMING_BREAK_BYTES),
             )
             retries = RETRIES_DEFAULT
         async with self._proxy.open_path(fault, break_after) as path:
             try:
                 with trio.fail_after(TRYING_S_MAX):
                     async with scanner.connect(path.endpoint, retries=retries) as client:
-                        for _ in range(self._dice.randint(1, SCANS_PER_CONNECTION_MAX)):
+                        for _ in range(self._rng.randint(1, SCANS_PER_CONNECTION_MAX)):
                             await self._scan(await client.table(TABLE), kind)
             except (scanner.TooManyScans, scanner.SessionExpired):
                 self._findings.refused += 1
@@ -161,40 +161,40 @@ class Consumer:
     async def _scan(self, table: scanner.Table, kind: Kind) -> None:
         with self._ledger.scanning():
             if kind is Kind.CANCELLED:
-                with trio.move_on_after(self._dice.uniform(0, 0.5)):
+                with trio.move_on_after(self._rng.uniform(0, 0.5)):
                     await self._read(table, kind)
                 self._findings.left[kind] += 1
             else:
                 await self._read(table, kind)
 
     def _plan(self, table: scanner.Table, kind: Kind) -> scanner.Scan:
-        scan = table.new_scan().with_credit(self._dice.choice((1, 64 << 10, 1 << 20, 32 << 20)))
+        scan = table.new_scan().with_credit(self._rng.choice((1, 64 << 10, 1 << 20, 32 << 20)))
         if kind in {Kind.SLOW, Kind.STALLED}:
             scan = scan.with_credit(64 << 10)
-        if kind is Kind.SESSION or (kind is Kind.EARLY and self._dice.random() < 0.5):
-            scan = scan.with_mode("session").with_page_bytes(self._dice.choice((64 << 10, 1 << 20)))
+        if kind is Kind.SESSION or (kind is Kind.EARLY and self._rng.random() < 0.5):
+            scan = scan.with_mode("session").with_page_bytes(self._rng.choice((64 << 10, 1 << 20)))
         elif kind is Kind.RESUMING:
-            scan = scan.with_mode(self._dice.choice(("push", "push", "asof"))).with_page_bytes(64 << 10)
-        elif self._dice.random() < 0.3:
-            scan = scan.bucket(self._dice.randrange(BUCKETS))
+            scan = scan.with_mode(self._rng.choice(("push", "push", "asof"))).with_page_bytes(64 << 10)
+        elif self._rng.random() < 0.3:
+            scan = scan.bucket(self._rng.randrange(BUCKETS))
         if kind is Kind.LIMITED or scan.plan.credit_bytes == 1:
-            scan = scan.limit(self._dice.randrange(500))  # a credit of one byte is a message for each row
+            scan = scan.limit(self._rng.randrange(500))  # a credit of one byte is a message for each row
         return scan
 
     async def _read(self, table: scanner.Table, kind: Kind) -> None:
         scan = self._plan(table, kind)
         received: list[pa.RecordBatch] = []
-        stall_at = self._dice.randrange(5) if kind is Kind.STALLED else -1
-        leave_at = self._dice.randrange(6) if kind is Kind.EARLY else -1
+        stall_at = self._rng.randrange(5) if kind is Kind.STALLED else -1
+        leave_at = self._rng.randrange(6) if kind is Kind.EARLY else -1
         async with scan.execute() as batches:
             async for batch in batches:
                 if len(received) == leave_at:
                     self._findings.left[kind] += 1
                     return
                 if len(received) == stall_at:
-                    await trio.sleep(self._dice.uniform(1, STALL_S_MAX))
+                    await trio.sleep(self._rng.uniform(1, STALL_S_MAX))
                 if kind is Kind.SLOW:
-                    await trio.sleep(self._dice.uniform(0, 0.01))
+                    await trio.sleep(self._rng.uniform(0, 0.01))
                 received.append(batch)
             statistics = batches.statistics()
         await self._verify(scan, kind, pa.Table.from_batches(received, scan.schema), statistics)
@@ -224,7 +224,7 @@ class Consumer:
             assert process.stdout is not None
             with trio.move_on_after(TRYING_S_MAX):
                 await process.stdout.receive_some(1)  # it has its first batch
-                await trio.sleep(self._dice.uniform(0, VICTIM_S_MAX))
+                await trio.sleep(self._rng.uniform(0, VICTIM_S_MAX))
         finally:
             process.kill()
             with trio.CancelScope(shield=True):

@@ -65,7 +65,7 @@ class FaultyPath:
         """Forward one connection until it ends, or the fault strikes."""
         async with near:
             far = await trio.open_tcp_stream(*self._proxy.target)
-            connection = _Connection(self.fault, self._break_after, self._proxy.dice)
+            connection = _Connection(self.fault, self._break_after, self._proxy.rng)
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(connection.forward, near, far, nursery.cancel_scope)
@@ -86,10 +86,10 @@ class FaultyPath:
 class _Connection:
     """One connection, and how far it is from its fault."""
 
-    def __init__(self, fault: Fault, break_after: int, dice: random.Random) -> None:
+    def __init__(self, fault: Fault, break_after: int, rng: random.Random) -> None:
         self._fault = fault
         self._left = break_after
-        self._dice = dice
+        self._rng = rng
         self.struck = False
 
     async def forward(
@@ -108,12 +108,12 @@ class _Connection:
             scope.cancel()
 
     async def _be_mean(self, size: int) -> None:
-        dice = self._dice
+        rng = self._rng
         self._left -= size
         if self._fault is Fault.DELAY:
-            await trio.sleep(dice.uniform(0, DELAY_S_MAX))
-        elif self._fault is Fault.CLOG and dice.random() < CLOG_CHANCE:
-            await trio.sleep(dice.uniform(0, CLOG_S_MAX))
+            await trio.sleep(rng.uniform(0, DELAY_S_MAX))
+        elif self._fault is Fault.CLOG and rng.random() < CLOG_CHANCE:
+            await trio.sleep(rng.uniform(0, CLOG_S_MAX))
         elif self._fault in BREAKING and self._left < 0:
             self.struck = True
 
@@ -123,13 +123,13 @@ class FaultProxy:
 
     Args:
         target: Host and port to forward to.
-        dice: Decides everything that is left to chance.
+        rng: Decides everything that is left to chance.
         nursery: Runs the forwarding.
     """
 
-    def __init__(self, target: tuple[str, int], dice: random.Random, nursery: trio.Nursery) -> None:
+    def __init__(self, target: tuple[str, int], rng: random.Random, nursery: trio.Nursery) -> None:
         self.target = target
-        self.dice = dice
+        self.rng = rng
         self.struck: Counter[Fault] = Counter()
         """Connections broken so far."""
         self._nursery = nursery
@@ -170,14 +170,14 @@ def _reset_on_close(stream: trio.SocketStream) -> None:
 
 
 @asynccontextmanager
-async def open_fault_proxy(target: str, dice: random.Random) -> AsyncIterator[FaultProxy]:
+async def open_fault_proxy(target: str, rng: random.Random) -> AsyncIterator[FaultProxy]:
     """Run a proxy for a block; leaving it closes every connection.
 
     Args:
         target: HOST:PORT to forward to.
-        dice: Decides everything that is left to chance.
+        rng: Decides everything that is left to chance.
     """
     host, _, port = target.rpartition(":")
     async with trio.open_nursery() as nursery:
-        yield FaultProxy((host, int(port)), dice, nursery)
+        yield FaultProxy((host, int(port)), rng, nursery)
         nursery.cancel_scope.cancel()

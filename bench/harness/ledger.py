@@ -147,20 +147,20 @@ class Writer:
         ledger: Told of everything that was acknowledged.
         number: Of this writer, from 0.
         writers: How many there are.
-        dice: Of this writer alone.
+        rng: Of this writer alone.
     """
 
-    def __init__(self, ledger: Ledger, number: int, writers: int, dice: random.Random) -> None:
+    def __init__(self, ledger: Ledger, number: int, writers: int, rng: random.Random) -> None:
         self._ledger = ledger
         self._keys = list(range(number, len(ledger.bucket_of), writers))
-        self._dice = dice
+        self._rng = rng
         self._version = 0
 
     async def run(self, table: scanner.Table, ending: trio.Event) -> None:
         """Write until told to end; the write that runs then is finished."""
         while not ending.is_set():
-            keys = self._dice.sample(self._keys, self._dice.choice((1, 10, 100, 300)))
-            if self._dice.random() < 0.25:
+            keys = self._rng.sample(self._keys, self._rng.choice((1, 10, 100, 300)))
+            if self._rng.random() < 0.25:
                 result = await table.delete([(key,) for key in keys])
                 changes: dict[int, tuple[object, ...] | None] = dict.fromkeys(keys)
             else:
@@ -173,4 +173,4 @@ class Writer:
                 mine = {key: row for key, row in changes.items() if self._ledger.bucket_of[key] == bucket}
                 if end > start:
                     self._ledger.record(bucket, start, end, mine)
-            await trio.sleep(self._dice.uniform(0, 0.1))
+            await trio.sleep(self._rng.uniform(0, 0.1))

@@ -148,11 +148,11 @@ def prepare(directory: Path, rows: int, changes: int) -> Prepared:
 
 
 def _change(store: RocksStore, bucket: Bucket, rows: int, log_end: int) -> None:
-    dice = random.Random(rows)
+    rng = random.Random(rows)
     while bucket.log_end < log_end:
-        ids = [dice.randrange(int(rows * (1 + NEW_KEYS)) + 1) for _ in range(min(COMMIT_ROWS, rows))]
+        ids = [rng.randrange(int(rows * (1 + NEW_KEYS)) + 1) for _ in range(min(COMMIT_ROWS, rows))]
         mutations = [
-            Mutation(each.key, None) if dice.random() < DELETES else each
+            Mutation(each.key, None) if rng.random() < DELETES else each
             for each in _upserts(store, ids, "new")
         ]
         bucket.commit([mutations])

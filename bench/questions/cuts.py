@@ -99,20 +99,20 @@ async def run_cuts(campaign: Campaign, cuts: list[Cut], told: Callable[[int], No
     return tally
 
 
-def chosen(recording: Recording, positions: str, inside: int, dice: random.Random) -> list[Cut]:
+def chosen(recording: Recording, positions: str, inside: int, rng: random.Random) -> list[Cut]:
     """Where to cut.
 
     Args:
         recording: Of the uninterrupted scan.
         positions: `frames`, every end of a frame; `all`, those and places inside; or how many ends, spread evenly.
         inside: How many places inside frames.
-        dice: Choose them.
+        rng: Choose them.
     """
     ends = list(recording.at_frames())
     if positions.isdecimal():
         count = min(int(positions), len(ends))
         return [ends[len(ends) * at // count] for at in range(count)]
-    return ends if positions == "frames" else [*ends, *recording.inside_frames(inside, dice)]
+    return ends if positions == "frames" else [*ends, *recording.inside_frames(inside, rng)]
 
 
 async def run_scenario(
@@ -135,10 +135,10 @@ async def run_scenario(
         seed: Chooses whatever is left to chance.
         told: Told how far it is.
     """
-    dice, started = random.Random(f"{seed} {scenario.name}"), time.perf_counter()
-    async with open_campaign(store, keys, scenario, dice) as campaign:
+    rng, started = random.Random(f"{seed} {scenario.name}"), time.perf_counter()
+    async with open_campaign(store, keys, scenario, rng) as campaign:
         recording = await campaign.record()
-        cuts = chosen(recording, positions, inside, dice)
+        cuts = chosen(recording, positions, inside, rng)
         return await _run_campaign(campaign, scenario.name, recording, cuts, started, told)
 
 
@@ -152,8 +152,8 @@ async def run_killed(data: Path, keys: int, kills: int, seed: int, told: Told | 
         seed: Chooses whatever is left to chance.
         told: Told how far it is.
     """
-    dice, started = random.Random(seed), time.perf_counter()
-    async with open_killed_campaign(data, keys, dice) as campaign:
+    rng, started = random.Random(seed), time.perf_counter()
+    async with open_killed_campaign(data, keys, rng) as campaign:
         recording = await campaign.record()
         cuts = list(recording.spread(kills))
         return await _run_campaign(campaign, KILLED, recording, cuts, started, told)

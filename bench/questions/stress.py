@@ -97,7 +97,7 @@ class Stress:
         async with scanner.connect(self._server.endpoint) as client:
             ledger = await _load(client, ROWS if self._seconds >= SHORT_S else ROWS_SHORT)
         loaded = self._server.resident_bytes()
-        async with open_fault_proxy(self._server.endpoint, self._dice("proxy")) as proxy:
+        async with open_fault_proxy(self._server.endpoint, self._rng("proxy")) as proxy:
             await self._let_loose(ledger, proxy, status)
             started = trio.current_time()
             held = await self._wait_quiet()
@@ -114,7 +114,7 @@ class Stress:
             quiet_s=round(trio.current_time() - started, 1),
         )
 
-    def _dice(self, name: str) -> random.Random:
+    def _rng(self, name: str) -> random.Random:
         return random.Random(f"{self._seed} {name}")
 
     async def _let_loose(self, ledger: Ledger, proxy: FaultProxy, status: Status | None) -> None:
@@ -126,11 +126,11 @@ class Stress:
             table = await client.table(TABLE)
             async with trio.open_nursery() as nursery:
                 for number in range(WRITERS):
-                    writer = Writer(ledger, number, WRITERS, self._dice(f"writer {number}"))
+                    writer = Writer(ledger, number, WRITERS, self._rng(f"writer {number}"))
                     nursery.start_soon(writer.run, table, ending)
                 for number in range(CONSUMERS):
                     consumer = Consumer(
-                        proxy, ledger, self._findings, self._dice(f"consumer {number}"), self._server.endpoint,
+                        proxy, ledger, self._findings, self._rng(f"consumer {number}"), self._server.endpoint,
                         silence=self._seconds >= SHORT_S,
                     )  # fmt: skip
                     nursery.start_soon(consumer.run, ending)

@@ -1,4 +1,4 @@
-"""Who acts in a run: writers, scanners, and what strikes the server. Each has dice of its own."""
+"""Who acts in a run: writers, scanners, and what strikes the server. Each has a random generator of its own."""
 
 from __future__ import annotations
 
@@ -83,26 +83,26 @@ class Actors:
 
     @contextmanager
     def _acting(self, who: str) -> Iterator[tuple[Connections, random.Random]]:
-        dice = self._workload.dice(who)
+        rng = self._workload.rng(who)
         self.running.append(who)
-        yield Connections(who, self._workload, self._network, dice), dice
+        yield Connections(who, self._workload, self._network, rng), rng
         self.running.remove(who)
 
     async def _scan(self, who: str, task: ScannerTask) -> None:
-        with self._acting(who) as (connections, dice):
+        with self._acting(who) as (connections, rng):
             await Scanner(
-                who, self._workload, connections, self._serving, self._history, self._model, dice
+                who, self._workload, connections, self._serving, self._history, self._model, rng
             ).run(task)
 
     async def _write(self, who: str, task: WriterTask) -> None:
         keys = self._workload.rows.keys
-        with self._acting(who) as (connections, dice):
+        with self._acting(who) as (connections, rng):
             async with connections.client() as client:
                 table = await connections.again(lambda: client.table(TABLE))
                 for _ in range(task.writes):
-                    await trio.sleep(dice.uniform(0, task.pause_s))
-                    some = dice.sample(keys, min(len(keys), dice.randint(1, task.keys_max)))
-                    await self._write_once(who, table, some, delete=dice.random() < 0.3)
+                    await trio.sleep(rng.uniform(0, task.pause_s))
+                    some = rng.sample(keys, min(len(keys), rng.randint(1, task.keys_max)))
+                    await self._write_once(who, table, some, delete=rng.random() < 0.3)
 
     async def _write_once(self, who: str, table: scanner.Table, keys: list[Key], *, delete: bool) -> None:
         source = self._workload.rows
@@ -122,12 +122,12 @@ class Actors:
         self._history.writes.append(WriteRecord(who, rows, ranges))
 
     async def _strike_all(self, servers: trio.Nursery) -> None:
-        dice = self._workload.dice("strikes")
+        rng = self._workload.rng("strikes")
         for strike in self._workload.strikes:
             await trio.sleep_until(strike.at_s)
-            await self._strike(strike, dice, servers)
+            await self._strike(strike, rng, servers)
 
-    async def _strike(self, strike: Strike, dice: random.Random, servers: trio.Nursery) -> None:
+    async def _strike(self, strike: Strike, rng: random.Random, servers: trio.Nursery) -> None:
         match strike.kind:
             case StrikeKind.KILL | StrikeKind.DRAIN:
                 await (self._serving.kill() if strike.kind is StrikeKind.KILL else self._serving.drain())
@@ -139,4 +139,4 @@ class Actors:
                 self._serving.empty_registry()
             case StrikeKind.SWIZZLE:
                 self._history.add("network", "swizzled")
-                self._network.swizzle(dice, SWIZZLE_S_MAX)
+                self._network.swizzle(rng, SWIZZLE_S_MAX)

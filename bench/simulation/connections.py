@@ -28,14 +28,14 @@ class Connections:
         who: For the history.
         workload: What its connections are made of.
         network: Where they are made.
-        dice: Of this actor.
+        rng: Of this actor.
     """
 
-    def __init__(self, who: str, workload: Workload, network: Network, dice: random.Random) -> None:
+    def __init__(self, who: str, workload: Workload, network: Network, rng: random.Random) -> None:
         self._who = who
         self._workload = workload
         self._network = network
-        self._dice = dice
+        self._rng = rng
 
     async def dial(self) -> trio.abc.Stream:
         """Make a connection.
@@ -44,7 +44,7 @@ class Connections:
             OSError: Nobody answers.
         """
         return await self._network.dial(
-            self._who, self._workload.line(self._dice), self._workload.fault(self._dice)
+            self._who, self._workload.line(self._rng), self._workload.fault(self._rng)
         )
 
     @asynccontextmanager
@@ -56,7 +56,7 @@ class Connections:
             config=self._workload.transport_config,
             dial=self.dial,
             retries=RETRIES,
-            dice=self._dice,
+            rng=self._rng,
         )
         async with AsyncExitStack() as stack:
             yield await self.again(lambda: stack.enter_async_context(connect()))
@@ -69,4 +69,4 @@ class Connections:
             except scanner.ScannerError as error:
                 if not error.retriable:
                     raise
-                await trio.sleep(self._dice.uniform(0, AGAIN_S_MAX))
+                await trio.sleep(self._rng.uniform(0, AGAIN_S_MAX))

@@ -1,6 +1,6 @@
 """A network in memory: connections between clients and one server, and what breaks them.
 
-Everything random comes from dice that are given; time is trio's, so a virtual clock makes it all deterministic.
+Everything random comes from generators that are given; time is trio's, so a virtual clock makes it all deterministic.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class Network:
         self._listener.add(connection.server_end)
         return connection.client_end
 
-    def swizzle(self, dice: random.Random, clog_s_max: float) -> None:
-        """Clog all connections, to be unclogged one after another in an order that the dice choose."""
+    def swizzle(self, rng: random.Random, clog_s_max: float) -> None:
+        """Clog all connections, to be unclogged one after another in a random order."""
         for connection in self._connections:
-            connection.clog(dice.uniform(0, clog_s_max))
+            connection.clog(rng.uniform(0, clog_s_max))
 
     def reset_all(self) -> None:
         """Break every connection, as the end of the server's process does."""

@@ -42,7 +42,7 @@ class RawScan:
     Args:
         record: What is seen goes here.
         history: Told of batches, cuts, ends and errors.
-        dice: Of this scanner.
+        rng: Of this scanner.
         dial: Makes a connection.
         query: What to scan.
         config: Of its ends of connections.
@@ -52,7 +52,7 @@ class RawScan:
         self,
         record: ScanRecord,
         history: History,
-        dice: random.Random,
+        rng: random.Random,
         dial: Callable[[], Awaitable[trio.abc.Stream]],
         query: pb.ScanQuery,
         config: transport.TransportConfig,
@@ -60,7 +60,7 @@ class RawScan:
         self._record = record
         self._task = record.task
         self._history = history
-        self._dice = dice
+        self._rng = rng
         self._dial = dial
         self._query = query
         self._config = config
@@ -68,7 +68,7 @@ class RawScan:
         self._tokens: list[tuple[int, bytes]] = []
         """Those got so far, and the ordinals that they go on from; ascending."""
         self._rewinds_left = REWINDS_MAX
-        self._stream_id = b"" if dice.random() < 0.5 else dice.randbytes(8)
+        self._stream_id = b"" if rng.random() < 0.5 else rng.randbytes(8)
         self._source = pb.SCAN_SOURCE_LIVE_KV
         if record.task.state is State.CHECKPOINT:
             self._source = pb.SCAN_SOURCE_SNAPSHOT
@@ -98,7 +98,7 @@ class RawScan:
                 if not attempts_left or not self._may_go_on(error):
                     self._record.error = _scanner_error(error)
                     return
-                await trio.sleep(self._dice.uniform(0, BACKOFF_S_MAX))
+                await trio.sleep(self._rng.uniform(0, BACKOFF_S_MAX))
 
     def _may_go_on(self, error: Exception) -> bool:
         failure = _scanner_error(error)
@@ -130,9 +130,9 @@ class RawScan:
             # Nothing was delivered, so nothing is lost by a scan of another state.
             self._record.buckets[self._query.bucket] = BucketRecord()
             return 0, b""
-        if self._rewinds_left and self._dice.random() < 0.3:
+        if self._rewinds_left and self._rng.random() < 0.3:
             self._rewinds_left -= 1
-            return self._dice.choice(self._tokens)
+            return self._rng.choice(self._tokens)
         return self._tokens[-1]
 
     # Called by a call.
@@ -180,13 +180,13 @@ class _Call:
 
     def __init__(self, scan: RawScan, stream: transport.Stream, ordinal: int) -> None:
         self._scan = scan
-        self._record, self._task, self._dice = scan._record, scan._task, scan._dice
+        self._record, self._task, self._rng = scan._record, scan._task, scan._rng
         self._stream = stream
         self._ordinal = ordinal
         self._schema: pa.Schema | None = None
         self._received_bytes = 0
         self._limit = 0
-        self._drain_at = self._dice.randrange(20)
+        self._drain_at = self._rng.randrange(20)
         """Messages until it asks for an early end."""
         self._left = False
         self._demand_at: float | None = None
@@ -219,7 +219,7 @@ class _Call:
         if self._task.window_only or self._received_bytes < self._limit:
             return cast("Buffer | None", await self._stream.receive())
         if self._demand_at is None:
-            self._demand_at = trio.current_time() + self._dice.choice(STARVED_S)
+            self._demand_at = trio.current_time() + self._rng.choice(STARVED_S)
         with trio.move_on_at(self._demand_at):
             return cast("Buffer | None", await self._stream.receive())
         self._demand_at = None
@@ -273,7 +273,7 @@ class _Call:
         if not self._drain_at:
             self._scan._history.add(self._record.who, "drains")
             await self._say(pb.ScanRequest(drain=pb.Drain()))
-        chance = self._dice.random()
+        chance = self._rng.random()
         if chance < 0.2:  # again what was said, and less
             for limit in (self._limit, max(0, self._limit - 100)):
                 await self._say(pb.ScanRequest(demand=pb.Demand(bytes_limit=limit)))

@@ -39,7 +39,7 @@ class Scanner:
         serving: Knows how far back the logs reach.
         history: Told of everything.
         model: Knows which offsets there are to scan as of.
-        dice: Of this scanner.
+        rng: Of this scanner.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Scanner:
         serving: Serving,
         history: History,
         model: Model,
-        dice: random.Random,
+        rng: random.Random,
     ) -> None:
         self._who = who
         self._workload = workload
@@ -58,7 +58,7 @@ class Scanner:
         self._serving = serving
         self._history = history
         self._model = model
-        self._dice = dice
+        self._rng = rng
 
     async def run(self, task: ScannerTask) -> None:
         """Make all scans."""
@@ -91,13 +91,13 @@ class Scanner:
         self._tell_end(record)
 
     async def _scan_by(self, record: ScanRecord, client: scanner.Client | None) -> None:
-        if record.task.state is State.CHECKPOINT and self._dice.random() < CHECKPOINT_CHANCE:
+        if record.task.state is State.CHECKPOINT and self._rng.random() < CHECKPOINT_CHANCE:
             async with self._connections.client() as admin:
                 await self._connections.again(lambda: admin.checkpoint(TABLE))
         if record.task.client is Client.RAW:
             query = query_of(self._workload.rows.description, record.task)
             config = self._workload.transport_config
-            await RawScan(record, self._history, self._dice, self._connections.dial, query, config).run()
+            await RawScan(record, self._history, self._rng, self._connections.dial, query, config).run()
         elif client is not None:
             await self._scan_product(record, client)
         else:
@@ -109,12 +109,12 @@ class Scanner:
         if record.task.state is not State.LEASE:
             await ProductScan(record, self._history).run(table)
             return
-        target = scanner.LeaseTarget(TABLE, state=self._dice.choice(tuple(scanner.LeaseState)))
+        target = scanner.LeaseTarget(TABLE, state=self._rng.choice(tuple(scanner.LeaseState)))
         lease = await self._connections.again(lambda: client.acquire_lease(target, ttl_s=LEASE_S))
         async with lease:
             record.promised = {each.bucket: each.log_offset for each in lease.buckets}
             self._history.add(record.who, "leased", offsets=tuple(record.promised.items()))
-            await trio.sleep(self._dice.choice((0.0, 1.0)))
+            await trio.sleep(self._rng.choice((0.0, 1.0)))
             await ProductScan(record, self._history, lease).run(table)
 
     def _earlier(self) -> Mapping[int, int]:
@@ -123,7 +123,7 @@ class Scanner:
         for bucket in range(self._workload.rows.description.buckets):
             start = self._serving.log_start(bucket)
             known = [offset for offset in self._model.offsets(bucket) if offset >= start]
-            as_of[bucket] = self._dice.choice(known or [start])
+            as_of[bucket] = self._rng.choice(known or [start])
         return as_of
 
     def _tell_end(self, record: ScanRecord) -> None:

@@ -51,7 +51,7 @@ class Serving:
         self._network = network
         self._history = history
         self._on_commit = on_commit
-        self._storage = workload.dice("storage")
+        self._storage = workload.rng("storage")
         self.cut_by_force: Counter[int] = Counter()
         """Where each bucket's log was cut off whoever needed it."""
         self._disk = MemoryDisk()

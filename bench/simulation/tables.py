@@ -73,14 +73,14 @@ class Rows:
     """Makes keys and rows of one table.
 
     Args:
-        dice: Chooses the key's columns, the keys, and every value.
+        rng: Chooses the key's columns, the keys, and every value.
         keys: How many keys there are; what is written is written to them.
         buckets: Of the table.
     """
 
-    def __init__(self, dice: random.Random, keys: int, buckets: int) -> None:
-        self._dice = dice
-        key_fields = dice.choice(KEY_SCHEMAS)
+    def __init__(self, rng: random.Random, keys: int, buckets: int) -> None:
+        self._rng = rng
+        key_fields = rng.choice(KEY_SCHEMAS)
         self.schema = pa.schema([*key_fields, *VALUES])
         self.key_columns = tuple(field.name for field in key_fields)
         self.description = TableDescription(TABLE, self.schema, self.key_columns, buckets)
@@ -102,32 +102,32 @@ class Rows:
 
     def comparison(self) -> Comparison:
         """Any condition."""
-        return self._dice.choice(
+        return self._rng.choice(
             (
-                Comparison("price", "<", self._dice.uniform(0, 100)),
-                Comparison("price", ">=", self._dice.uniform(0, 100)),
-                Comparison("sold", "==", self._dice.random() < 0.5),
+                Comparison("price", "<", self._rng.uniform(0, 100)),
+                Comparison("price", ">=", self._rng.uniform(0, 100)),
+                Comparison("sold", "==", self._rng.random() < 0.5),
                 Comparison("text", "is null"),
-                Comparison("tag", ">=", self._dice.randrange(500)),
+                Comparison("tag", ">=", self._rng.randrange(500)),
                 Comparison("tag", "<", -1),  # of no row: only heartbeats come
             )
         )
 
     def _key(self) -> Key:
-        dice = self._dice
+        rng = self._rng
         match self.key_columns:
             case ("id",):
-                return (dice.randrange(-(2**40), 2**40),)
+                return (rng.randrange(-(2**40), 2**40),)
             case ("name",):
-                return ("".join(dice.choices("abö\0", k=dice.randrange(12))),)
+                return ("".join(rng.choices("abö\0", k=rng.randrange(12))),)
             case _:
-                return (dice.choice(("", "eu", "euro", "us")), dice.randrange(-1000, 1000))
+                return (rng.choice(("", "eu", "euro", "us")), rng.randrange(-1000, 1000))
 
     def _row(self, key: Key) -> Row:
-        dice, self._tags = self._dice, self._tags + 1
-        text = None if dice.random() < 0.1 else dice.choice("xyz") * dice.choice(TEXT_LENGTHS)
-        price = None if dice.random() < 0.1 else round(dice.uniform(0, 100), 2)
-        return (*key, self._tags, text, price, dice.choice((True, False, None)))
+        rng, self._tags = self._rng, self._tags + 1
+        text = None if rng.random() < 0.1 else rng.choice("xyz") * rng.choice(TEXT_LENGTHS)
+        price = None if rng.random() < 0.1 else round(rng.uniform(0, 100), 2)
+        return (*key, self._tags, text, price, rng.choice((True, False, None)))
 
 
 def rows_of(batch: pa.RecordBatch) -> list[Row]:

@@ -169,135 +169,135 @@ class Workload:
     """How likely a connection has a fault."""
 
     def __post_init__(self) -> None:
-        dice = self.dice("workload")
+        rng = self.rng("workload")
         self.rows = Rows(
-            self.dice("rows"),
-            dice.choice((*SMALL_TABLES, 40, 40, 40, 80, 80, 80, ROWS_MAX)),
-            dice.choice((1, 1, 2, 3)),
+            self.rng("rows"),
+            rng.choice((*SMALL_TABLES, 40, 40, 40, 80, 80, 80, ROWS_MAX)),
+            rng.choice((1, 1, 2, 3)),
         )
         keys = self.rows.keys
-        self.initial = [dice.sample(keys, len(keys) // 2) for _ in range(2)]
-        self.server_config = _server_config(dice)
-        self.transport_config = _transport_config(dice)
-        self.chaos = dice.choice((0.0, 0.3, 0.7, 0.95))
-        self.storage_s_max = dice.choice((0.0, 0.002, 0.05))
-        self.scanners = [_scanner_task(dice, self.rows) for _ in range(dice.randint(1, SCANNERS_MAX))]
+        self.initial = [rng.sample(keys, len(keys) // 2) for _ in range(2)]
+        self.server_config = _server_config(rng)
+        self.transport_config = _transport_config(rng)
+        self.chaos = rng.choice((0.0, 0.3, 0.7, 0.95))
+        self.storage_s_max = rng.choice((0.0, 0.002, 0.05))
+        self.scanners = [_scanner_task(rng, self.rows) for _ in range(rng.randint(1, SCANNERS_MAX))]
         self.writers = [
             WriterTask(
-                writes=dice.randint(3, 15),
-                keys_max=dice.choice((1, 5, 40)),
-                pause_s=dice.choice((0.001, 0.02, 0.2, 1.0)),
+                writes=rng.randint(3, 15),
+                keys_max=rng.choice((1, 5, 40)),
+                pause_s=rng.choice((0.001, 0.02, 0.2, 1.0)),
             )
-            for _ in range(dice.choice((0, 1, 1, 2)))
+            for _ in range(rng.choice((0, 1, 1, 2)))
         ]
-        self.strikes = _strikes(dice, self.rows.description.buckets)
+        self.strikes = _strikes(rng, self.rows.description.buckets)
 
-    def dice(self, who: str) -> random.Random:
+    def rng(self, who: str) -> random.Random:
         """Dice of one part of the run, which nobody else throws."""
         return random.Random(f"{self.seed} {who}")
 
-    def line(self, dice: random.Random) -> Line:
+    def line(self, rng: random.Random) -> Line:
         """What somebody's next connection is made of."""
         return Line(
-            latency_s=dice.choice((0.0, 0.0, 0.001, 0.02)),
-            buffer_bytes=dice.choice((4 * KIB, 16 * KIB, 64 * KIB)),
-            read_bytes_max=dice.choice((500, 3 * KIB, 64 * KIB, 64 * KIB)),
+            latency_s=rng.choice((0.0, 0.0, 0.001, 0.02)),
+            buffer_bytes=rng.choice((4 * KIB, 16 * KIB, 64 * KIB)),
+            read_bytes_max=rng.choice((500, 3 * KIB, 64 * KIB, 64 * KIB)),
         )
 
-    def fault(self, dice: random.Random) -> FaultPlan | None:
+    def fault(self, rng: random.Random) -> FaultPlan | None:
         """What will happen to it."""
-        if dice.random() >= self.chaos:
+        if rng.random() >= self.chaos:
             return None
         return FaultPlan(
-            fault=dice.choice(tuple(Fault)),
-            to_client=dice.random() < 0.8,
-            at=1 + int(dice.expovariate(1 / FAULT_AT_BYTES_MEAN)),
-            clog_s=dice.choice((0.1, 2.0, 8.0)),
+            fault=rng.choice(tuple(Fault)),
+            to_client=rng.random() < 0.8,
+            at=1 + int(rng.expovariate(1 / FAULT_AT_BYTES_MEAN)),
+            clog_s=rng.choice((0.1, 2.0, 8.0)),
         )
 
 
-def _server_config(dice: random.Random) -> ScannerConfig:
-    block_rows_max = dice.choice((1, 7, 64, 512))
+def _server_config(rng: random.Random) -> ScannerConfig:
+    block_rows_max = rng.choice((1, 7, 64, 512))
     return ScannerConfig(
         block_rows_max=block_rows_max,
-        block_bytes_max=dice.choice((500, 8 * KIB, 1024 * KIB)),
-        batch_bytes=dice.choice((300, 4 * KIB, 1024 * KIB)),
-        batch_rows_max=max(block_rows_max, dice.choice((1, 10, 65_536))),
-        heartbeat_interval_s=dice.choice((0.5, 5.0)),
-        park_after_s=dice.choice((0.3, 5.0)),
-        snapshot_linger_s=dice.choice((0.0, 1.0, 10.0)),
-        snapshots_max=dice.choice((3, 64, 64)),
-        overlay_bytes_max=dice.choice((3_000, 1024 * KIB, 1024 * KIB, 1024 * KIB)),
-        log_retention_bytes=dice.choice((4_000, 1024 * KIB, 1024 * KIB)),
-        log_pinned_bytes_max=dice.choice((2_000, *[1024 * KIB] * 4)),
-        log_retention_s=dice.choice((0.5, 1e6)),
-        retention_interval_s=dice.choice((0.3, 2.0)),
-        checkpoint_interval_s=dice.choice((0.0, 0.1, 1.0)),
-        session_ttl_s=dice.choice((3.0, 60.0)),
+        block_bytes_max=rng.choice((500, 8 * KIB, 1024 * KIB)),
+        batch_bytes=rng.choice((300, 4 * KIB, 1024 * KIB)),
+        batch_rows_max=max(block_rows_max, rng.choice((1, 10, 65_536))),
+        heartbeat_interval_s=rng.choice((0.5, 5.0)),
+        park_after_s=rng.choice((0.3, 5.0)),
+        snapshot_linger_s=rng.choice((0.0, 1.0, 10.0)),
+        snapshots_max=rng.choice((3, 64, 64)),
+        overlay_bytes_max=rng.choice((3_000, 1024 * KIB, 1024 * KIB, 1024 * KIB)),
+        log_retention_bytes=rng.choice((4_000, 1024 * KIB, 1024 * KIB)),
+        log_pinned_bytes_max=rng.choice((2_000, *[1024 * KIB] * 4)),
+        log_retention_s=rng.choice((0.5, 1e6)),
+        retention_interval_s=rng.choice((0.3, 2.0)),
+        checkpoint_interval_s=rng.choice((0.0, 0.1, 1.0)),
+        session_ttl_s=rng.choice((3.0, 60.0)),
         session_sweep_interval_s=1.0,
-        sessions_per_bucket_max=dice.choice((1, 8)),
-        page_snapshot_ttl_s=dice.choice((3.0, 60.0)),
-        page_snapshots_per_bucket_max=dice.choice((1, 8)),
-        session_page_bytes_max=dice.choice((2_000, 1024 * KIB)),
-        write_slice_rows_max=dice.choice((8, 2048)),
-        commit_rows_max=dice.choice((1, 20, 65_536)),
+        sessions_per_bucket_max=rng.choice((1, 8)),
+        page_snapshot_ttl_s=rng.choice((3.0, 60.0)),
+        page_snapshots_per_bucket_max=rng.choice((1, 8)),
+        session_page_bytes_max=rng.choice((2_000, 1024 * KIB)),
+        write_slice_rows_max=rng.choice((8, 2048)),
+        commit_rows_max=rng.choice((1, 20, 65_536)),
     )
 
 
-def _transport_config(dice: random.Random) -> TransportConfig:
+def _transport_config(rng: random.Random) -> TransportConfig:
     return TransportConfig(
-        stream_window_bytes=dice.choice((1_000, 20_000, 1024 * KIB)),
-        connection_window_bytes=dice.choice((65_535, 1024 * KIB)),
-        outbound_frame_bytes_max=dice.choice((300, 16 * KIB, 64 * KIB)),
-        send_buffer_bytes=dice.choice((2_000, 64 * KIB, 1024 * KIB)),
-        write_bytes_max=dice.choice((1_000, 64 * KIB)),
+        stream_window_bytes=rng.choice((1_000, 20_000, 1024 * KIB)),
+        connection_window_bytes=rng.choice((65_535, 1024 * KIB)),
+        outbound_frame_bytes_max=rng.choice((300, 16 * KIB, 64 * KIB)),
+        send_buffer_bytes=rng.choice((2_000, 64 * KIB, 1024 * KIB)),
+        write_bytes_max=rng.choice((1_000, 64 * KIB)),
         receive_buffer_bytes=64 * KIB,
-        drain_timeout_s=dice.choice((0.5, 5.0)),
+        drain_timeout_s=rng.choice((0.5, 5.0)),
     )
 
 
-def _scanner_task(dice: random.Random, rows: Rows) -> ScannerTask:
-    scans = tuple(_scan_task(dice, rows) for _ in range(dice.choice((1, 1, 2))))
-    return ScannerTask(scans, at_once=dice.random() < 0.4)
+def _scanner_task(rng: random.Random, rows: Rows) -> ScannerTask:
+    scans = tuple(_scan_task(rng, rows) for _ in range(rng.choice((1, 1, 2))))
+    return ScannerTask(scans, at_once=rng.random() < 0.4)
 
 
-def _scan_task(dice: random.Random, rows: Rows) -> ScanTask:
-    client = dice.choice((Client.PRODUCT, Client.PRODUCT, Client.RAW))
-    mode = ScanMode.PUSH if client is Client.RAW else dice.choice((ScanMode.PUSH, *ScanMode))
+def _scan_task(rng: random.Random, rows: Rows) -> ScanTask:
+    client = rng.choice((Client.PRODUCT, Client.PRODUCT, Client.RAW))
+    mode = ScanMode.PUSH if client is Client.RAW else rng.choice((ScanMode.PUSH, *ScanMode))
     buckets = rows.description.buckets
-    one_bucket = client is Client.RAW or dice.random() < 0.3
-    behaviour = dice.choice(
+    one_bucket = client is Client.RAW or rng.random() < 0.3
+    behaviour = rng.choice(
         (Behaviour.FAST, Behaviour.FAST, Behaviour.SLOW, Behaviour.STALLED, Behaviour.STALLED, *Behaviour)
     )
-    credit_bytes = dice.choice((1, 700, 6_000, 64 * KIB, 1024 * KIB))
+    credit_bytes = rng.choice((1, 700, 6_000, 64 * KIB, 1024 * KIB))
     return ScanTask(
         client=client,
         mode=mode,
-        bucket=dice.randrange(buckets) if one_bucket else None,
-        columns=_columns(dice, rows),
-        filter=tuple(rows.comparison() for _ in range(dice.choice((0, 0, 0, 1, 2)))),
-        start=_prefix(dice, rows.keys),
-        end=_prefix(dice, rows.keys),
-        row_limit=dice.choice((0, 1, 10, 100)) if dice.random() < 0.2 else None,
+        bucket=rng.randrange(buckets) if one_bucket else None,
+        columns=_columns(rng, rows),
+        filter=tuple(rows.comparison() for _ in range(rng.choice((0, 0, 0, 1, 2)))),
+        start=_prefix(rng, rows.keys),
+        end=_prefix(rng, rows.keys),
+        row_limit=rng.choice((0, 1, 10, 100)) if rng.random() < 0.2 else None,
         credit_bytes=credit_bytes,
-        page_bytes=dice.choice(
+        page_bytes=rng.choice(
             (1 if len(rows.keys) < PAGE_A_ROW_KEYS_MAX else 500, 2_000, 20_000, 1024 * KIB)
         ),
-        page_depth=dice.choice((0, 1, 1, 4)),
-        resume_every_batches=dice.choice((None, None, None, 1, 3)),
-        state=_state(dice, client, mode),
+        page_depth=rng.choice((0, 1, 1, 4)),
+        resume_every_batches=rng.choice((None, None, None, 1, 3)),
+        state=_state(rng, client, mode),
         behaviour=behaviour,
-        after_s=dice.choice((0.0, 0.0, 0.05, 0.5)),
-        turn_at=dice.choice((0, 1, 2, 5)),
-        pause_s=_pause_s(dice, behaviour),
-        retries=0 if dice.random() < 0.1 else RETRIES,
-        batch_bytes_max=dice.choice((0, 0, 1, 900)),
-        batch_rows_max=dice.choice((0, 0, 1, 13)),
-        window_only=dice.random() < 0.15,
+        after_s=rng.choice((0.0, 0.0, 0.05, 0.5)),
+        turn_at=rng.choice((0, 1, 2, 5)),
+        pause_s=_pause_s(rng, behaviour),
+        retries=0 if rng.random() < 0.1 else RETRIES,
+        batch_bytes_max=rng.choice((0, 0, 1, 900)),
+        batch_rows_max=rng.choice((0, 0, 1, 13)),
+        window_only=rng.random() < 0.15,
     )
 
 
-def _state(dice: random.Random, client: Client, mode: ScanMode) -> State:
+def _state(rng: random.Random, client: Client, mode: ScanMode) -> State:
     states = [State.NOW] * 6
     if mode in {ScanMode.PUSH, ScanMode.ASOF}:
         states.append(State.PAST)
@@ -305,48 +305,48 @@ def _state(dice: random.Random, client: Client, mode: ScanMode) -> State:
         states.append(State.CHECKPOINT)
     if mode is ScanMode.PUSH and client is Client.PRODUCT:
         states.append(State.LEASE)
-    return dice.choice(states)
+    return rng.choice(states)
 
 
-def _pause_s(dice: random.Random, behaviour: Behaviour) -> float:
+def _pause_s(rng: random.Random, behaviour: Behaviour) -> float:
     if behaviour is Behaviour.STALLED:
-        return dice.choice((0.7, 7.0, 20.0))
+        return rng.choice((0.7, 7.0, 20.0))
     if behaviour is Behaviour.CANCELLED:
-        return dice.uniform(0, 0.5)
-    return max(POLL_S_MIN, dice.uniform(0, 0.05))
+        return rng.uniform(0, 0.5)
+    return max(POLL_S_MIN, rng.uniform(0, 0.05))
 
 
-def _columns(dice: random.Random, rows: Rows) -> tuple[str, ...]:
+def _columns(rng: random.Random, rows: Rows) -> tuple[str, ...]:
     """Some columns in some order, from which each row can be told: all, or with the tag, or with the key."""
-    if dice.random() < 0.5:
+    if rng.random() < 0.5:
         return ()
-    telling = dice.choice((("tag",), rows.key_columns))
+    telling = rng.choice((("tag",), rows.key_columns))
     others = [name for name in rows.schema.names if name not in telling]
-    columns = [*telling, *dice.sample(others, dice.randrange(len(others)))]
-    dice.shuffle(columns)
+    columns = [*telling, *rng.sample(others, rng.randrange(len(others)))]
+    rng.shuffle(columns)
     return tuple(columns)
 
 
-def _prefix(dice: random.Random, keys: Sequence[Key]) -> Key | None:
-    if not keys or dice.random() < 0.8:
+def _prefix(rng: random.Random, keys: Sequence[Key]) -> Key | None:
+    if not keys or rng.random() < 0.8:
         return None
-    key = dice.choice(keys)
-    return key[: dice.randint(1, len(key))]
+    key = rng.choice(keys)
+    return key[: rng.randint(1, len(key))]
 
 
-def _strikes(dice: random.Random, buckets: int) -> list[Strike]:
-    if dice.random() < 0.4:
+def _strikes(rng: random.Random, buckets: int) -> list[Strike]:
+    if rng.random() < 0.4:
         return []
     return sorted(
         (
             Strike(
-                at_s=dice.expovariate(2.0),
-                kind=dice.choice(tuple(StrikeKind)),
-                bucket=dice.randrange(buckets),
-                keep=dice.choice((0.0, 0.5, 1.0)),
-                down_s=dice.choice((0.0, 0.05, 2.0)),
+                at_s=rng.expovariate(2.0),
+                kind=rng.choice(tuple(StrikeKind)),
+                bucket=rng.randrange(buckets),
+                keep=rng.choice((0.0, 0.5, 1.0)),
+                down_s=rng.choice((0.0, 0.05, 2.0)),
             )
-            for _ in range(dice.randint(1, 4))
+            for _ in range(rng.randint(1, 4))
         ),
         key=lambda strike: strike.at_s,
     )

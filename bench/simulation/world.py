@@ -3,8 +3,8 @@
 Determinism, and where it comes from:
 
 1. Time is a `MockClock` that jumps: nothing ever waits for real.
-2. trio runs its tasks in the order of its own dice, which are seeded (the switch that Hypothesis uses).
-3. Everything else that is random is dice of the seed (`Workload.dice`), the secrets that the server makes included.
+2. trio runs its tasks in an order of its own generator, which is seeded (the switch that Hypothesis uses).
+3. Everything else that is random is drawn from the seed (`Workload.rng`), the secrets that the server makes included.
    Threads that the process has besides, the one of `scanner.sync` say, draw from others.
 4. No threads, no sockets, no disk but the overlay's spill files; the store is in memory and does not block. The cyclic
    garbage collector is held back meanwhile: what it finalizes, and when, depends on everything that ran before.
@@ -87,7 +87,7 @@ def _deterministic(seed: int) -> Iterator[None]:
         gc.isenabled(),
     )
     token_bytes, randbelow = secrets.token_bytes, secrets.randbelow
-    here, dice = threading.get_ident(), Random(f"{seed} secrets")
+    here, rng = threading.get_ident(), Random(f"{seed} secrets")
 
     def is_here() -> bool:
         return threading.get_ident() == here
@@ -95,10 +95,10 @@ def _deterministic(seed: int) -> Iterator[None]:
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     scheduler._r = _Scheduling(scheduling, Random(seed))
     secrets.token_bytes = lambda nbytes=None: (
-        dice.randbytes(nbytes or 32) if is_here() else token_bytes(nbytes)
+        rng.randbytes(nbytes or 32) if is_here() else token_bytes(nbytes)
     )
     secrets.randbelow = lambda exclusive_upper_bound: (
-        dice.randrange(exclusive_upper_bound) if is_here() else randbelow(exclusive_upper_bound)
+        rng.randrange(exclusive_upper_bound) if is_here() else randbelow(exclusive_upper_bound)
     )
     gc.disable()
     try:
@@ -112,7 +112,7 @@ def _deterministic(seed: int) -> Iterator[None]:
 
 
 class _Scheduling(Random):
-    """The dice of trio's schedulers: one for the thread that makes this, another for those that run trio beside it.
+    """The generators of trio's schedulers: one for the thread that makes this, one for those that run trio beside it.
 
     Args:
         others: For the other threads.
@@ -126,13 +126,13 @@ class _Scheduling(Random):
 
     def random(self) -> float:
         """See `random.Random`."""
-        return self._dice().random()
+        return self._rng().random()
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
         """See `random.Random`."""
-        self._dice().shuffle(x)
+        self._rng().shuffle(x)
 
-    def _dice(self) -> Random:
+    def _rng(self) -> Random:
         return self._own if threading.get_ident() == self._thread else self._others
 
 

@@ -64,7 +64,7 @@ async def connect(
     token: str | None = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
-    dice: Random | None = None,
+    rng: Random | None = None,
     dial: Dial | None = None,
 ) -> AsyncIterator[Client]:
     """Connect to a server for the length of a block.
@@ -80,7 +80,7 @@ async def connect(
         insecure_token: Send the token in plaintext, even to another machine.
         retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
             come at once. This first connection is tried once.
-        dice: Draws the delays between attempts; None: seeded by the system.
+        rng: Draws the delays between attempts; None: seeded by the system.
         dial: Makes a connection instead of TCP to the endpoint, such as one in memory; OSError: nobody answers.
 
     Yields:
@@ -114,7 +114,7 @@ async def connect(
         dial=dial,
     )
     policy = RetryPolicy(retries=retries)
-    async with open_connection(connect_once, f"{host}:{port}", policy=policy, dice=dice) as connection:
+    async with open_connection(connect_once, f"{host}:{port}", policy=policy, rng=rng) as connection:
         yield Client(connection, endpoint)
 
 

@@ -78,17 +78,17 @@ class Connection:
         connect: Makes a TCP connection.
         where: Names the server in errors.
         policy: How often and how patiently connecting is tried; a scan has it, too, unless it has its own.
-        dice: Draws delays.
+        rng: Draws delays.
         nursery: Runs the connections.
     """
 
     def __init__(
-        self, connect: Connect, where: str, policy: RetryPolicy, dice: Random, nursery: trio.Nursery
+        self, connect: Connect, where: str, policy: RetryPolicy, rng: Random, nursery: trio.Nursery
     ) -> None:
         self._connect = connect
         self._where = where
         self._policy = policy
-        self._dice = dice
+        self._rng = rng
         self._nursery = nursery
         self._link: _Link | None = None
         """In use now, or the last that was."""
@@ -120,7 +120,7 @@ class Connection:
             policy = RetryPolicy(
                 retries=retries, delay_s_min=policy.delay_s_min, delay_s_max=policy.delay_s_max
             )
-        return Attempts(policy, self._dice)
+        return Attempts(policy, self._rng)
 
     @asynccontextmanager
     async def client(self, *, retries: int | None = 0) -> AsyncIterator[transport.Client]:
@@ -257,7 +257,7 @@ class Connection:
 
 @asynccontextmanager
 async def open_connection(
-    connect: Connect, where: str, *, policy: RetryPolicy | None = None, dice: Random | None = None
+    connect: Connect, where: str, *, policy: RetryPolicy | None = None, rng: Random | None = None
 ) -> AsyncIterator[Connection]:
     """Connect, once to begin with, and stay connected for the length of a block.
 
@@ -265,7 +265,7 @@ async def open_connection(
         connect: Makes a TCP connection.
         where: Names the server in errors.
         policy: How often and how patiently connecting is tried again.
-        dice: Draws delays; None: seeded by the system.
+        rng: Draws delays; None: seeded by the system.
 
     Raises:
         ServerUnavailable: Nobody answers, or not as a weir server should.
@@ -275,7 +275,7 @@ async def open_connection(
         Closes the connection.
     """
     async with bare(trio.open_nursery()) as nursery:
-        connection = Connection(connect, where, policy or RetryPolicy(), dice or Random(), nursery)
+        connection = Connection(connect, where, policy or RetryPolicy(), rng or Random(), nursery)
         await connection._living_link()
         try:
             yield connection

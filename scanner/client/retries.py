@@ -77,12 +77,12 @@ class Attempts:
 
     Args:
         policy: How often and how patiently.
-        dice: Draws the delays.
+        rng: Draws the delays.
     """
 
-    def __init__(self, policy: RetryPolicy, dice: Random) -> None:
+    def __init__(self, policy: RetryPolicy, rng: Random) -> None:
         self._policy = policy
-        self._dice = dice
+        self._rng = rng
         self._progress = _Progress()
         self._made_before = 0
         self.failed = 0
@@ -93,7 +93,7 @@ class Attempts:
 
         Parts share a line, and one may have the bad luck to be cut every time while the others advance.
         """
-        attempts = Attempts(self._policy, self._dice)
+        attempts = Attempts(self._policy, self._rng)
         attempts._progress = self._progress
         attempts._made_before = self._progress.made
         return attempts
@@ -123,7 +123,7 @@ class Attempts:
         self.failed += 1
         if self.failed > self._policy.retries:
             raise exhausted(error, self.failed) from error
-        drawn_s = self._dice.uniform(0.0, self._policy.delay_bound_s(self.failed))
+        drawn_s = self._rng.uniform(0.0, self._policy.delay_bound_s(self.failed))
         await trio.sleep(error.retry_after_s + drawn_s)
 
 

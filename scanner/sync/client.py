@@ -41,7 +41,7 @@ def connect(
     token: str | None = None,
     insecure_token: bool = False,
     retries: int = RETRIES_DEFAULT,
-    dice: Random | None = None,
+    rng: Random | None = None,
 ) -> Client:
     """Connect to a server. Use the client in a `with` block, or close it.
 
@@ -56,7 +56,7 @@ def connect(
         insecure_token: Send the token in plaintext, even to another machine.
         retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
             come at once. This first connection is tried once.
-        dice: Draws the delays between attempts, in the client's thread; None: seeded by the system.
+        rng: Draws the delays between attempts, in the client's thread; None: seeded by the system.
 
     Raises:
         ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
@@ -73,7 +73,7 @@ def connect(
                 token=token,
                 insecure_token=insecure_token,
                 retries=retries,
-                dice=dice,
+                rng=rng,
             )
         )
     except BaseException:

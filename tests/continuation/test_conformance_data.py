@@ -107,11 +107,11 @@ async def test_item_06_deletes_and_updates_before_the_open(store: Store, model: 
 @every_scan
 async def test_item_07_a_snapshot_and_the_log_after_it_are_the_live_scan(store: Store, model: Model) -> None:
     """A scan as of S with the changes from S on folded in is the live scan; left: the merge by the server (LOG)."""
-    dice = random.Random(7)
+    rng = random.Random(7)
     async with open_items(store) as items:
         for _ in range(5):
-            await items.write(dice.sample(range(2 * ROWS), 60), price=dice.random())
-            await items.delete(*dice.sample(range(2 * ROWS), 60))
+            await items.write(rng.sample(range(2 * ROWS), 60), price=rng.random())
+            await items.delete(*rng.sample(range(2 * ROWS), 60))
         live = await scanned(model, items)
         was = await read(PUSH.scan(items.table).as_of(ROWS))
         changes = store.bucket("items", 0).read_changes(ROWS, live.log_offset)

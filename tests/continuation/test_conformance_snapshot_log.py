@@ -110,11 +110,11 @@ async def test_item_40_a_state_and_the_changes_from_it_give_every_later_state(
             assert stored(store, as_of.table) == folded
 
 
-async def _change(items: Items, dice: random.Random) -> list[int]:
+async def _change(items: Items, rng: random.Random) -> list[int]:
     """Some writes; the log's end after each."""
     offsets = []
     for _ in range(6):
-        await items.write(dice.sample(range(400), 20), price=dice.random())
-        await items.delete(*dice.sample(range(400), 20))
+        await items.write(rng.sample(range(400), 20), price=rng.random())
+        await items.delete(*rng.sample(range(400), 20))
         offsets.append(await items.offset())
     return offsets

@@ -109,7 +109,7 @@ async def test_a_scan_of_many_buckets(model: Model, autojump_clock: trio.testing
 
     async with (
         open_server(MemoryStore(), config=CONFIG, listener=network.listen()) as server,
-        scanner.connect("127.0.0.1", dial=dial, dice=random.Random(SEED)) as client,
+        scanner.connect("127.0.0.1", dial=dial, rng=random.Random(SEED)) as client,
     ):
         table = await client.create_table("items", SCHEMA, ["id"], 3)
         await table.write(sample(range(600)))
@@ -118,7 +118,7 @@ async def test_a_scan_of_many_buckets(model: Model, autojump_clock: trio.testing
         for frames in range(3, 60, 8):
             # The next connections are cut after so many frames each, as long as there are cuts left.
             cuts[:] = [Cut(Direction.DOWN, frames=frames), Cut(Direction.DOWN, frames=frames + 5)]
-            async with scanner.connect("127.0.0.1", dial=dial, dice=random.Random(frames)) as cut_client:
+            async with scanner.connect("127.0.0.1", dial=dial, rng=random.Random(frames)) as cut_client:
                 found = await read(model.scan(await lookup(cut_client), 2_000))
             resumes += found.statistics.resumes
             assert sorted(found.ids) == list(range(600))
@@ -139,9 +139,9 @@ async def lookup(client: scanner.Client) -> scanner.Table:
 
 async def test_a_session_past_its_last_page(autojump_clock: trio.testing.MockClock) -> None:
     """What a session lacks: where the cut takes the last page away it is over. It says so; it never ends short."""
-    dice = random.Random(SEED)
+    rng = random.Random(SEED)
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "session")
-    async with open_campaign(MemoryStore(), 100, scenario, dice) as campaign:
+    async with open_campaign(MemoryStore(), 100, scenario, rng) as campaign:
         recording = await campaign.record()
         down = len(recording.ends[Direction.DOWN])
         tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])

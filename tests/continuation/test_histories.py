@@ -117,7 +117,7 @@ async def scan_through(tmp_path: Path, mode: str, happens: Happening) -> None:
     shutil.copytree(data, backup)
     async with _served(data) as port:
         pass
-    client_up = scanner.connect(f"127.0.0.1:{port}", dice=Random(1))
+    client_up = scanner.connect(f"127.0.0.1:{port}", rng=Random(1))
     ids: list[int] = []
     written_by: list[str] = []
 

@@ -40,7 +40,7 @@ async def test_a_scan_comes_through_lines_shorter_than_a_batch(autojump_clock: o
     async with (
         open_server(store, listener=network.listen()),
         scanner.connect("127.0.0.1", dial=dial_whole) as writer,
-        scanner.connect("127.0.0.1", dial=dial_short, dice=random.Random(1)) as reader,
+        scanner.connect("127.0.0.1", dial=dial_short, rng=random.Random(1)) as reader,
     ):
         truth = await load(await writer.table(TABLE), ROWS, random.Random(2))
         table = await reader.table(TABLE)

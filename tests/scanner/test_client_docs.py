@@ -45,7 +45,7 @@ def test_a_cancelled_task_ends_the_scan_and_its_thread(tmp_path: Path) -> None:
             return 1e6
 
     with running_server(tmp_path) as server:
-        client = scanner.sync.connect(server.endpoint, dice=Patient())
+        client = scanner.sync.connect(server.endpoint, rng=Patient())
         scan = client.create_table("orders", ORDERS.schema, ["id"], 4).new_scan()
     namespace: dict[str, Any] = {}
     exec(compile(python_of("asyncio"), PAGE, "exec"), namespace)

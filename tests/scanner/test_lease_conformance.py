@@ -268,7 +268,7 @@ async def test_item_51_a_leased_state_outlives_retention_and_so_does_its_log(sto
 @pytest.mark.parametrize("seed", range(2))
 async def test_item_52_concurrent_calls_under_churn_stay_consistent(store: Store, seed: int) -> None:
     """Whatever runs at once: what leases keep can be scanned, references add up, and in the end nothing is left."""
-    dice = Random(seed)
+    rng = Random(seed)
     async with open_maintenance(store, NOTHING_IN_TIME) as kept:
         leases, ids = kept.maintenance.leases, ["a", "b", "c"]
         for index in range(BUCKETS):
@@ -277,7 +277,7 @@ async def test_item_52_concurrent_calls_under_churn_stay_consistent(store: Store
 
         async def write() -> None:
             for number in range(15):
-                index = dice.randrange(BUCKETS)
+                index = rng.randrange(BUCKETS)
                 await kept.write([100 + number], index)
                 await (await kept.checkpoints(index)).create()
                 await kept.maintenance.retention.sweep()
@@ -285,15 +285,13 @@ async def test_item_52_concurrent_calls_under_churn_stay_consistent(store: Store
 
         async def use() -> None:
             while not writing.is_set():
-                key = lease_of("anna", dice.choice(ids))
-                buckets = tuple(dice.sample(range(BUCKETS), dice.randint(1, BUCKETS)))
-                act = dice.randrange(5)
+                key = lease_of("anna", rng.choice(ids))
+                buckets = tuple(rng.sample(range(BUCKETS), rng.randint(1, BUCKETS)))
+                act = rng.randrange(5)
                 try:
                     if act < 2:
-                        choice = dice.choice([Choice.NEWEST, Choice.NEW, Choice.LOG, Choice.NEWEST_EXISTING])
-                        await kept.acquire(
-                            key.lease_id, target(choice, *buckets), partial=dice.random() < 0.5
-                        )
+                        choice = rng.choice([Choice.NEWEST, Choice.NEW, Choice.LOG, Choice.NEWEST_EXISTING])
+                        await kept.acquire(key.lease_id, target(choice, *buckets), partial=rng.random() < 0.5)
                     elif act == 2:
                         await leases.renew(key)
                     elif act == 3:

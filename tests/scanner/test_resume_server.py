@@ -76,7 +76,7 @@ async def open_house(store: Path | Store) -> AsyncIterator[tuple[House, scanner.
         async with trio.open_nursery() as nursery:
             house = House(store, nursery)
             server = await house.open()
-            async with scanner.connect(f"127.0.0.1:{server.port}", dice=Random(1)) as client:
+            async with scanner.connect(f"127.0.0.1:{server.port}", rng=Random(1)) as client:
                 table = await client.create_table("items", SCHEMA, ["k"], 3)
                 await table.write(rows(ROWS, width=WIDTH))
                 yield house, client, table
@@ -226,8 +226,8 @@ async def test_a_line_that_breaks_again_and_again(tmp_path: Path, break_after: i
             dials += 1
             return TornStream(await trio.open_tcp_stream(server.host, server.port), break_after)
 
-        dice, endpoint = Random(2), f"{server.host}:{server.port}"
-        async with scanner.connect(endpoint, retries=4, dial=dial, dice=dice) as client:
+        rng, endpoint = Random(2), f"{server.host}:{server.port}"
+        async with scanner.connect(endpoint, retries=4, dial=dial, rng=rng) as client:
             scan = (await client.table("items")).new_scan()
             for columns in (("k",), ()):
                 keys, statistics = await read(scan.select(*columns) if columns else scan)
@@ -276,7 +276,7 @@ def test_the_blocking_twin_goes_on_as_well(tmp_path: Path) -> None:
     """A scan of the blocking client outlives its server; a client without retries learns that it is gone."""
     with running_server(tmp_path, SMALL_BATCHES) as server:
         endpoint, port = server.endpoint, server.server.port
-        client = scanner.sync.connect(endpoint, dice=Random(3))
+        client = scanner.sync.connect(endpoint, rng=Random(3))
         impatient = scanner.sync.connect(endpoint, retries=0)
         table = client.create_table("items", SCHEMA, ["k"], 3)
         table.write(rows(ROWS, width=WIDTH))
@@ -325,7 +325,7 @@ def test_an_interrupt_ends_the_wait_for_a_server(tmp_path: Path) -> None:
             return 1000.0
 
     with running_server(tmp_path, SMALL_BATCHES) as server:
-        client = scanner.sync.connect(server.endpoint, dice=Dice())
+        client = scanner.sync.connect(server.endpoint, rng=Dice())
         table = client.create_table("items", SCHEMA, ["k"], 1)
         table.write(rows(ROWS, width=WIDTH))
     with client:

@@ -102,14 +102,14 @@ WHOLES = [
 WHOLES += [1000, 1500, 10**9, 1_500_000_000, 86_400_000 * 365, (1 << 62) + 1]
 
 
-def column(data_type: pa.DataType, count: int, dice: random.Random) -> pa.Array:
+def column(data_type: pa.DataType, count: int, rng: random.Random) -> pa.Array:
     """Cells of any type but `OTHERS`: extremes, round numbers and nulls."""
     if pa.types.is_dictionary(data_type):
-        values = column(data_type.value_type, 4, dice)
-        indices = pa.array([dice.choice([0, 1, 2, 3, None]) for _ in range(count)], data_type.index_type)
+        values = column(data_type.value_type, 4, rng)
+        indices = pa.array([rng.choice([0, 1, 2, 3, None]) for _ in range(count)], data_type.index_type)
         return pa.DictionaryArray.from_arrays(indices, values)
-    cell = cell_of(data_type, dice)
-    cells = [cell() if dice.random() < 0.85 else None for _ in range(count)]
+    cell = cell_of(data_type, rng)
+    cells = [cell() if rng.random() < 0.85 else None for _ in range(count)]
     if pa.types.is_temporal(data_type):
         return pa.array(cells, pa.int32() if data_type.bit_width == 32 else pa.int64()).view(data_type)
     if pa.types.is_decimal(data_type):
@@ -117,30 +117,30 @@ def column(data_type: pa.DataType, count: int, dice: random.Random) -> pa.Array:
     return pa.array(cells, data_type)
 
 
-def cell_of(data_type: pa.DataType, dice: random.Random) -> Callable[[], object]:
+def cell_of(data_type: pa.DataType, rng: random.Random) -> Callable[[], object]:
     """What draws one cell, as it is stored."""
     types = pa.types
     if types.is_boolean(data_type):
-        return lambda: dice.random() < 0.5
+        return lambda: rng.random() < 0.5
     if types.is_floating(data_type):
         exact = {16: 65504.0, 32: 3.4028234663852886e38, 64: 1e308}[data_type.bit_width]
-        return lambda: dice.choice([each for each in FLOATS if each != each or abs(each) <= exact])
+        return lambda: rng.choice([each for each in FLOATS if each != each or abs(each) <= exact])
     if types.is_decimal(data_type):
         top = 10**data_type.precision - 1
-        return lambda: dice.choice(
+        return lambda: rng.choice(
             [0, 1, -1, top, -top, *(each for each in (100, 1005, 1000, -15000) if each <= top)]
         )
     if types.is_fixed_size_binary(data_type):
-        return lambda: dice.randbytes(4)
+        return lambda: rng.randbytes(4)
     if kind_of(data_type) == "string":
-        return lambda: dice.choice(["", "ä", "1", "true", "2013-01-01", "x" * 40])
+        return lambda: rng.choice(["", "ä", "1", "true", "2013-01-01", "x" * 40])
     if kind_of(data_type) == "binary":
-        return lambda: dice.choice([b"", b"\x00\xff", b"1", b"y" * 40])
+        return lambda: rng.choice([b"", b"\x00\xff", b"1", b"y" * 40])
     low, high = bounds(data_type)
     wholes = [each for each in (*WHOLES, low, high) if low <= each <= high]
     if types.is_date64(data_type):
         wholes = [each for each in wholes if each % 86_400_000 == 0]
-    return lambda: dice.choice(wholes)
+    return lambda: rng.choice(wholes)
 
 
 def bounds(data_type: pa.DataType) -> tuple[int, int]:
@@ -230,13 +230,13 @@ def refused_as(error: transport.CallFailed, kind: type[ScannerError]) -> str:
 
 async def try_all(store: MemoryStore | Path, stored: pa.DataType, rounds: int, seed: int) -> Written:
     """Write columns of every type into a column of one type, and read back what was taken."""
-    dice = random.Random(f"{seed} {stored}")
+    rng = random.Random(f"{seed} {stored}")
     schema = pa.schema([("k", pa.int64()), ("v", stored)])
     async with serving(store) as (client, raw):
         written = Written(await client.create_table("t", schema, ["k"], 1), raw)
         for given in GIVEN:
             for number in range(rounds):
-                await written.write(column(given, dice.randint(1, 4), dice), by_client=number % 2 == 0)
+                await written.write(column(given, rng.randint(1, 4), rng), by_client=number % 2 == 0)
         await written.check()
     return written
 

@@ -126,7 +126,7 @@ async def open_virtual_items(
         store, listener=network.listen(), config=config, run_blocking=run_blocking
     ) as server:
         async with (
-            scanner.connect("127.0.0.1", dial=dial, dice=random.Random(1), retries=retries) as client,
+            scanner.connect("127.0.0.1", dial=dial, rng=random.Random(1), retries=retries) as client,
             transport.connect_stream(await dial()) as raw,
         ):
             yield Items(store, server, client, await client.table("items"), raw)

@@ -58,10 +58,10 @@ def key_ranges() -> SearchStrategy[KeyRange]:
 
 def random_history(seed: int, *, commits: int, writes: int, ids: int) -> list[list[tuple[int, str | None]]]:
     """A history of any size: a third of the writes are deletes, rows have 0 to 40 letters."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     return [
         [
-            (dice.randrange(ids), None if dice.random() < 0.33 else "x" * dice.randrange(40))
+            (rng.randrange(ids), None if rng.random() < 0.33 else "x" * rng.randrange(40))
             for _ in range(writes)
         ]
         for _ in range(commits)

@@ -103,7 +103,7 @@ async def connected_to(host: MemoryHost, retries: int = 8, seed: int = 0) -> Asy
     """A connection to a host."""
     connect = connect_by_tcp("memory", 1, dial=host.dial)
     policy = RetryPolicy(retries=retries)
-    async with open_connection(connect, "memory:1", policy=policy, dice=Random(seed)) as connection:
+    async with open_connection(connect, "memory:1", policy=policy, rng=Random(seed)) as connection:
         await settle()  # the host serves it
         yield connection
 

@@ -183,7 +183,7 @@ async def _scan_killed(server: ServerProcess, table_name: str, rows: int, way: W
     killer = _Killer(server)
     async with trio.open_nursery() as nursery:
         link = Link(server.endpoint, nursery)
-        connecting = scanner.connect(server.endpoint, dial=link.dial, retries=RETRIES, dice=Random(7))
+        connecting = scanner.connect(server.endpoint, dial=link.dial, retries=RETRIES, rng=Random(7))
         async with connecting as client:
             table = await client.table(table_name)
             scan = planned(table, way)

@@ -33,14 +33,14 @@ class Link:
         round_trip_s: How long an octet and its answer take, added to what loopback takes.
         cut_bytes: Octets from the server after which a line breaks, on average; infinite: never. Lines differ, from
             half of it to one and a half: a cut at always the same place would tell of that place only.
-        dice: Draws the lengths of the lines.
+        rng: Draws the lengths of the lines.
     """
 
     endpoint: str
     nursery: trio.Nursery
     round_trip_s: float = 0.0
     cut_bytes: float = math.inf
-    dice: Random = field(default_factory=lambda: Random(5))
+    rng: Random = field(default_factory=lambda: Random(5))
     connects: int = 0
     down_bytes: int = 0
     """That came from the server and passed."""
@@ -85,7 +85,7 @@ class Line(trio.abc.HalfCloseableStream):
         self._link = link
         self._inner = inner
         self._one_way_s = link.round_trip_s / 2
-        self._cut_bytes = link.cut_bytes * (0.5 + link.dice.random())
+        self._cut_bytes = link.cut_bytes * (0.5 + link.rng.random())
         self._down: deque[tuple[float, bytes | bytearray]] = deque()
         self._up: deque[tuple[float, bytes | None]] = deque()
         self._came, self._goes = trio.Event(), trio.Event()

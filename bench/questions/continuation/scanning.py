@@ -90,7 +90,7 @@ async def open_client(endpoint: str, way: Way, seed: int = 7) -> AsyncIterator[t
     """Connect over a line for the length of a block; the seed draws where it breaks, and the delays after it."""
     async with trio.open_nursery() as nursery:
         link = Link(endpoint, nursery, way.round_trip_s, way.cut_bytes, Random(seed))
-        async with scanner.connect(endpoint, dial=link.dial, dice=Random(seed)) as client:
+        async with scanner.connect(endpoint, dial=link.dial, rng=Random(seed)) as client:
             yield client, link
         nursery.cancel_scope.cancel()
 

@@ -121,7 +121,7 @@ def measure(
         advance: Told of each scan.
     """
     costs: dict[Cell, list[Cost]] = {cell: [] for cell in wanted}
-    dice = random.Random(rounds)
+    rng = random.Random(rounds)
     with Writer(server.endpoint, "medium", tables.medium) as writer:
         for number in range(judged_rounds):
             # The quiet ones first: what a writer leaves for compaction must not be theirs.
@@ -131,7 +131,7 @@ def measure(
                     for cell in wanted
                     if (cell.writer == STOPPED) is quiet and (number < rounds or is_judged(cell))
                 ]
-                dice.shuffle(order)
+                rng.shuffle(order)
                 for cell in order:
                     costs[cell].append(_measure(server, tables, cell, writer))
                     advance()

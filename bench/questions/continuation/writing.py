@@ -103,7 +103,7 @@ def write_forever(
 ) -> None:
     """Be the writer, until the process is ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    dice = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     with scanner.sync.connect(endpoint) as client:
         orders = client.table(table)
         written.value = 0
@@ -117,7 +117,7 @@ def write_forever(
             if wanted != paced:  # not to make up for a time in which less was wanted
                 due, paced = time.monotonic(), wanted
             version += 1
-            ids = np.unique(dice.integers(0, rows, FLAT_OUT_ROWS if wanted == FLAT_OUT else WRITE_ROWS))
+            ids = np.unique(rng.integers(0, rows, FLAT_OUT_ROWS if wanted == FLAT_OUT else WRITE_ROWS))
             count = len(ids)
             orders.write(rows_of(ids, version))
             written.value += count

@@ -224,7 +224,7 @@ def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
     with running_server(tmp_path) as gone:
-        client = scanner.sync.connect(gone.endpoint, dice=Patient())
+        client = scanner.sync.connect(gone.endpoint, rng=Patient())
         table = client.create_table("items", ITEMS.schema, ["id"], 2)
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     presser = threading.Thread(target=press)

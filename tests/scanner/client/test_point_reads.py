@@ -151,8 +151,8 @@ def pair(number: int, value: str | None) -> dict[str, object]:
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_get_is_the_scan_of_the_same_state(tmp_path: Path, kind: str, seed: int) -> None:
     """Random writes, keys, columns and offsets: a get has the rows that a scan has of these keys, and all of them."""
-    dice = random.Random(seed)
-    buckets = dice.choice([1, 3])
+    rng = random.Random(seed)
+    buckets = rng.choice([1, 3])
     store = MemoryStore() if kind == "memory" else tmp_path
     async with open_server(store) as server, scanner.connect(f"127.0.0.1:{server.port}") as client:
         table = await client.create_table("pairs", PAIRS, ["name", "amount", "at"], buckets)
@@ -162,20 +162,20 @@ async def test_a_get_is_the_scan_of_the_same_state(tmp_path: Path, kind: str, se
             if turn == 7:
                 schema = PAIRS.append(pa.field("later", pa.int32()))
                 await table.add_column(schema.field("later"))
-            some = [dice.randrange(40) for _ in range(dice.randrange(1, 30))]
+            some = [rng.randrange(40) for _ in range(rng.randrange(1, 30))]
             new = [
-                {**pair(number, dice.choice([None, "x" * dice.randrange(2000)])), "later": turn}
+                {**pair(number, rng.choice([None, "x" * rng.randrange(2000)])), "later": turn}
                 for number in some
             ]
             await table.write(pa.Table.from_pylist(new, schema))
-            gone = pa.Table.from_pylist([pair(dice.randrange(40), None) for _ in range(3)], PAIRS)
+            gone = pa.Table.from_pylist([pair(rng.randrange(40), None) for _ in range(3)], PAIRS)
             await table.delete(gone.drop(["value"]))
             states.append({each.bucket: each.end_offset for each in await table.offsets()})
         for _ in range(25):
-            asked = [pair(dice.randrange(45), None) for _ in range(dice.randrange(1, 60))]
-            columns = dice.choice([(), ("value", "name", "amount", "at"), ("at", "later", "amount", "name")])
+            asked = [pair(rng.randrange(45), None) for _ in range(rng.randrange(1, 60))]
+            columns = rng.choice([(), ("value", "name", "amount", "at"), ("at", "later", "amount", "name")])
             keys = pa.Table.from_pylist(asked, PAIRS).drop(["value"])
-            as_of = dice.choice([None, *states])
+            as_of = rng.choice([None, *states])
             result = await table.get(keys, columns=columns, as_of=as_of)
             whole = {bucket: result.log_offsets.get(bucket, 0) for bucket in range(buckets)}
             scan = table.new_scan().as_of(whole)

@@ -39,11 +39,11 @@ def found(bucket: Bucket, numbers: list[int], log_offset: int, bytes_max: int = 
 
 def test_every_offset_shows_the_fold_of_the_changes_before_it() -> None:
     """Also offsets inside an update, where the key is absent, and with keys that were asked for twice."""
-    dice = random.Random(5)
+    rng = random.Random(5)
     bucket = bucket_with()
     for turn in range(60):
-        number = dice.randrange(8)
-        bucket.commit([[delete(number) if dice.random() < 0.3 else put(number, f"{turn}"), put(9, None)]])
+        number = rng.randrange(8)
+        bucket.commit([[delete(number) if rng.random() < 0.3 else put(number, f"{turn}"), put(9, None)]])
     numbers = [*range(10), 3, 3]
     for log_offset in range(bucket.log_end + 1):
         state = replayed(bucket, log_offset)

@@ -159,7 +159,7 @@ def test_interrupt_between_attempts_leaves_the_scan(tmp_path: Path) -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
     with running_server(tmp_path) as gone:
-        client = scanner.sync.connect(gone.endpoint, dice=Patient())
+        client = scanner.sync.connect(gone.endpoint, rng=Patient())
         scan = client.create_table("t", SCHEMA, ["k"]).new_scan()
     previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     presser = threading.Thread(target=press)

@@ -60,7 +60,7 @@ async def cut_client(server: Server, cuts: Iterator[int], retries: int = 50) -> 
         receives = next(cuts, None)
         return stream if receives is None else CutStream(stream, receives)
 
-    async with scanner.connect("127.0.0.1:1", dial=dial, dice=NoDelay(), retries=retries) as client:
+    async with scanner.connect("127.0.0.1:1", dial=dial, rng=NoDelay(), retries=retries) as client:
         yield client
 
 
@@ -179,9 +179,9 @@ async def test_cancelling_the_first_page_leaks_nothing(tmp_path: Path, mode: str
 @pytest.mark.parametrize("seed", range(4))
 async def test_lost_responses_are_asked_for_again(tmp_path: Path, mode: str, seed: int) -> None:
     """However often the connection is lost, at whatever octet, nothing is lost or repeated."""
-    dice = Random(seed)
+    rng = Random(seed)
     # The last pages are left in peace: a session is over when its last page is made, whether it arrives or not.
-    cuts = [dice.randrange(200, 6_000) for _ in range(12)]
+    cuts = [rng.randrange(200, 6_000) for _ in range(12)]
     async with open_table(tmp_path, ROWS, buckets=2, config=SMALL) as (table, server):
         async with table.new_scan().execute() as pushed:
             keys = sorted([key async for batch in pushed for key in batch["k"].to_pylist()])
@@ -279,7 +279,7 @@ async def test_restart_between_pages(
     async with trio.open_nursery() as nursery:
         first, second = Host(tmp_path), Host(tmp_path)
         port = await nursery.start(first.run, 0)
-        async with scanner.connect(f"127.0.0.1:{port}", dice=NoDelay()) as client:
+        async with scanner.connect(f"127.0.0.1:{port}", rng=NoDelay()) as client:
             table = await client.create_table("items", SCHEMA, ["k"], 1)
             await table.write(rows(ROWS))
             scan = table.new_scan().with_mode(mode).with_page_bytes(2_000).with_page_depth(0)
