@@ -83,6 +83,9 @@ class ScannerConfig:
     """Arrow bytes of the newest changes of a bucket that tails with the same columns and filter share, above 0. A tail
     that has fallen further behind reads for itself."""
 
+    log_rings_bytes: int = 256 * MIB
+    """The same of all buckets, columns and filters together, above 0. The largest make room."""
+
     retention_interval_s: float = 60.0
     """How often changelogs are looked at, above 0."""
 

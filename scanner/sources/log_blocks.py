@@ -10,13 +10,15 @@ Invariants:
 1. The blocks in the ring are adjacent: each begins where the one before it ends.
 2. A block ends where an entry ends, unless it is a part of one entry that is larger than a block.
 3. What a block holds depends on its range, columns and filter alone; whoever reads it may share it.
-4. The ring holds at most `ring_bytes_max`, or one block.
+4. The ring holds at most `ring_bytes_max`, or one block; all rings of a server at most what their budget says, since
+   whoever may scan may ask for as many filters as scans.
 
 This module knows no wire beyond the length of a batch, no task and no clock.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -71,6 +73,34 @@ class LogBlock:
         return int(self.entry_ends[index - 1]) if index else None
 
 
+class RingBudget:
+    """What the rings of a server may hold together; the largest ones make room.
+
+    Args:
+        bytes_max: Arrow bytes, above 0.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._rings = weakref.WeakSet[LogBlocks]()
+
+    @property
+    def held_bytes(self) -> int:
+        """Arrow bytes in all rings."""
+        return sum(each.ring_bytes for each in self._rings)
+
+    def join(self, blocks: LogBlocks) -> None:
+        """Count a ring from now on, for as long as it lives."""
+        self._rings.add(blocks)
+
+    def make_room(self) -> None:
+        """Drop the oldest blocks of the largest rings until the budget is kept to."""
+        held = self.held_bytes
+        while held > self._bytes_max:
+            largest = max(self._rings, key=lambda each: each.ring_bytes)
+            held -= largest.drop_oldest()
+
+
 class LogBlocks:
     """Reads one bucket's changelog for the scans that want the same columns and filter.
 
@@ -81,6 +111,7 @@ class LogBlocks:
         query: Its filter is what counts.
         codec: The table's codec of now: it reads rows of every schema that the table ever had.
         ring_bytes_max: Arrow bytes of the newest blocks that are kept.
+        budget: Of all rings of the server; None: this one is alone.
         on_decode: Called for each block that is read and decoded.
 
     Raises:
@@ -97,6 +128,7 @@ class LogBlocks:
         codec: Callable[[], RowCodec],
         *,
         ring_bytes_max: int,
+        budget: RingBudget | None = None,
         on_decode: Callable[[], None] | None = None,
     ) -> None:
         self._bucket = bucket
@@ -106,8 +138,12 @@ class LogBlocks:
         wanted = table_columns(schema.names)
         self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
         self._ring: deque[LogBlock] = deque()
-        self._ring_bytes = 0
+        self.ring_bytes = 0
+        """Arrow bytes in the ring."""
         self._ring_bytes_max = ring_bytes_max
+        self._budget = budget
+        if budget is not None:
+            budget.join(self)
         self._on_decode = on_decode
 
     @property
@@ -151,11 +187,19 @@ class LogBlocks:
         """Put a block behind the newest one; if changes are missing between them, start anew with it."""
         if self._ring and self._ring[-1].end != block.start:
             self._ring.clear()
-            self._ring_bytes = 0
+            self.ring_bytes = 0
         self._ring.append(block)
-        self._ring_bytes += block.payload_bytes
-        while self._ring_bytes > self._ring_bytes_max and len(self._ring) > 1:
-            self._ring_bytes -= self._ring.popleft().payload_bytes
+        self.ring_bytes += block.payload_bytes
+        while self.ring_bytes > self._ring_bytes_max and len(self._ring) > 1:
+            self.drop_oldest()
+        if self._budget is not None:
+            self._budget.make_room()
+
+    def drop_oldest(self) -> int:
+        """Drop the oldest block of the ring; who needs it reads for itself. Returns the bytes that it had."""
+        size = self._ring.popleft().payload_bytes
+        self.ring_bytes -= size
+        return size
 
     def _decode(self, offset: int, stop: int, bytes_max: int) -> LogBlock:
         if self._on_decode is not None:

@@ -28,7 +28,7 @@ from scanner.server.log.hybrid_scan import HybridScan
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.tokens import fingerprint, stop_id, stop_of
 from scanner.sources.log import LogSource
-from scanner.sources.log_blocks import LogBlocks
+from scanner.sources.log_blocks import LogBlocks, RingBudget
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -66,6 +66,7 @@ class LogOpener:
         self._tokens = tokens
         self._snapshots = snapshots
         self._now_us = now_us
+        self._rings = RingBudget(config.log_rings_bytes)
         self._blocks = weakref.WeakValueDictionary[tuple[int, int, bytes], LogBlocks]()
         """By bucket, by how often its storage was opened anew, by columns and filter."""
 
@@ -331,6 +332,7 @@ class LogOpener:
                 wanted,
                 lambda: table.schema.row_codec,
                 ring_bytes_max=self._config.log_ring_bytes,
+                budget=self._rings,
                 on_decode=bucket.activity.count_log_block,
             )
             self._blocks[key] = blocks

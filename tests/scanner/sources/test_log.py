@@ -17,7 +17,7 @@ from scanner.data.position import Position
 from scanner.errors import ArgumentInvalid, ColumnNotFound, OffsetOutOfRange, StoreClosed
 from scanner.sources.interface import EndReason
 from scanner.sources.log import LogSource
-from scanner.sources.log_blocks import LogBlocks
+from scanner.sources.log_blocks import LogBlocks, RingBudget
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import batch_size_bytes, decode_batch
 from scanner.wire.queries import ScanQuery
@@ -49,6 +49,7 @@ def blocks_of(
     predicates: tuple[Predicate, ...] = (),
     ring: int = ANY,
     on_decode: Callable[[], None] | None = None,
+    budget: RingBudget | None = None,
 ) -> LogBlocks:
     """What reads the changelog of bucket 0."""
     table = store.table("items")
@@ -60,6 +61,7 @@ def blocks_of(
         lambda: store.row_codec("items"),
         ring_bytes_max=ring,
         on_decode=on_decode,
+        budget=budget,
     )
 
 
@@ -312,6 +314,32 @@ def test_what_retention_has_taken_is_out_of_range() -> None:
     with pytest.raises(OffsetOutOfRange, match=r"\[2, 3\)") as refused:
         source.step()
     assert refused.value.oldest_offset == 2
+
+
+def test_all_rings_together_are_bounded() -> None:
+    """However many filters there are: the largest make room, tails see the same, and what has gone counts no more."""
+    store = filled([])
+    bucket = store.bucket("items", 0)
+    budget = RingBudget(20_000)
+    tails = [
+        LogSource(
+            blocks_of(
+                store, predicates=(Predicate("id", Operator.GREATER_OR_EQUAL, (-number,)),), budget=budget
+            ),
+            0,
+        )
+        for number in range(30)
+    ]
+    seen: list[list[Row]] = [[] for _ in tails]
+    for number in range(12):
+        commit(bucket, [[(number, "x" * 300)]])
+        for index, tail in enumerate(tails):
+            seen[index] += rows_of(drive(tail))
+            assert budget.held_bytes <= 20_000
+    assert all(each == expected_rows(bucket) for each in seen)
+    assert budget.held_bytes
+    del tails, tail
+    assert budget.held_bytes == 0
 
 
 def test_a_closed_source_reads_nothing() -> None:
