@@ -263,8 +263,10 @@ class Scan(ScanBuilder):
         """Run the scan and collect every row.
 
         Raises:
+            ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
+        self.plan.require_end("to_arrow()")
         async with self.execute() as batches:
             return pa.Table.from_batches([batch async for batch in batches], schema=batches.schema)
 

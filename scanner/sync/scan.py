@@ -16,7 +16,6 @@ import pyarrow as pa
 import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
-from scanner.errors import ArgumentInvalid
 from scanner.extras import extras_needed
 from scanner.sync.progress import with_progress
 
@@ -98,7 +97,7 @@ class Scan(ScanBuilder):
             ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
-        self._require_end("to_arrow()")
+        self.plan.require_end("to_arrow()")
         with self.execute() as batches:
             shown = with_progress(batches, self.plan.row_limit) if progress else batches
             return pa.Table.from_batches(shown, schema=batches.schema)
@@ -114,7 +113,7 @@ class Scan(ScanBuilder):
             ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
-        self._require_end("to_pandas()")
+        self.plan.require_end("to_pandas()")
         with extras_needed("to_pandas()"):
             import_module("pandas")
         frame: pd.DataFrame = self.to_arrow(progress=progress).to_pandas()
@@ -131,19 +130,12 @@ class Scan(ScanBuilder):
             ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
-        self._require_end("to_polars()")
+        self.plan.require_end("to_polars()")
         with extras_needed("to_polars()"):
             import polars
         frame = polars.from_arrow(self.to_arrow(progress=progress))
         assert isinstance(frame, polars.DataFrame)
         return frame
-
-    def _require_end(self, call: str) -> None:
-        if self.plan.endless:
-            raise ArgumentInvalid(
-                f"{call} wants every row, and this scan waits for changes for ever;"
-                " give it an end with stop_at('end') or limit(...), or take it batch by batch"
-            )
 
     def _hold(self) -> Held[TrioBatches]:
         return self._portal.hold(self._scan.execute())

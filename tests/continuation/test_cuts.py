@@ -41,8 +41,8 @@ def read_sources(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     real_open = ReadSources.open
 
-    def open_one(self: ReadSources, *arguments: object) -> object:
-        reading = real_open(self, *arguments)  # type: ignore[arg-type]
+    def open_one(self: ReadSources, *arguments: object, **options: object) -> object:
+        reading = real_open(self, *arguments, **options)  # type: ignore[arg-type]
         found.append(reading.read_source)
         return reading
 

@@ -142,6 +142,21 @@ class ScanPlan:
         """Whether it waits for changes, for ever."""
         return self.source.has_changes and self.stop_at is None and self.row_limit is None
 
+    def require_end(self, call: str) -> None:
+        """Check that every row can be collected.
+
+        Args:
+            call: Who wants that, for the message.
+
+        Raises:
+            ArgumentInvalid: The scan is endless.
+        """
+        if self.endless:
+            raise ArgumentInvalid(
+                f"{call} wants every row, and this scan waits for changes for ever;"
+                " give it an end with stop_at('end') or limit(...), or take it batch by batch"
+            )
+
     def log_start_of(self, bucket: int) -> str | int | datetime.datetime:
         """Where the scan of a bucket's changes begins.
 

@@ -134,7 +134,7 @@ def test_scan_where(command: Weir, items: str) -> None:
     """Conditions are read by the type of their column; several are all required."""
     out = command("scan", items, "--where", "price >= 1.5", "-w", "name = 'name 7'", "--format", "json")[1]
     assert json.loads(out) == {"id": 7, "name": "name 7", "price": 1.75}
-    assert command("scan", items, "-w", "name is null", "--format", "none")[1] == "1 rows\n"
+    assert command("scan", items, "-w", "name is null", "--format", "none")[1] == "1 row\n"
     assert (
         command("scan", items, "-w", "name is not null", "-w", "id != 3", "--format", "none")[1]
         == "199 rows\n"
@@ -310,7 +310,7 @@ def test_scan_that_makes_no_sense(command: Weir, items: str, tmp_path: Path) -> 
     for mistake, words in [
         ("BUCKET:OFFSET for each", ["yesterday"]),
         ("BUCKET:OFFSET for each", ["1", "2"]),
-        ("bucket 0 is read as of", ["0:1", "0:2"]),
+        ("names bucket 0 twice", ["0:1", "0:2"]),
         ("nothing of bucket 1", ["0:1"]),
         ("bucket in as_of", ["0:1", "1:1", "2:1"]),
         ("changelog of table", ["999999"]),

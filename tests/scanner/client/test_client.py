@@ -249,12 +249,20 @@ async def test_scan_of_a_table_that_is_gone(tmp_path: Path) -> None:
                 await table.new_scan().with_mode(mode).to_arrow()
 
 
-async def test_source_that_the_server_has_not(tmp_path: Path) -> None:
-    """A source that is not there yet is refused clearly, by push and by session."""
+async def test_source_that_the_mode_has_not(tmp_path: Path) -> None:
+    """Changes do not come by pages: that is said clearly."""
     async with open_table(tmp_path, 1) as (table, _):
-        for mode in ("push", "session"):
-            with pytest.raises(scanner.SourceUnsupported):
-                await table.new_scan().with_mode(mode).with_source(ScanSource.LOG).to_arrow()
+        scan = table.new_scan().with_mode("session").with_source(ScanSource.LOG).stop_at("end")
+        with pytest.raises(scanner.SourceUnsupported):
+            await scan.to_arrow()
+
+
+async def test_an_endless_scan_is_not_collected(tmp_path: Path) -> None:
+    """It would never return; the error says what ends it."""
+    async with open_table(tmp_path, 1) as (table, _):
+        for source in ("log", "hybrid"):
+            with pytest.raises(scanner.ArgumentInvalid, match="stop_at"):
+                await table.new_scan().with_source(source).to_arrow()
 
 
 @both_modes
