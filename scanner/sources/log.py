@@ -6,10 +6,11 @@ Invariants:
    `end` is the stop offset, or the end of the log by and by; cut off after the row limit.
 2. `next_offset` says how far the source has come: every change before it that passes was taken. It moves over
    changes that do not pass, and stands inside an entry only where a batch ended there.
-3. A batch ends where an entry ends if one ends in it, and says so.
+3. A batch ends where an entry ends if one ends in it, and says so. It covers every change from the end of the batch
+   before it on, those that do not pass included: a reader can tell that nothing was left out.
 4. Storage is read in `step` only, and nothing of it is held between two steps.
 
-This module knows no transport, no task and no clock. Who waits for the next commit is the caller.
+This module knows no transport, no task and no clock. The caller waits for the next commit.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class LogSource:
         blocks: Where the changes come from; shared with other sources.
         offset: Of the first change.
         stop_offset: An entry's end, at or behind `offset`, where the scan ends; None: it never does.
+        bookmark: The last entry end at or before `offset`; None: `offset` is one.
+        covered: Where the last batch that was taken ended, at or before `offset`; None: at `offset`.
         row_limit: Rows delivered at most, those in front of `position` included; None: no limit.
         position: Its rows are those delivered before; its digest is handed on.
     """
@@ -47,6 +50,8 @@ class LogSource:
         offset: int,
         *,
         stop_offset: int | None = None,
+        bookmark: int | None = None,
+        covered: int | None = None,
         row_limit: int | None = None,
         position: Position = START,
     ) -> None:
@@ -64,8 +69,10 @@ class LogSource:
         """Where it began."""
         self.next_offset = offset
         """Every change before it that passes was taken."""
-        self.bookmark = offset
-        """The last entry end at or before `next_offset` that the source has come by; where it began, before that."""
+        self.bookmark = offset if bookmark is None else bookmark
+        """The last entry end at or before `next_offset`."""
+        self.covered = offset if covered is None else covered
+        """Where the batches that were taken end; what lies between it and `next_offset` does not pass."""
         self.rows = position.rows
 
     @property
@@ -157,11 +164,12 @@ class LogSource:
             row_ordinal=self.rows,
             rows=rows,
             payload_bytes=size,
-            changes=ChangeRange(self.next_offset, end, block.newest_entry_end(end) == end),
+            changes=ChangeRange(self.covered, end, block.newest_entry_end(end) == end),
             encoded=block.encoded if whole else None,
         )
         self.rows += count
         self._taken += count
+        self.covered = end
         self._move_to(block, end)
         if self._taken == block.rows.num_rows:
             self._block = None
@@ -201,4 +209,4 @@ class LogSource:
         self.next_offset = offset
         entry_end = block.newest_entry_end(offset)
         if entry_end is not None:
-            self.bookmark = max(self.bookmark, entry_end)
+            self.bookmark = entry_end

@@ -9,9 +9,9 @@ Invariants:
 
 1. The blocks in the ring are adjacent: each begins where the one before it ends.
 2. A block ends where an entry ends, unless it is a part of one entry that is larger than a block.
-3. What a block holds depends on its range, columns and filter alone; whoever reads it may share it.
-4. The ring holds at most `ring_bytes_max`, or one block; all rings of a server at most what their budget says, since
-   whoever may scan may ask for as many filters as scans.
+3. What a block holds depends on its range, columns and filter alone, so any number of scans may share it.
+4. The ring holds at most `ring_bytes_max`, or one block. All rings of a server hold at most their budget: each scan may
+   have a filter of its own.
 
 This module knows no wire beyond the length of a batch, no task and no clock.
 """
@@ -62,6 +62,11 @@ class LogBlock:
         """Length of `encoded.payload`."""
         return batch_size_bytes(self.rows)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that it takes in a ring: its rows, and the message that is made of them."""
+        return 2 * self.payload_bytes
+
     @cached_property
     def encoded(self) -> EncodedRows:
         """All rows; encoded when it is first asked for."""
@@ -77,7 +82,7 @@ class RingBudget:
     """What the rings of a server may hold together; the largest ones make room.
 
     Args:
-        bytes_max: Arrow bytes, above 0.
+        bytes_max: Memory, in bytes, above 0.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -86,7 +91,7 @@ class RingBudget:
 
     @property
     def held_bytes(self) -> int:
-        """Arrow bytes in all rings."""
+        """Memory that all rings take, in bytes."""
         return sum(each.ring_bytes for each in self._rings)
 
     def join(self, blocks: LogBlocks) -> None:
@@ -110,7 +115,7 @@ class LogBlocks:
         schema: The columns that are wanted (`scanner.data.changes.change_schema`).
         query: Its filter is what counts.
         codec: The table's codec of now: it reads rows of every schema that the table ever had.
-        ring_bytes_max: Arrow bytes of the newest blocks that are kept.
+        ring_bytes_max: Memory for the newest blocks, in bytes, above 0.
         budget: Of all rings of the server; None: this one is alone.
         on_decode: Called for each block that is read and decoded.
 
@@ -139,7 +144,7 @@ class LogBlocks:
         self._decoded = wanted + tuple(name for name in self._filter.columns if name not in wanted)
         self._ring: deque[LogBlock] = deque()
         self.ring_bytes = 0
-        """Arrow bytes in the ring."""
+        """Memory that the ring takes."""
         self._ring_bytes_max = ring_bytes_max
         self._budget = budget
         if budget is not None:
@@ -189,15 +194,19 @@ class LogBlocks:
             self._ring.clear()
             self.ring_bytes = 0
         self._ring.append(block)
-        self.ring_bytes += block.payload_bytes
+        self.ring_bytes += block.held_bytes
         while self.ring_bytes > self._ring_bytes_max and len(self._ring) > 1:
             self.drop_oldest()
         if self._budget is not None:
             self._budget.make_room()
 
     def drop_oldest(self) -> int:
-        """Drop the oldest block of the ring; who needs it reads for itself. Returns the bytes that it had."""
-        size = self._ring.popleft().payload_bytes
+        """Drop the oldest block of the ring: a tail that needs it reads for itself.
+
+        Returns:
+            The memory that it took, in bytes.
+        """
+        size = self._ring.popleft().held_bytes
         self.ring_bytes -= size
         return size
 

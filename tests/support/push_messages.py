@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.batches import encode_batch, encode_row_batch, encode_schema
+from scanner.wire.batches import NO_CHANGES, encode_batch, encode_row_batch, encode_schema
+
+if TYPE_CHECKING:
+    from scanner.data.changes import ChangeRange
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False)])
 DIGEST = 99
@@ -46,12 +50,13 @@ def rows(
     token: bytes = b"",
     crc32c: int | None = None,
     count: int | None = None,
+    changes: ChangeRange = NO_CHANGES,
 ) -> bytes:
     """A batch."""
     payload = encode_batch(pa.record_batch({"k": list(values)}, schema=SCHEMA))
     crc32c = checksum(payload) if crc32c is None else crc32c
     count = len(values) if count is None else count
-    return b"".join(encode_row_batch(ordinal, count, crc32c, payload, token))
+    return b"".join(encode_row_batch(ordinal, count, crc32c, payload, token, changes))
 
 
 def heartbeat(token: bytes = b"", state: pb.Heartbeat.State = pb.Heartbeat.STATE_SCANNING) -> bytes:

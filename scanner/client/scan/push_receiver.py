@@ -107,6 +107,9 @@ class PushReceiver:
         """Where the changes that came end."""
         self._behind_snapshot = False
         """HYBRID: `SnapshotEnd` has come."""
+        self._filtered = False
+        self._fresh = True
+        """Whether the newest stream has brought no changes yet."""
         self.credit = ReceiveCredit(window_bytes)
         """The consumer's ledger of this bucket: one window, over all streams."""
         self.heartbeat_s = 0.0
@@ -130,6 +133,8 @@ class PushReceiver:
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
         self._source = scan_open.source
+        self._filtered = bool(scan_open.query.filter)
+        self._fresh = True
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
@@ -235,12 +240,15 @@ class PushReceiver:
         self.state = ReceiverState.SCANNING
 
     def _log_started(self, started: pb.ScanStarted) -> None:
-        """A scan of the log goes on where the one before it stood; its offset moves."""
-        if started.log_offset < self._changes_end:
+        """A scan of the log goes on where the one before it stood, or behind changes that do not pass."""
+        known = self._log_offset is not None
+        skipped = started.log_offset > self._changes_end and not self._filtered
+        if known and (started.log_offset < self._changes_end or skipped):
             raise DataCorrupted(
                 f"{self._what}: the server goes on at log offset {started.log_offset}, but changes up to"
-                f" {self._changes_end} have come; they would come twice"
+                f" {self._changes_end} have come; some would be lost or come twice"
             )
+        self._changes_end = started.log_offset
         # What it shows is known by offset; the history may be a newer one by now.
         self._history = b""
 
@@ -275,12 +283,14 @@ class PushReceiver:
             if end:
                 raise DataCorrupted(f"{self._what}: changes [{start}, {end}) in a scan of a state")
             return None
-        if not max(start, self._changes_end) < end or start < self._changes_end:
+        # Batches cover the changes that do not pass, too. A resumed scan may begin behind some of them.
+        skipped = start > self._changes_end and not (self._filtered and self._fresh)
+        if skipped or end <= self._changes_end:
             raise DataCorrupted(
                 f"{self._what}: changes lost or repeated on the way: a batch covers [{start}, {end}), and changes up"
                 f" to {self._changes_end} have come"
             )
-        self._changes_end = end
+        self._changes_end, self._fresh = end, False
         return end if commit_end else None
 
     def _snapshot_end(self, boundary: pb.SnapshotEnd) -> Arrival | None:

@@ -104,12 +104,22 @@ def require_entry_end(storage: Bucket, offset: int, what: str) -> None:
             f"{what} {offset} is not in the changelog, which has [{storage.log_start}, {storage.log_end})",
             oldest_offset=storage.log_start,
         )
-    if storage.log_start < offset < storage.log_end:
+    if last_entry_end(storage, offset) != offset:
         entry = storage.entry_at(offset)
-        if entry.start != offset:
-            raise ArgumentInvalid(
-                f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
-            )
+        raise ArgumentInvalid(
+            f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
+        )
+
+
+def last_entry_end(storage: Bucket, offset: int) -> int:
+    """The last entry end at or before an offset of the log. One point read.
+
+    Args:
+        storage: The bucket, between two commits.
+        offset: In [log_start, log_end].
+    """
+    inside = storage.log_start < offset < storage.log_end
+    return storage.entry_at(offset).start if inside else offset
 
 
 def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:

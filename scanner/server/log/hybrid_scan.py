@@ -8,7 +8,7 @@ Invariants:
 3. A token of the first half continues in the first half, one made behind the boundary in the second. There
    `SnapshotEnd` is sent again, so that a reader knows that its snapshot is complete.
 
-This module knows no stream, and nobody waits in it.
+This module knows no stream, and no call waits.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Invariants:
 3. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
    keep.
 
-This module knows no stream, and nobody waits in it.
+This module knows no stream, and no call waits.
 """
 
 from __future__ import annotations

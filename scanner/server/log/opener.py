@@ -23,7 +23,7 @@ from scanner.data.changes import change_schema
 from scanner.data.position import START, Position
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.log.bounds import Stop, require_entry_end, start_offset
+from scanner.server.log.bounds import Stop, last_entry_end, require_entry_end, start_offset
 from scanner.server.log.hybrid_scan import HybridScan
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.tokens import fingerprint, stop_id, stop_of
@@ -67,8 +67,10 @@ class LogOpener:
         self._snapshots = snapshots
         self._now_us = now_us
         self._rings = RingBudget(config.log_rings_bytes)
-        self._blocks = weakref.WeakValueDictionary[tuple[int, int, bytes], LogBlocks]()
-        """By bucket, by how often its storage was opened anew, by columns and filter."""
+        self._blocks: weakref.WeakKeyDictionary[
+            ServedBucket, weakref.WeakValueDictionary[tuple[int, bytes], LogBlocks]
+        ] = weakref.WeakKeyDictionary()
+        """By bucket; then by how often its storage was opened anew, and by columns and filter."""
 
     async def open(self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop) -> LogScan:
         """Open a changelog.
@@ -308,6 +310,7 @@ class LogOpener:
                 parked.next_offset,
                 opened.stop_offset,
                 parked.position,
+                covered=parked.covered,
             )
             opened.scan.reopen(source, None)
 
@@ -319,10 +322,13 @@ class LogOpener:
         offset: int,
         stop_offset: int | None,
         position: Position,
+        *,
+        covered: int | None = None,
     ) -> LogSource:
         wanted = replace(query, row_limit=None)
-        key = (id(bucket), bucket.storage_openings, fingerprint(wanted))
-        blocks = self._blocks.get(key)
+        shared = self._blocks.setdefault(bucket, weakref.WeakValueDictionary())
+        key = (bucket.storage_openings, fingerprint(wanted))
+        blocks = shared.get(key)
         if blocks is None:
             description = table.description
             blocks = LogBlocks(
@@ -335,9 +341,15 @@ class LogOpener:
                 budget=self._rings,
                 on_decode=bucket.activity.count_log_block,
             )
-            self._blocks[key] = blocks
+            shared[key] = blocks
         return LogSource(
-            blocks, offset, stop_offset=stop_offset, row_limit=query.row_limit, position=position
+            blocks,
+            offset,
+            stop_offset=stop_offset,
+            bookmark=last_entry_end(bucket.storage, offset),
+            covered=covered,
+            row_limit=query.row_limit,
+            position=position,
         )
 
 

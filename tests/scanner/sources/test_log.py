@@ -70,12 +70,11 @@ def drive(
 ) -> list[Batch]:
     """Step and take until nothing is left to read, and look at what every batch promises."""
     batches: list[Batch] = []
-    position = source.next_offset
+    covered = source.covered
     while source.end is None and (source.pending_bytes or source.wants_step):
         batch = source.take(payload_bytes_max, rows_max)
         if batch is None:
             source.step(step)
-            position = source.next_offset if not source.pending_bytes else position
             continue
         assert batch.changes is not None
         assert 1 <= batch.rows.num_rows <= rows_max
@@ -83,9 +82,9 @@ def drive(
         assert batch.payload_bytes == batch_size_bytes(batch.rows)
         if batch.encoded is not None:
             assert decode_batch(batch.encoded.payload, batch.rows.schema).equals(batch.rows)
-        assert batch.changes.start >= position
+        assert batch.changes.start == covered
         assert batch.changes.end == source.next_offset
-        position = batch.changes.end
+        covered = batch.changes.end
         batches.append(batch)
     return batches
 

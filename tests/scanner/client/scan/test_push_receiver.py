@@ -9,6 +9,7 @@ import pytest
 
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.statistics import BucketProgress
+from scanner.data.changes import ChangeRange
 from scanner.errors import (
     DataCorrupted,
     Draining,
@@ -335,3 +336,62 @@ def test_token_of_an_error_counts_where_it_stands_with_us(
     receiver.receive(rows(0, [1, 2], token=b"a"))
     receiver.take_failure(StoreClosed("closed", resume_token=b"error", metadata=metadata))
     assert receiver.begin_stream(OPEN).resume_token == newest
+
+
+def opened(source: pb.ScanSource, *, filtered: bool) -> pb.ScanOpen:
+    """What a scan of changes asks for."""
+    predicate = pb.Predicate(column="k", operator=pb.Predicate.OPERATOR_IS_NOT_NULL)
+    return pb.ScanOpen(source=source, query=pb.ScanQuery(filter=[predicate] if filtered else []))
+
+
+def changes(start: int, end: int, ordinal: int = 0) -> bytes:
+    """A batch of one row that covers these changes."""
+    return rows(ordinal, [ordinal], token=b"%d" % end, changes=ChangeRange(start, end, commit_end=True))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("source", [pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID])
+def test_changes_that_are_left_out_are_noticed(
+    receiver: PushReceiver, source: pb.ScanSource, filtered: bool
+) -> None:
+    """Batches cover what does not pass, too: a gap between two of them is a loss, whatever the filter."""
+    receiver.begin_stream(opened(source, filtered=filtered))
+    receiver.receive(started())
+    if source == pb.SCAN_SOURCE_HYBRID:
+        boundary = pb.SnapshotEnd(log_offset=LOG_OFFSET)
+        receiver.receive(pb.ScanResponse(snapshot_end=boundary).SerializeToString())
+    arrival = receiver.receive(changes(LOG_OFFSET, LOG_OFFSET + 5))
+    assert arrival is not None
+    assert arrival.position == LOG_OFFSET + 5
+    for start, end_offset in [(LOG_OFFSET + 6, LOG_OFFSET + 9), (LOG_OFFSET, LOG_OFFSET + 5)]:
+        with pytest.raises(DataCorrupted, match="lost or repeated"):
+            receiver.receive(changes(start, end_offset, 1))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_resumed_tail_may_begin_behind_changes_that_do_not_pass(
+    receiver: PushReceiver, filtered: bool
+) -> None:
+    """Its token may stand behind them. Without a filter there are none, and they were lost."""
+    scan_open = opened(pb.SCAN_SOURCE_LOG, filtered=filtered)
+    receiver.begin_stream(scan_open)
+    receiver.receive(started())
+    receiver.receive(changes(LOG_OFFSET, 20))
+    assert receiver.begin_stream(scan_open).resume_token == b"20"
+    if not filtered:
+        with pytest.raises(DataCorrupted, match="lost or come twice"):
+            receiver.receive(started(log_offset=25, row_ordinal=1))
+        return
+    receiver.receive(started(log_offset=25, row_ordinal=1))
+    assert receiver.receive(changes(25, 30, 1)) is not None
+
+
+def test_a_tail_that_goes_back_is_noticed(receiver: PushReceiver) -> None:
+    """Its changes would come twice."""
+    scan_open = opened(pb.SCAN_SOURCE_LOG, filtered=True)
+    receiver.begin_stream(scan_open)
+    receiver.receive(started())
+    receiver.receive(changes(LOG_OFFSET, 20))
+    receiver.begin_stream(scan_open)
+    with pytest.raises(DataCorrupted, match="come twice"):
+        receiver.receive(started(log_offset=19, row_ordinal=1))

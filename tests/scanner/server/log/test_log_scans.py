@@ -438,6 +438,30 @@ async def test_a_parked_tail_goes_on(mock_clock: trio.testing.MockClock) -> None
     assert [offset for offset, _, _ in changes_of(scan)] == list(range(200))
 
 
+async def test_a_tail_that_is_inside_a_commit_names_the_end_of_the_one_before() -> None:
+    """Resumed there and drained at once, or parked there: what it gives for a position can be begun at."""
+    config = ScannerConfig(heartbeat_interval_s=0.05, park_after_s=0.1)
+    async with serving_store(config) as (server, client):
+        await filled(client, range(30), range(30, 90))
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL, batch_rows_max=20) as whole:
+            await whole.receive_all()
+        inside = next(n for n, each in enumerate(whole.changes) if each.end > 30 and not each.commit_end)
+        token = whole.tokens[inside]
+        async with open_scan(client, source=LOG, resume_token=token) as scan:
+            await scan.drain()
+            await scan.receive_all()
+        assert scan.end is not None
+        assert (scan.log_offset, scan.end.end_offset) == (whole.changes[inside].end, 30)
+        async with open_scan(client, source=LOG, resume_token=token, credit=1, batch_rows_max=1) as scan:
+            await receive_rows(scan, 1)
+            while not (server.statistics().scans_parked and scan.heartbeats):
+                await scan.receive()
+            await scan.demand(ALL)
+            await receive_rows(scan, 90 - scan.row_ordinal)
+        assert {beat.position for beat in scan.heartbeats} <= {30, 90}
+        assert [each.start for each in scan.changes[1:]] == [each.end for each in scan.changes[:-1]]
+
+
 async def test_a_tail_drains_and_is_continued() -> None:
     """An early end, with a token; also while it waits for data."""
     async with serving_store() as (_, client):
