@@ -40,7 +40,7 @@ format: .venv/installed ## Is every file formatted?
 
 lint: .venv/installed ## ruff, and flake8-async's rules on cancellation that ruff does not have
 	.venv/bin/ruff check .
-	find $(packages) -name '*.py' ! -name '*_pb2.py' -exec grep -lZE '\basync\b|\btrio\b' {} + \
+	find $(packages) -name '*.py' ! -name '*_pb2.py' -exec grep -lZE '\b(async|trio)\b|except *:|BaseException' {} + \
 	    | xargs -0 -n 20 -P "$$(nproc)" .venv/bin/flake8-async --enable=ASYNC101,ASYNC102,ASYNC103,ASYNC104
 
 types: .venv/installed ## mypy, strict

@@ -1,10 +1,10 @@
 """The columns that a change has beside those of its row: what happened, at which offset, when.
 
-The names and values are those of Spark's change feed, so that whoever reads one reads the other.
+The names and values are those of Spark's change feed.
 
 A change of kind k (`scanner.storage.records.ChangeKind`, 1 to 4) has the type `CHANGE_TYPES[k - 1]`. Rows of `delete`
-and `update_preimage` go away, rows of `insert` and `update_postimage` come: whoever applies changes in this way has
-the right rows under any filter, because each change passes the filter by its own row.
+and `update_preimage` are removed, rows of `insert` and `update_postimage` are put. Changes that are applied so give the
+right rows under any filter, because each change passes the filter by its own row.
 
 This module knows no storage and no wire.
 """

@@ -80,7 +80,7 @@ class ScannerConfig:
     """Changelog of one bucket beyond which its oldest changes leave it, stored bytes, above 0, unless needed."""
 
     log_ring_bytes: int = 4 * MIB
-    """Arrow bytes of the newest changes of a bucket that tails with the same columns and filter share, above 0. A tail
+    """Memory for the newest changes of a bucket, which tails with the same columns and filter share, above 0. A tail
     that has fallen further behind reads for itself."""
 
     log_rings_bytes: int = 256 * MIB

@@ -82,7 +82,7 @@ class RowBatch:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows as they go out: made once, sent to whoever wants them."""
+    """Rows as they go out: made once, sent any number of times."""
 
     payload: pa.Buffer
     """Arrow IPC record batch message."""
