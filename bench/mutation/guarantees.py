@@ -127,8 +127,7 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
     ): "how much is read at once: a thousandth more, of the same changes",
     (
         "scanner/storage/rocksdb/bucket.py",
-        "-return ChangeBlock(start_offset, np.empty(0, np.uint8), np.empty(0, np.int64), [], self._keys_of)\n"
-        "+return ChangeBlock(start_offset, np.empty(1, np.uint8), np.empty(0, np.int64), [], self._keys_of)",
+        "-np.empty(0, np.uint8),\n+np.empty(1, np.uint8),",
     ): "a buffer of which no change is a part",
     (
         "scanner/server/retention/lease_manager.py",

@@ -193,7 +193,7 @@ class Workload:
         self.strikes = _strikes(rng, self.rows.description.buckets)
 
     def rng(self, who: str) -> random.Random:
-        """Dice of one part of the run, which nobody else throws."""
+        """The random generator of one part of the run, which no other part draws from."""
         return random.Random(f"{self.seed} {who}")
 
     def line(self, rng: random.Random) -> Line:

@@ -23,7 +23,7 @@ class Unanswered(click.ClickException):
     epilog=example(
         "weir health",
         "weir health --timeout 2 || systemctl restart weir",
-        "weir health --service weir.v1.Scanner -e weir.example.com:9123 --tls-ca ca.pem",
+        "weir health -e weir.example.com:9123 --tls-ca ca.pem",
     )
 )
 @click.option(

@@ -11,6 +11,7 @@ This module knows no storage and no wire.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -110,7 +111,7 @@ def change_rows(
         rows,
         schema,
         {
-            CHANGE_TYPE: _TYPES.take(pa.array(kinds - 1)),
+            CHANGE_TYPE: _types().take(pa.array(kinds - 1)),
             LOG_OFFSET: pa.array(offsets),
             COMMIT_TIMESTAMP: pa.array(timestamps_us).view(_TIMESTAMP),
         },
@@ -141,4 +142,7 @@ def _completed(rows: pa.RecordBatch, schema: pa.Schema, added: dict[str, pa.Arra
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-_TYPES: Final = pa.array(CHANGE_TYPES, pa.string())
+@functools.cache
+def _types() -> pa.Array:
+    """`CHANGE_TYPES` in Arrow. Not made at import: the first array of Python objects makes pyarrow import pandas."""
+    return pa.array(CHANGE_TYPES, pa.string())

@@ -317,7 +317,7 @@ def test_an_interrupt_ends_the_wait_for_a_server(tmp_path: Path) -> None:
     """Ctrl-C while a scan waits for its server to come back ends the scan, and the client can be closed, at once."""
     waiting = threading.Event()
 
-    class Dice(Random):
+    class Delays(Random):
         """Tells when a delay is drawn, and makes it long."""
 
         def uniform(self, a: float, b: float) -> float:
@@ -325,7 +325,7 @@ def test_an_interrupt_ends_the_wait_for_a_server(tmp_path: Path) -> None:
             return 1000.0
 
     with running_server(tmp_path, SMALL_BATCHES) as server:
-        client = scanner.sync.connect(server.endpoint, rng=Dice())
+        client = scanner.sync.connect(server.endpoint, rng=Delays())
         table = client.create_table("items", SCHEMA, ["k"], 1)
         table.write(rows(ROWS, width=WIDTH))
     with client:

@@ -27,7 +27,7 @@ every_mode = pytest.mark.parametrize("mode", MODES)
 
 
 class NoDelay(Random):
-    """Dice that let every attempt follow at once."""
+    """A generator that lets every attempt follow at once."""
 
     def uniform(self, a: float, b: float) -> float:
         """The lower end."""
