@@ -49,7 +49,7 @@ class ScannerConfig:
 
     scans_max: int = 1024
     """Push scans open at once on this server, parked ones included; the next is refused with TOO_MANY_SCANS. So are
-    pages of `ScanPage`, counted apart, of which as many may be in the making."""
+    pages of `ScanPage`, counted apart, of which as many may be in the making, and calls of `FetchLog`."""
 
     park_after_s: float = 5.0
     """Time after which a scan that can send nothing, for lack of credit or of HTTP/2 window, gives up its iterator and
@@ -85,6 +85,16 @@ class ScannerConfig:
 
     log_rings_bytes: int = 256 * MIB
     """The same of all buckets, columns and filters together, above 0. The largest make room."""
+
+    fetch_bytes_max: int = 16 * MIB
+    """Arrow payload of one answer to `FetchLog`, in bytes, also where the client does not say; more is clamped. One row
+    may be larger."""
+
+    fetch_bucket_bytes: int = MIB
+    """The same of one bucket, where the client does not say."""
+
+    fetch_wait_max_s: float = 30.0
+    """The longest time for which `FetchLog` waits for changes, above 0; more is clamped."""
 
     retention_interval_s: float = 60.0
     """How often changelogs are looked at, above 0."""
@@ -238,6 +248,8 @@ class ScannerConfig:
         self._check_order("session_sweep_interval_s", "page_snapshot_ttl_s")
         # A write that is allowed has to fit beside nothing else, or it would never have its turn.
         self._check_order("write_decoded_bytes_max", "write_queue_bytes_max")
+        # What the client gets by default has to fit into an answer.
+        self._check_order("fetch_bucket_bytes", "fetch_bytes_max")
         # A row comes in one write.
         self._check_order("row_bytes_max", "write_decoded_bytes_max")
         # One block has to fit into what the pages and batches are cut from.

@@ -36,6 +36,7 @@ from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.services.admin import AdminService
+from scanner.server.services.fetch import FetchService
 from scanner.server.services.health_and_reflection import add_generic_services
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
@@ -70,6 +71,8 @@ class ScannerStatistics:
     """Sessions of the pull model."""
     page_snapshots_kept: int
     """Scans by `token` that are between two pages."""
+    fetches_open: int
+    """Running `FetchLog` calls."""
     overrun_bytes: int
     """The furthest that a push scan that has ended was past its credit, in message bytes: a row's message at most."""
     iterators_open: int
@@ -162,6 +165,7 @@ class Server:
             push_scans_open=self._services.scans.scans_open,
             sessions_open=len(self._services.sessions.kept),
             page_snapshots_kept=len(self._services.pages.kept),
+            fetches_open=self._services.fetches.fetches_open,
             overrun_bytes=self._services.scans.overrun_bytes,
             iterators_open=sum(scan.holds_iterator for scan in scans),
             scans_parked=parked,
@@ -278,6 +282,7 @@ class _Services:
     scans: ScanService
     sessions: SessionService
     pages: PageService
+    fetches: FetchService
     tables: TablesService
     gets: GetService
     admin: AdminService
@@ -304,6 +309,7 @@ class _Services:
             methods.SCAN: streaming(self.scans.scan),
             methods.SCAN_SESSION: streaming(self.sessions.call),
             methods.SCAN_PAGE: streaming(self.pages.call),
+            methods.FETCH_LOG: streaming(self.fetches.call),
             methods.WRITE: streaming(self.tables.write),
             **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
             **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
@@ -361,6 +367,7 @@ async def _open_services(
                 scans,
                 sessions,
                 pages,
+                FetchService(logs, config),
                 TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
                 AdminService(catalog, nursery),

@@ -55,7 +55,8 @@ class LogSource:
         row_limit: int | None = None,
         position: Position = START,
     ) -> None:
-        self._blocks = blocks
+        self.blocks = blocks
+        """Where its changes come from."""
         self._stop_offset = stop_offset
         self._row_limit = row_limit
         self._position = position
@@ -134,9 +135,9 @@ class LogSource:
         if not self.wants_step:
             return
         block = (
-            self._blocks.read(self.next_offset, self._stop)
+            self.blocks.read(self.next_offset, self._stop)
             if bytes_max is None
-            else self._blocks.read(self.next_offset, self._stop, bytes_max)
+            else self.blocks.read(self.next_offset, self._stop, bytes_max)
         )
         if block.rows.num_rows:
             self._block, self._taken = block, 0
@@ -183,7 +184,7 @@ class LogSource:
     @property
     def _stop(self) -> int:
         """Up to where can be read now."""
-        end = self._blocks.log_end
+        end = self.blocks.log_end
         return end if self._stop_offset is None else min(end, self._stop_offset)
 
     @property

@@ -3,7 +3,7 @@
 A `RowBatch` and a page carry their Arrow IPC message as the last field. The encoder
 therefore returns two parts, a prefix of some 30 bytes, and a resume token, and the payload as Arrow made it; the
 transport writes both with one system call. The decoder walks the fields and hands the payload out
-as a view of the received message.
+as a view of the received message. The answer to a fetch has any number of batches, and twice as many parts.
 
 Invariants:
 
@@ -14,7 +14,8 @@ Invariants:
 3. The payload starts at a multiple of 8 bytes in the message, so that a receiver whose messages are aligned gets
    aligned Arrow buffers, which Arrow's execution engine asks for. In a batch the room is made with a field of
    padding; in a page, which costs no credit, with a longer form of one varint, which every decoder accepts (of
-   up to 2^21 rows). A receiver must not rely on it.
+   up to 2^21 rows). Where a fetched batch stands is known before its bucket's length is, because that length has
+   four octets, whatever it is. A receiver must not rely on it.
 4. Bytes from a peer raise one exception: `DataCorrupted` here, where the peer is the server, and
    `ArgumentInvalid` in the functions on requests.
 
@@ -24,6 +25,8 @@ This module knows no transport, no storage and no tables.
 from __future__ import annotations
 
 import bisect
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -52,6 +55,12 @@ _BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(
 _PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
+_FETCHED_BUCKET = b"\x12"
+_FETCHED_BUCKET_FIELD = 2
+_FETCHED_BATCH = b"\x7a"
+_FETCHED_BATCH_FIELD = 15
+_FETCHED_LENGTH_BYTES = 4
+"""Of the length of a fetched bucket: enough for 256 MiB."""
 NO_CHANGES = ChangeRange(0, 0, commit_end=False)
 ANY_CHANGES = ChangeRange(2**64 - 1, 2**64 - 1, commit_end=True)
 """No other takes more room in a message."""
@@ -100,6 +109,25 @@ class ReceivedPage(Generic[PageFieldsT]):
     """Arrow IPC record batch message; empty if the page has no rows."""
     message_bytes: int
     """Length of the message that brought it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedBatch:
+    """A batch of a fetch, to be sent."""
+
+    row_count: int
+    encoded: EncodedRows
+    changes: ChangeRange
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBucket:
+    """A bucket of a fetch as received."""
+
+    fields: pb.FetchedBucket
+    """All fields but the batches."""
+    batches: tuple[RowBatch, ...]
+    """In order; their payloads are views of the message. The length of each is that of the batch alone."""
 
 
 SessionPage: TypeAlias = ReceivedPage[pb.ScanSessionResponse]
@@ -162,6 +190,25 @@ def encode_page(fields: PageFieldsT, payload: Buffer) -> Parts:
     return b"".join((small, _PAGE_COUNT, count, tail)), view
 
 
+def encode_fetched(
+    buckets: Sequence[tuple[pb.FetchedBucket, Sequence[FetchedBatch]]], arrow_schema: bytes = b""
+) -> Parts:
+    """Encode one `FetchLogResponse`.
+
+    Args:
+        buckets: Of each the fields without its batches, and the batches, of less than 256 MiB together.
+        arrow_schema: Of the batches; empty: the client has it.
+    """
+    pieces: list[bytes | memoryview] = [pb.FetchLogResponse(arrow_schema=arrow_schema).SerializeToString()]
+    position = len(pieces[0])
+    for fields, batches in buckets:
+        start = position + len(_FETCHED_BUCKET) + _FETCHED_LENGTH_BYTES
+        contents = _bucket_contents(fields, batches, start)
+        position = start + sum(map(len, contents))
+        pieces += _FETCHED_BUCKET, _varint(position - start, _FETCHED_LENGTH_BYTES), *contents
+    return tuple(_joined(pieces))
+
+
 def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
     """Read one message of a scan.
 
@@ -210,6 +257,23 @@ def decode_scan_page(message: Buffer) -> ScanPage:
         DataCorrupted: The message is not a `ScanPageResponse`.
     """
     return _decode_page(pb.ScanPageResponse, message)
+
+
+def decode_fetched(message: Buffer) -> tuple[bytes, list[ReceivedBucket]]:
+    """Read a `FetchLogResponse`.
+
+    Returns:
+        The schema, empty if it has none; and its buckets.
+
+    Raises:
+        DataCorrupted: The message is none.
+    """
+    view = _octets(message)
+    try:
+        small, buckets = _cut_fields(view, 0, _FETCHED_BUCKET_FIELD)
+        return pb.FetchLogResponse.FromString(small).arrow_schema, [_fetched_bucket(each) for each in buckets]
+    except (DecodeError, IndexError, ValueError) as error:
+        raise DataCorrupted(f"the answer to a fetch cannot be read: {error}") from error
 
 
 def verify_payload(payload: Buffer, crc32c: int) -> None:
@@ -323,7 +387,22 @@ def _batch_prefix(
     payload_bytes: int,
     resume_token: bytes,
     changes: ChangeRange,
+    *,
+    tag: bytes = _RESPONSE_BATCH,
+    position: int = 0,
 ) -> bytes:
+    """What stands in front of a batch's payload.
+
+    Args:
+        row_ordinal: See `encode_row_batch`, as of the others.
+        row_count: Rows.
+        crc32c: Of the payload.
+        payload_bytes: Length of the payload.
+        resume_token: Empty: none.
+        changes: What the batch covers.
+        tag: Of the field that the batch is in its message.
+        position: Of that tag in the message, for the alignment.
+    """
     # As protobuf does, fields that have their default are left out.
     ordinal = _BATCH_ORDINAL + _varint(row_ordinal) if row_ordinal else b""
     count = _BATCH_COUNT + _varint(row_count) if row_count else b""
@@ -336,10 +415,48 @@ def _batch_prefix(
     small = b"".join((ordinal, count, check, token, start, end, commit_end))
     for padding in (b"", *_BATCH_PADDING):
         fields = b"".join((small, padding, tail))
-        prefix = _RESPONSE_BATCH + _varint(len(fields) + payload_bytes) + fields
-        if len(prefix) % _ALIGNMENT_BYTES == 0:
+        prefix = tag + _varint(len(fields) + payload_bytes) + fields
+        if (position + len(prefix)) % _ALIGNMENT_BYTES == 0:
             break
     return prefix
+
+
+def _bucket_contents(
+    fields: pb.FetchedBucket, batches: Sequence[FetchedBatch], position: int
+) -> list[bytes | memoryview]:
+    """What a fetched bucket consists of.
+
+    Args:
+        fields: All but the batches.
+        batches: Perhaps none.
+        position: Of the bucket's first octet in the message.
+    """
+    contents: list[bytes | memoryview] = [fields.SerializeToString()]
+    position += len(contents[0])
+    for batch in batches:
+        view, crc32c = _octets(batch.encoded.payload), batch.encoded.crc32c
+        prefix = _batch_prefix(
+            0,
+            batch.row_count,
+            crc32c,
+            len(view),
+            b"",
+            batch.changes,
+            tag=_FETCHED_BATCH,
+            position=position,
+        )
+        contents += prefix, view
+        position += len(prefix) + len(view)
+    return contents
+
+
+def _joined(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """The pieces of a message, with small ones that follow each other as one."""
+    for is_small, run in itertools.groupby(pieces, key=lambda piece: isinstance(piece, bytes)):
+        if is_small:
+            yield b"".join(run)
+        else:
+            yield from run
 
 
 def _row_batch(view: memoryview, start: int) -> RowBatch:
@@ -360,13 +477,28 @@ def _changes_of(fields: pb.RowBatch) -> ChangeRange:
     return ChangeRange(fields.start_offset, fields.end_offset, fields.commit_end)
 
 
+def _fetched_bucket(view: memoryview) -> ReceivedBucket:
+    small, batches = _cut_fields(view, 0, _FETCHED_BATCH_FIELD)
+    return ReceivedBucket(pb.FetchedBucket.FromString(small), tuple(_row_batch(each, 0) for each in batches))
+
+
 def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
     """Split the fields of a message into the small ones and the last payload field.
 
     Raises:
         ValueError: A field is cut off, or of a wire type that is not supported.
     """
-    kept, payload, end = [], view[:0], len(view)
+    small, payloads = _cut_fields(view, position, _PAYLOAD_FIELD)
+    return small, payloads[-1] if payloads else view[:0]
+
+
+def _cut_fields(view: memoryview, position: int, field: int) -> tuple[bytes, list[memoryview]]:
+    """Split the fields of a message into those of one number, without their lengths, and all others.
+
+    Raises:
+        ValueError: A field is cut off, or of a wire type that is not supported.
+    """
+    kept, cut, end = [], [], len(view)
     while position < end:
         field_start = position
         tag, position = _read_varint(view, position)
@@ -378,8 +510,8 @@ def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
             case 2:
                 size, position = _read_varint(view, position)
                 position += size
-                if tag >> 3 == _PAYLOAD_FIELD and position <= end:
-                    payload = view[position - size : position]
+                if tag >> 3 == field and position <= end:
+                    cut.append(view[position - size : position])
                     continue
             case 5:
                 position += 4
@@ -388,7 +520,7 @@ def _cut_payload(view: memoryview, position: int) -> tuple[bytes, memoryview]:
         if position > end:
             raise ValueError("a field is cut off")
         kept.append(view[field_start:position])
-    return b"".join(kept), payload
+    return b"".join(kept), cut
 
 
 def _decode_page(kind: type[PageFieldsT], message: Buffer) -> ReceivedPage[PageFieldsT]:

@@ -36,7 +36,7 @@ from scanner.errors import (
     error_row,
     error_row_of_reason,
 )
-from scanner.proto.weir.v1 import errors_pb2
+from scanner.proto.weir.v1 import errors_pb2, scanner_pb2
 from transport import CallFailed, ServerStream, StatusCode, TransportError
 
 DOMAIN = "weir.v1"
@@ -103,37 +103,47 @@ def for_peers(error: ScannerError) -> ScannerError:
 
 def to_call_failed(error: ScannerError) -> CallFailed:
     """The failed call that tells a peer of this error."""
-    error = for_peers(error)
-    row = error_row(type(error))
-    message = _shorten(error.message)
-    metadata = {key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()}
-    detail = errors_pb2.ErrorDetail(
-        reason=row.reason,
-        resume_token=_short_token(error.resume_token),
-        oldest_offset=error.oldest_offset,
-        metadata=metadata,
-    )
-    code = StatusCode[row.status]
+    message, detail = message_and_detail(error)
+    code = StatusCode[error_row(type(error)).status]
     status = status_pb2.Status(code=code.value, message=message)
     status.details.add().Pack(
-        error_details_pb2.ErrorInfo(reason=row.reason, domain=DOMAIN, metadata=metadata)
+        error_details_pb2.ErrorInfo(reason=detail.reason, domain=DOMAIN, metadata=detail.metadata)
     )
     status.details.add().Pack(detail)
     return CallFailed(code, message, status.SerializeToString())
 
 
+def message_and_detail(error: ScannerError) -> tuple[str, errors_pb2.ErrorDetail]:
+    """What a peer is told of an error, as `for_peers` has it, whether in a status or in an answer."""
+    error = for_peers(error)
+    return _shorten(error.message), errors_pb2.ErrorDetail(
+        reason=error_row(type(error)).reason,
+        resume_token=_short_token(error.resume_token),
+        oldest_offset=error.oldest_offset,
+        metadata={key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()},
+    )
+
+
 def from_call_failed(failure: CallFailed) -> ScannerError:
     """The error that a peer sent; one that this version does not know becomes the nearest it does know."""
     detail = _detail_of(failure.details)
-    if detail is not None and (row := error_row_of_reason(detail.reason)) is not None:
-        return row.exception(
-            failure.message,
-            resume_token=detail.resume_token or None,
-            oldest_offset=detail.oldest_offset if detail.HasField("oldest_offset") else None,
-            metadata=detail.metadata,
-        )
+    if detail is not None and error_row_of_reason(detail.reason) is not None:
+        return from_detail(failure.message, detail)
     kind = _WITHOUT_DETAILS.get(failure.status, InternalError)
     return kind(f"the call failed with {failure.status.name}: {failure.message or 'no message'}")
+
+
+def from_detail(message: str, detail: errors_pb2.ErrorDetail | scanner_pb2.FetchError) -> ScannerError:
+    """The error that `message_and_detail` told of; an internal one if this version does not know it."""
+    row = error_row_of_reason(detail.reason)
+    kind = InternalError if row is None else row.exception
+    token = detail.resume_token if isinstance(detail, errors_pb2.ErrorDetail) else b""
+    return kind(
+        message,
+        resume_token=token or None,
+        oldest_offset=detail.oldest_offset if detail.HasField("oldest_offset") else None,
+        metadata=detail.metadata,
+    )
 
 
 async def errors_as_statuses(handle: Callable[[], Awaitable[_Reply]], what: str) -> _Reply:

@@ -269,7 +269,7 @@ async def released(server: Server) -> None:
     """Wait until the server holds no scan any more."""
     while True:
         now = server.statistics()
-        if (now.iterators_open, now.push_scans_open, now.sessions_open) == (0, 0, 0):
+        if (now.iterators_open, now.push_scans_open, now.sessions_open, now.fetches_open) == (0, 0, 0, 0):
             return
         await trio.lowlevel.checkpoint()
 

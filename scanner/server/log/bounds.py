@@ -99,15 +99,29 @@ def require_entry_end(storage: Bucket, offset: int, what: str) -> None:
         OffsetOutOfRange: It is not in the log.
         ArgumentInvalid: It is inside a commit.
     """
-    if not storage.log_start <= offset <= storage.log_end:
-        raise OffsetOutOfRange(
-            f"{what} {offset} is not in the changelog, which has [{storage.log_start}, {storage.log_end})",
-            oldest_offset=storage.log_start,
-        )
+    require_in_log(storage, offset, what)
     if last_entry_end(storage, offset) != offset:
         entry = storage.entry_at(offset)
         raise ArgumentInvalid(
             f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
+        )
+
+
+def require_in_log(storage: Bucket, offset: int, what: str) -> None:
+    """Check that a log has an offset, or ends there.
+
+    Args:
+        storage: The bucket, between two commits.
+        offset: From the peer.
+        what: What the offset is, for the message.
+
+    Raises:
+        OffsetOutOfRange: It is not in the log.
+    """
+    if not storage.log_start <= offset <= storage.log_end:
+        raise OffsetOutOfRange(
+            f"{what} {offset} is not in the changelog, which has [{storage.log_start}, {storage.log_end})",
+            oldest_offset=storage.log_start,
         )
 
 

@@ -15,15 +15,23 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scanner.data.changes import change_schema
+from scanner.data.filters import Filter
 from scanner.data.position import START, Position
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.log.bounds import Stop, last_entry_end, require_entry_end, start_offset
+from scanner.server.log.bounds import (
+    Stop,
+    last_entry_end,
+    require_entry_end,
+    require_in_log,
+    start_offset,
+)
 from scanner.server.log.hybrid_scan import HybridScan
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.tokens import fingerprint, stop_id, stop_of
@@ -40,6 +48,8 @@ if TYPE_CHECKING:
     from scanner.wire.queries import ScanQuery
 
 _RESUMED = "the resume token"
+_FETCHED_BLOCKS_MAX: Final = 4
+"""Columns and filters of one bucket whose newest changes are kept between fetches; the rings' budget holds for them."""
 
 
 class LogOpener:
@@ -71,6 +81,8 @@ class LogOpener:
             ServedBucket, weakref.WeakValueDictionary[tuple[int, bytes], LogBlocks]
         ] = weakref.WeakKeyDictionary()
         """By bucket; then by how often its storage was opened anew, and by columns and filter."""
+        self._fetched: weakref.WeakKeyDictionary[ServedBucket, deque[LogBlocks]] = weakref.WeakKeyDictionary()
+        """What fetches wanted lately: between two of them nobody else may keep it."""
 
     async def open(self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop) -> LogScan:
         """Open a changelog.
@@ -224,6 +236,68 @@ class LogOpener:
             raise
         snapshot.snapshot_id = state.snapshot_id
         return self._hybrid(snapshot, None, state.log_offset, principal)
+
+    async def resolve(self, query: ScanQuery) -> tuple[ServedTable, ScanQuery]:
+        """Look up the table of a fetch, and check what is asked for of it.
+
+        Args:
+            query: What to deliver; its columns may be those of a change, too.
+
+        Returns:
+            The table, and the query with its columns.
+
+        Raises:
+            TableNotFound, ColumnNotFound, ArgumentInvalid: The query does not fit.
+
+        Waits:
+            The first time for storage.
+        """
+        _require_all_keys(query)
+        table = await self._catalog.table(query.table)
+        Filter(query.predicates, table.description.schema)
+        return table, table.schema.resolve(query, changes=True)
+
+    async def open_fetch(
+        self, table: ServedTable, query: ScanQuery, position: pb.FetchPosition
+    ) -> tuple[ServedBucket, OpenScan[LogSource]]:
+        """Open a bucket's changelog for one answer, which keeps nothing of the log.
+
+        Args:
+            table: Of `resolve`.
+            query: Likewise.
+            position: Where to go on, or to begin; it may be inside a commit.
+
+        Returns:
+            The bucket, and its changes, to be closed.
+
+        Raises:
+            SnapshotLost: The position is of another history of the bucket.
+            ScannerError: As `open`.
+
+        Waits:
+            As `open`.
+
+        Cancellation:
+            No effect: nothing is open.
+        """
+        bucket = await self._catalog.bucket(table, position.bucket)
+        async with bucket.between_commits():
+            storage = bucket.storage
+            if position.WhichOneof("at") == "offset":
+                offset = position.offset
+                if position.history:
+                    storage.lineage.require(position.history, offset, storage.log_end, "the position")
+                require_in_log(storage, offset, "the position")
+            else:
+                offset = start_offset(storage, position.start, self._now_us())
+            stop = Stop(position.stop_offset if position.HasField("stop_offset") else None)
+            stop_offset = stop.resolve(storage, offset)
+            scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, START))
+        blocks = scan.source.blocks
+        recent = self._fetched.setdefault(bucket, deque(maxlen=_FETCHED_BLOCKS_MAX))
+        if blocks not in recent:
+            recent.append(blocks)
+        return bucket, scan
 
     def _hybrid(
         self, snapshot: KvScan | None, changes: LogScan | None, offset: int, principal: str

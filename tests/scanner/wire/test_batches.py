@@ -7,18 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import (
+    EncodedRows,
+    FetchedBatch,
     RowBatch,
     batch_size_bytes,
     decode_batch,
+    decode_fetched,
     decode_scan_page,
     decode_scan_response,
     decode_schema,
     decode_session_page,
     encode_batch,
+    encode_fetched,
     encode_page,
     encode_row_batch,
     encode_schema,
@@ -114,7 +119,7 @@ def test_other_responses_are_read() -> None:
 @given(st.binary(max_size=64))
 def test_random_bytes_parse_or_raise_one_error(data: bytes) -> None:
     """Bytes of a broken server raise DataCorrupted and nothing else."""
-    for decode in (decode_scan_response, decode_session_page, decode_scan_page):
+    for decode in (decode_scan_response, decode_session_page, decode_scan_page, decode_fetched):
         try:
             decode(data)
         except DataCorrupted:
@@ -187,6 +192,54 @@ def test_a_scan_page_round_trips(fields: pb.ScanPageResponse, payload: bytes) ->
     assert whole == fields == page.fields
     assert bytes(page.payload) == payload
     assert len(prefix) % 8 == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.builds(
+                pb.FetchedBucket,
+                bucket=uint32,
+                position=uint64,
+                bookmark=uint64,
+                history=st.binary(max_size=20),
+                error=st.none() | st.builds(pb.FetchError, message=st.text(max_size=20)),
+            ),
+            st.lists(st.tuples(st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=200)), max_size=3),
+        ),
+        max_size=4,
+    ),
+    st.binary(max_size=20),
+)
+def test_a_fetch_round_trips(
+    buckets: list[tuple[pb.FetchedBucket, list[tuple[int, bytes]]]], schema: bytes
+) -> None:
+    """The answer to a fetch is ordinary protobuf, each payload in it is aligned, and all comes back the same."""
+    changes = ChangeRange(7, 9, commit_end=True)
+    parts = encode_fetched(
+        [
+            (fields, [FetchedBatch(count, EncodedRows(payload, 5), changes) for count, payload in batches])
+            for fields, batches in buckets
+        ],
+        schema,
+    )
+    message = b"".join(parts)
+    whole = pb.FetchLogResponse.FromString(message)
+    found_schema, found = decode_fetched(message)
+
+    assert found_schema == whole.arrow_schema == schema
+    for (fields, batches), each, received in zip(buckets, whole.buckets, found, strict=True):
+        assert [(one.row_count, one.arrow_batch) for one in each.batches] == batches
+        assert [(one.row_count, bytes(one.payload), one.changes) for one in received.batches] == [
+            (*batch, changes) for batch in batches
+        ]
+        assert [one.message_bytes for one in received.batches] == [one.ByteSize() for one in each.batches]
+        each.ClearField("batches")
+        assert each == fields == received.fields
+    at = 0
+    for part in parts:
+        assert isinstance(part, bytes) or at % 8 == 0
+        at += len(part)
 
 
 def test_arrow_round_trips_without_copying() -> None:

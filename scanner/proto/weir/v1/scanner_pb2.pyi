@@ -378,3 +378,84 @@ class ScanPageResponse(_message.Message):
     history: bytes
     arrow_batch: bytes
     def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+
+class FetchLogRequest(_message.Message):
+    __slots__ = ("query", "positions", "min_bytes", "max_wait_ms", "bytes_max", "bucket_bytes_max", "with_schema")
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    MIN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    WITH_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    query: ScanQuery
+    positions: _containers.RepeatedCompositeFieldContainer[FetchPosition]
+    min_bytes: int
+    max_wait_ms: int
+    bytes_max: int
+    bucket_bytes_max: int
+    with_schema: bool
+    def __init__(self, query: _Optional[_Union[ScanQuery, _Mapping]] = ..., positions: _Optional[_Iterable[_Union[FetchPosition, _Mapping]]] = ..., min_bytes: _Optional[int] = ..., max_wait_ms: _Optional[int] = ..., bytes_max: _Optional[int] = ..., bucket_bytes_max: _Optional[int] = ..., with_schema: _Optional[bool] = ...) -> None: ...
+
+class FetchPosition(_message.Message):
+    __slots__ = ("bucket", "offset", "start", "history", "stop_offset", "bytes_max")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    STOP_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    offset: int
+    start: LogStart
+    history: bytes
+    stop_offset: int
+    bytes_max: int
+    def __init__(self, bucket: _Optional[int] = ..., offset: _Optional[int] = ..., start: _Optional[_Union[LogStart, _Mapping]] = ..., history: _Optional[bytes] = ..., stop_offset: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class FetchLogResponse(_message.Message):
+    __slots__ = ("arrow_schema", "buckets")
+    ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    arrow_schema: bytes
+    buckets: _containers.RepeatedCompositeFieldContainer[FetchedBucket]
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., buckets: _Optional[_Iterable[_Union[FetchedBucket, _Mapping]]] = ...) -> None: ...
+
+class FetchedBucket(_message.Message):
+    __slots__ = ("bucket", "start_offset", "position", "bookmark", "high_watermark", "history", "error", "batches")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    BOOKMARK_FIELD_NUMBER: _ClassVar[int]
+    HIGH_WATERMARK_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    BATCHES_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    start_offset: int
+    position: int
+    bookmark: int
+    high_watermark: int
+    history: bytes
+    error: FetchError
+    batches: _containers.RepeatedCompositeFieldContainer[RowBatch]
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., position: _Optional[int] = ..., bookmark: _Optional[int] = ..., high_watermark: _Optional[int] = ..., history: _Optional[bytes] = ..., error: _Optional[_Union[FetchError, _Mapping]] = ..., batches: _Optional[_Iterable[_Union[RowBatch, _Mapping]]] = ...) -> None: ...
+
+class FetchError(_message.Message):
+    __slots__ = ("reason", "message", "oldest_offset", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    oldest_offset: int
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., oldest_offset: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -1,0 +1,148 @@
+"""`FetchLog` of `weir.v1.Scanner`: one call, one answer with the changes behind the positions that it names.
+
+Invariants:
+
+1. Nothing is left behind when a call has ended, however it did. So a call may be made any number of times.
+2. What is wrong with the request as a whole fails the call; what is wrong with one bucket stands in its part.
+
+Answers are filled in `scanner.server.pull.fetch`.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final
+
+from scanner.data.changes import change_schema
+from scanner.data.keys import KeyRange
+from scanner.errors import ArgumentInvalid, ScannerError, TooManyScans
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.auth.access import Right, authorize
+from scanner.server.counters import HolderKind
+from scanner.server.pull.fetch import BucketFetch, Fetch, FetchLimits
+from scanner.server.services.scans import holder_of
+from scanner.wire.batches import encode_fetched, encode_schema
+from scanner.wire.queries import parse_request, query_from_proto
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.log.opener import LogOpener
+    from scanner.server.tables.catalog import ServedTable
+    from scanner.wire.queries import ScanQuery
+    from transport import ServerStream
+
+_MIN_BYTES: Final = 1
+_MAX_WAIT_MS: Final = 500
+
+
+class FetchService:
+    """Serves `FetchLog`.
+
+    Args:
+        logs: Opens changelogs.
+        config: Bounds of answers.
+    """
+
+    def __init__(self, logs: LogOpener, config: ScannerConfig) -> None:
+        self._logs = logs
+        self._config = config
+        self.fetches_open = 0
+        """Calls that run."""
+
+    async def call(self, stream: ServerStream) -> None:
+        """Handle one call.
+
+        Raises:
+            ScannerError: The call was refused.
+            TransportError: The stream or the connection is gone.
+        """
+        message = await stream.receive()
+        if message is None:
+            raise ArgumentInvalid("the call ended without a request")
+        request = parse_request(pb.FetchLogRequest, message)
+        query = query_from_proto(
+            request.query,
+            predicates_max=self._config.filter_predicates_max,
+            literals_max=self._config.filter_literals_max,
+        )
+        _check(request, query)
+        authorize(stream, Right.READ, query.table, lasting=True)
+        if self.fetches_open >= self._config.scans_max:
+            raise TooManyScans(
+                f"{self.fetches_open} fetches run on this server, and no more are allowed; try again later"
+            )
+        self.fetches_open += 1
+        try:
+            await self._answer(stream, request, query)
+        finally:
+            self.fetches_open -= 1
+
+    async def _answer(self, stream: ServerStream, request: pb.FetchLogRequest, query: ScanQuery) -> None:
+        table, query = await self._logs.resolve(query)
+        if len(request.positions) > table.description.buckets:
+            raise ArgumentInvalid(
+                f"{len(request.positions)} positions, but table {query.table!r} has {table.description.buckets} buckets"
+            )
+        schema = b""
+        with ExitStack() as opened:
+            parts = [
+                await self._open(
+                    stream, opened, table, query, position, self._bucket_bytes(request, position)
+                )
+                for position in request.positions
+            ]
+            await Fetch(parts, self._limits(request)).fill()
+            if request.with_schema:
+                schema = encode_schema(change_schema(table.description, query.columns))
+            answer = encode_fetched([(part.fields(), part.batches) for part in parts], schema)
+        # A client that takes its time holds nothing but its answer.
+        await stream.send(*answer)
+
+    async def _open(
+        self,
+        stream: ServerStream,
+        opened: ExitStack,
+        table: ServedTable,
+        query: ScanQuery,
+        position: pb.FetchPosition,
+        bytes_max: int,
+    ) -> BucketFetch:
+        part = BucketFetch(position.bucket, bytes_max)
+        try:
+            part.bucket, part.scan = await self._logs.open_fetch(table, query, position)
+        except ScannerError as error:
+            part.fail(error)
+        else:
+            opened.callback(part.scan.close)
+            part.scan.holder = holder_of(stream, HolderKind.PAGE, pb.SCAN_SOURCE_LOG)
+        return part
+
+    def _limits(self, request: pb.FetchLogRequest) -> FetchLimits:
+        config = self._config
+        wait_ms = request.max_wait_ms if request.HasField("max_wait_ms") else _MAX_WAIT_MS
+        return FetchLimits(
+            bytes_min=request.min_bytes if request.HasField("min_bytes") else _MIN_BYTES,
+            bytes_max=min(request.bytes_max or config.fetch_bytes_max, config.fetch_bytes_max),
+            rows_max=config.batch_rows_max,
+            wait_s=min(wait_ms / 1000, config.fetch_wait_max_s),
+            read_s=config.session_page_time_max_s,
+        )
+
+    def _bucket_bytes(self, request: pb.FetchLogRequest, position: pb.FetchPosition) -> int:
+        return position.bytes_max or request.bucket_bytes_max or self._config.fetch_bucket_bytes
+
+
+def _check(request: pb.FetchLogRequest, query: ScanQuery) -> None:
+    """Refuse what makes no sense.
+
+    Raises:
+        ArgumentInvalid: It does not.
+    """
+    if query.bucket or query.row_limit is not None or query.range != KeyRange():
+        raise ArgumentInvalid("the query of a fetch has no bucket, no range and no row_limit")
+    if not request.positions:
+        raise ArgumentInvalid("a fetch needs a position")
+    buckets = [position.bucket for position in request.positions]
+    if len(set(buckets)) != len(buckets):
+        twice = next(bucket for bucket in buckets if buckets.count(bucket) > 1)
+        raise ArgumentInvalid(f"a fetch names bucket {twice} more than once")
