@@ -51,7 +51,7 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     "resumed from snapshot": "resumed from a snapshot",
     "resumed from as_of": "resumed by an as-of rebuild",
     "ended after resumes": "scans resumed and ended",
-    **{f"ended {mode.value}": f"{mode.value} scans ended" for mode in ScanMode},
+    **{f"ended {mode.value}": f"{mode.value} scans ended" for mode in ScanMode if not mode.of_changes},
     **{f"ended as of {state.value}": f"scans of state {state.value} ended" for state in State},
     "ended raw": "push scans by a raw client ended",
     "torn cursors": "cursor scans of no single state",

@@ -26,6 +26,8 @@ SCANNERS_MAX: Final = 4
 FAULT_AT_BYTES_MEAN: Final = 2_500
 POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
+_MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
+"""Those of states."""
 PAGE_A_ROW_KEYS_MAX: Final = 50
 """Keys of a table of which somebody may want a page for each row."""
 RETRIES: Final = 200
@@ -263,7 +265,7 @@ def _scanner_task(rng: random.Random, rows: Rows) -> ScannerTask:
 
 def _scan_task(rng: random.Random, rows: Rows) -> ScanTask:
     client = rng.choice((Client.PRODUCT, Client.PRODUCT, Client.RAW))
-    mode = ScanMode.PUSH if client is Client.RAW else rng.choice((ScanMode.PUSH, *ScanMode))
+    mode = ScanMode.PUSH if client is Client.RAW else rng.choice((ScanMode.PUSH, *_MODES))
     buckets = rows.description.buckets
     one_bucket = client is Client.RAW or rng.random() < 0.3
     behaviour = rng.choice(

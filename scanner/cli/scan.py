@@ -39,7 +39,7 @@ TABLE_ROWS_DEFAULT: Final = 50
 @click.argument("table")
 @click.option(
     "--mode",
-    type=click.Choice([mode.value for mode in ScanMode]),
+    type=click.Choice([mode.value for mode in ScanMode if not mode.of_changes]),
     default=ScanMode.PUSH.value,
     show_default=True,
     help="How the rows travel: pushed, or pulled page by page, by the models that push is compared with.",

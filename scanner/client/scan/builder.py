@@ -29,6 +29,8 @@ MIB = 1024 * 1024
 CREDIT_BYTES_DEFAULT = 32 * MIB
 PAGE_BYTES_DEFAULT = 4 * MIB
 PAGE_DEPTH_DEFAULT = 1
+MAX_WAIT_S_DEFAULT = 0.5
+MAX_WAIT_S_MAX = 3600.0
 _ALL_KEYS = KeyRange()
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
@@ -86,6 +88,13 @@ class ScanMode(enum.Enum):
     """Pages by token, each as of when it is asked for: the server keeps nothing, and the scan is of no one state."""
     ASOF = "asof"
     """Pages by token, all as of the first one's log offset, rebuilt from the changelog: the server keeps nothing."""
+    FETCH = "fetch"
+    """Changes by long poll, all buckets in one request at a time: the server keeps nothing (source LOG)."""
+
+    @property
+    def of_changes(self) -> bool:
+        """Whether changes travel so and nothing else does; push carries everything, the other models states only."""
+        return self is ScanMode.FETCH
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,8 +119,12 @@ class ScanPlan:
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT
     """Pages fetched ahead of the consumer, per bucket (all modes but push)."""
-    page_bytes: int = PAGE_BYTES_DEFAULT
-    """Size of the pages asked for (all modes but push)."""
+    page_bytes: int | None = None
+    """Size of the pages asked for, or of each bucket's part of an answer (all modes but push); None: the mode's own."""
+    min_bytes: int = 1
+    """Bytes for which the server waits (fetch)."""
+    max_wait_s: float = MAX_WAIT_S_DEFAULT
+    """The longest that it waits for them (fetch)."""
     as_of: int | Mapping[int, int] | None = None
     """The log offset that every bucket is read as of, or that of each; None: as of when it is opened."""
     start_at: LogStart = EARLIEST
@@ -270,7 +283,7 @@ class ScanBuilder:
         The pull models are there to compare push with: `"session"` keeps an iterator at the server, `"token"` a
         snapshot; `"asof"` keeps nothing, and rebuilds the state of the first page from the changelog; `"cursor"` keeps
         nothing, and reads each page as of when it is asked for, so that a row which moves meanwhile may come twice
-        or not at all.
+        or not at all. `"fetch"` pulls changes (source LOG) by long poll.
 
         Raises:
             ArgumentInvalid: No such mode.
@@ -399,12 +412,42 @@ class ScanBuilder:
         """Ask for pages of this size (all modes but push); the server clamps it to its cap.
 
         Args:
-            page_bytes: >= 1; 4 MiB by default.
+            page_bytes: >= 1; 4 MiB by default. Mode fetch: of each bucket in one answer; the server's default, 1 MiB.
 
         Raises:
             ArgumentInvalid: Out of range.
         """
         return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+
+    def with_min_bytes(self, min_bytes: int) -> Self:
+        """Have the server wait until it has so many bytes to answer with (mode fetch).
+
+        Args:
+            min_bytes: >= 0, over all buckets; 1 by default. 0: it never waits.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(min_bytes=_whole(min_bytes, "min bytes", 0, UINT64_MAX))
+
+    def with_max_wait(self, seconds: float) -> Self:
+        """Have the server wait no longer than this (mode fetch); it clamps it to its bound.
+
+        Args:
+            seconds: 0 to 3600; 0.5 by default.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, int | float)
+            or not 0 <= seconds <= MAX_WAIT_S_MAX
+        ):
+            raise ArgumentInvalid(
+                f"the wait must be a number of seconds, 0..{MAX_WAIT_S_MAX:g}, not {seconds!r}"
+            )
+        return self._replace(max_wait_s=float(seconds))
 
     def as_of(self, offset: int | Mapping[int, int], histories: Mapping[int, bytes] | None = None) -> Self:
         """Read the table as of a log offset in the past, as far as the server's log reaches back (mode push or asof).

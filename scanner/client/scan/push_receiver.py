@@ -23,15 +23,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
-from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
+from scanner.client.scan.sequence import RowSequence, no_rows, require_rows, require_schema
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
 from transport import FlowControlViolation, ReceiveCredit
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.client.scan.statistics import BucketProgress
@@ -309,7 +308,7 @@ class PushReceiver:
         return self._without_rows(boundary.log_offset, boundary.log_offset)
 
     def _without_rows(self, position: int, snapshot_end: int | None = None) -> Arrival:
-        return Arrival(_no_rows(self._schema), 0, position, snapshot_end)
+        return Arrival(no_rows(self._schema), 0, position, snapshot_end)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -351,7 +350,3 @@ class PushReceiver:
         if end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
         return None
-
-
-def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

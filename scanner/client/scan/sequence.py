@@ -105,3 +105,8 @@ def require_rows(what: str, batch: pa.RecordBatch, rows: int) -> pa.RecordBatch:
     except pa.ArrowInvalid as error:
         raise DataCorrupted(f"{what}: a batch is not valid: {error}") from error
     return batch
+
+
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)

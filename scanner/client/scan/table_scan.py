@@ -21,7 +21,17 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.client.scan.batch_queue import HandOff
-from scanner.client.scan.builder import EARLIEST, ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.builder import (
+    EARLIEST,
+    END,
+    LATEST,
+    PAGE_BYTES_DEFAULT,
+    ScanMode,
+    ScanPlan,
+    ScanSource,
+)
+from scanner.client.scan.fetch import LogFetcher
+from scanner.client.scan.fetch_receiver import FetchOptions, FetchReceiver
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
@@ -168,6 +178,10 @@ class Batches:
 
     async def _receive(self, connection: Connection) -> None:
         """Scan all buckets. Failures go to the hand-off, where the consumer meets them."""
+        if self._plan.mode is ScanMode.FETCH:
+            with self._tasks:
+                await self._fetch(connection)
+            return
         # A tail does not end by itself, so none can wait for another one's end.
         most = len(self._progress) if self._plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
         parallel = min(len(self._progress), most)
@@ -203,6 +217,42 @@ class Batches:
         if len(self._progress) > BUCKETS_IN_PARALLEL_MAX:
             await self._hand_off.wait_consumed(progress.bucket)
         slots.release()
+
+    async def _fetch(self, connection: Connection) -> None:
+        """Fetch the changes of all buckets."""
+        plan, progress = self._plan, self._progress
+        query = self._query(0)
+        # By name: what is added to the table meanwhile is not this scan's.
+        query.columns[:] = plan.schema.names
+        query.ClearField("range")
+        query.ClearField("row_limit")
+        receiver = FetchReceiver(
+            plan.table.name,
+            query,
+            plan.schema,
+            [_fetch_position(plan, bucket) for bucket in progress],
+            progress,
+            FetchOptions(min_bytes=plan.min_bytes, max_wait_s=plan.max_wait_s, bucket_bytes=plan.page_bytes),
+            stop_at_end=plan.stop_at == END,
+            row_limit=plan.row_limit,
+        )
+        fetcher = LogFetcher(
+            connection,
+            receiver,
+            progress[plan.buckets[0]],
+            self._hand_off,
+            plan.page_depth,
+            plan.max_wait_s,
+            plan.table.name,
+            connection.attempts(plan.retries),
+        )
+        try:
+            await fetcher.run()
+        except (ScannerError, trio.ClosedResourceError) as error:
+            self._hand_off.fail(error)
+            return
+        for _ in progress:
+            self._hand_off.finish()
 
     async def _push(
         self, connection: Connection, progress: BucketProgress, window_bytes: int, attempts: Attempts
@@ -240,12 +290,13 @@ class Batches:
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
         plan, query = self._plan, self._query(progress.bucket)
+        page_bytes = plan.page_bytes or PAGE_BYTES_DEFAULT
         if plan.mode is ScanMode.SESSION:
-            return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
+            return methods.SCAN_SESSION, SessionReceiver(what, query, page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
         history = plan.histories.get(progress.bucket, b"")
         return methods.SCAN_PAGE, PageReceiver(
-            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
+            what, model, query, page_bytes, plan.schema, progress, as_of, history
         )
 
     def _name(self, progress: BucketProgress) -> str:
@@ -268,18 +319,32 @@ class Batches:
 def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
     """Where the scan of a bucket's changes begins and ends."""
     if plan.source is ScanSource.LOG:
-        match plan.log_start_of(bucket):
-            case int(offset):
-                scan_open.log_start.offset = offset
-            case datetime.datetime() as time:
-                scan_open.log_start.timestamp_us = microseconds(time)
-            case str(name):
-                setattr(scan_open.log_start, name, True)
+        scan_open.log_start.CopyFrom(_log_start(plan, bucket))
     match plan.log_stop_of(bucket):
         case int(offset):
             scan_open.stop_offset = offset
         case str():
             scan_open.stop_at_end = True
+
+
+def _fetch_position(plan: ScanPlan, bucket: int) -> pb.FetchPosition:
+    """Where the fetches of a bucket's changes begin, and end if that is known."""
+    stop = plan.log_stop_of(bucket)
+    return pb.FetchPosition(
+        bucket=bucket,
+        start=_log_start(plan, bucket),
+        stop_offset=stop if isinstance(stop, int) else None,
+    )
+
+
+def _log_start(plan: ScanPlan, bucket: int) -> pb.LogStart:
+    match plan.log_start_of(bucket):
+        case int(offset):
+            return pb.LogStart(offset=offset)
+        case datetime.datetime() as time:
+            return pb.LogStart(timestamp_us=microseconds(time))
+        case name:
+            return pb.LogStart(latest=True) if name == LATEST else pb.LogStart(earliest=True)
 
 
 def microseconds(time: datetime.datetime) -> int:
@@ -300,15 +365,16 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
         The batches. Nothing has been waited for: a refusal by the server comes with the first batch asked for.
 
     Raises:
-        SourceUnsupported: The pull models have no source but LIVE_KV.
+        SourceUnsupported: The pull models have no source but LIVE_KV, and mode fetch none but LOG.
         ArgumentInvalid: `as_of` does not go with the mode or the source, or leaves out a bucket.
 
     Cancellation:
         Ends every stream.
     """
-    if plan.mode is not ScanMode.PUSH and plan.source is not ScanSource.LIVE_KV:
+    reads = ScanSource.LOG if plan.mode.of_changes else ScanSource.LIVE_KV
+    if plan.mode is not ScanMode.PUSH and plan.source is not reads:
         raise SourceUnsupported(
-            f"mode {plan.mode.value} reads LIVE_KV only, not {plan.source.name}; use mode push"
+            f"mode {plan.mode.value} reads {reads.name} only, not {plan.source.name}; use mode push"
         )
     _check_as_of(plan)
     _check_changes(plan)

@@ -164,7 +164,7 @@ def test_mode_by_name_or_member(scan: Builder, mode: str) -> None:
 
 def test_unknown_mode_lists_the_known_ones(scan: Builder) -> None:
     """A mode or source that does not exist is refused with those that do."""
-    with pytest.raises(ArgumentInvalid, match="push, session, token, cursor, asof"):
+    with pytest.raises(ArgumentInvalid, match="push, session, token, cursor, asof, fetch"):
         scan.with_mode("pull")
     with pytest.raises(ArgumentInvalid, match="live_kv, snapshot, log, hybrid"):
         scan.with_source("disk")

@@ -191,7 +191,7 @@ async def test_the_wait_ends(autojump_clock: trio.abc.Clock) -> None:
         waits: dict[int | None, float] = {7_000: 7.0, None: 0.5, 60_000: 20.0}
         for asked_ms, waited_s in waits.items():
             began = trio.current_time()
-            fields = {} if asked_ms is None else {"max_wait_ms": asked_ms}
+            fields: dict[str, Any] = {} if asked_ms is None else {"max_wait_ms": asked_ms}
             request = pb.FetchLogRequest(query=pb.ScanQuery(table="items"), positions=[at(1)], **fields)
             await client.call(methods.FETCH_LOG, request.SerializeToString())
             assert trio.current_time() - began == pytest.approx(waited_s, abs=0.2)
@@ -236,7 +236,8 @@ async def test_every_bound_makes_progress(bytes_max: int, bound: str) -> None:
             if bound == "of the position":
                 (piece,) = await fetch(client, at(position, bytes_max=bytes_max))
             else:
-                (piece,) = await fetch(client, at(position), **{bound: bytes_max})
+                bounds: dict[str, Any] = {bound: bytes_max}
+                (piece,) = await fetch(client, at(position), **bounds)
             assert 0 < piece.payload_bytes <= bytes_max or len(piece.ids) == 1
             assert piece.fields.bookmark in (0, rows, 2 * rows, 2 * rows + 1)
             ids += piece.ids
@@ -291,16 +292,15 @@ async def test_where_a_fetch_begins_and_stops() -> None:
     """By name, offset or time; nothing behind the stop comes, and a fetch that is there does not wait."""
     async with serving_items([0], [1], [2]) as (server, client):
         time_us = storage_of(server).entry_at(1).timestamp_us
-        starts = {
-            (): [0, 1, 2],
-            ("earliest", True): [0, 1, 2],
-            ("latest", True): [],
-            ("offset", 1): [1, 2],
-            ("timestamp_us", time_us): [1, 2],
-        }
-        for start, ids in starts.items():
-            log_start = pb.LogStart(**dict([start])) if start else None
-            (answer,) = await fetch(client, pb.FetchPosition(start=log_start))
+        starts = [
+            (None, [0, 1, 2]),
+            (pb.LogStart(earliest=True), [0, 1, 2]),
+            (pb.LogStart(latest=True), []),
+            (pb.LogStart(offset=1), [1, 2]),
+            (pb.LogStart(timestamp_us=time_us), [1, 2]),
+        ]
+        for start, ids in starts:
+            (answer,) = await fetch(client, pb.FetchPosition(start=start))
             assert answer.ids == ids
             assert answer.fields.position == 3
         (answer,) = await fetch(client, at(0, stop_offset=2), max_wait_ms=LONG_MS)
@@ -359,7 +359,12 @@ async def test_retention_that_passes_a_position_is_told() -> None:
         ({"query": pb.ScanQuery(table="nothing")}, TableNotFound, "nothing"),
         ({"query": pb.ScanQuery(table="items", columns=["no"])}, ColumnNotFound, "no"),
         (
-            {"query": pb.ScanQuery(table="items", filter=[pb.Predicate(column="no", operator=9)])},
+            {
+                "query": pb.ScanQuery(
+                    table="items",
+                    filter=[pb.Predicate(column="no", operator=pb.Predicate.OPERATOR_IS_NOT_NULL)],
+                )
+            },
             ColumnNotFound,
             "no",
         ),

@@ -1,0 +1,222 @@
+"""Changes by long poll through the client: those of push, with its positions, ends, limits and retries."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import scanner
+import scanner.sync
+from scanner import ArgumentInvalid, OffsetOutOfRange, SourceUnsupported, col
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.storage.memory.store import MemoryStore
+from tests.scanner.client.scan.test_pull import cut_client
+from tests.support.scans import SCHEMA, sample
+
+if TYPE_CHECKING:
+    from scanner.client.scan.table_scan import Batches
+
+BUCKETS = 3
+Commit = tuple[bool, frozenset[int]]
+"""Whether it deletes, and which ids."""
+
+ids = st.frozensets(st.integers(0, 30), min_size=1, max_size=20)
+commits = st.lists(st.tuples(st.booleans(), ids), min_size=1, max_size=8)
+
+
+@asynccontextmanager
+async def serving_items(
+    *written: Commit, config: ScannerConfig | None = None, buckets: int = BUCKETS
+) -> AsyncIterator[tuple[Server, scanner.Table]]:
+    """The sample table, with these commits."""
+    async with (
+        open_server(MemoryStore(), config=config or ScannerConfig()) as server,
+        scanner.connect(f"{server.host}:{server.port}") as client,
+    ):
+        table = await client.create_table("items", SCHEMA, primary_key=["id"], buckets=buckets)
+        for each in written:
+            await commit(table, each)
+        yield server, table
+
+
+async def commit(table: scanner.Table, change: Commit) -> None:
+    """Write or delete rows."""
+    deletes, chosen = change
+    if deletes:
+        await table.delete([(each,) for each in sorted(chosen)])
+    else:
+        await table.write(sample(sorted(chosen)))
+
+
+async def by_bucket(changes: Batches) -> dict[int, list[dict[str, Any]]]:
+    """All changes of a scan."""
+    found: dict[int, list[dict[str, Any]]] = {}
+    async for batch in changes:
+        assert changes.bucket is not None
+        found.setdefault(changes.bucket, []).extend(batch.to_pylist())
+    return found
+
+
+def both(table: scanner.Table, **bounds: Any) -> tuple[scanner.Scan, scanner.Scan]:
+    """The same scan of the log by push and by fetch."""
+    scan = table.new_scan().with_source("log").stop_at(bounds.pop("stop_at", "end"))
+    if "start_at" in bounds:
+        scan = scan.start_at(bounds["start_at"])
+    return scan, scan.with_mode("fetch")
+
+
+@settings(max_examples=15)
+@given(commits, st.sampled_from([1, 900, 5_000, None]), st.integers(0, 2), st.booleans(), st.data())
+def test_push_and_fetch_read_the_same(
+    written: list[Commit], page_bytes: int | None, depth: int, filtered: bool, data: st.DataObject
+) -> None:
+    """The same changes, bucket by bucket, and the same positions; from any of them the rest is the same, too."""
+
+    async def main() -> None:
+        async with serving_items(*written) as (_, table):
+            push, fetch = both(table)
+            if page_bytes is not None:
+                fetch = fetch.with_page_bytes(page_bytes)
+            fetch = fetch.with_page_depth(depth)
+            if filtered:
+                push, fetch = (
+                    each.where(col("id") < 15).select("id", "_change_type") for each in (push, fetch)
+                )
+            async with push.execute() as pushed, fetch.execute() as fetched:
+                assert await by_bucket(pushed) == await by_bucket(fetched)
+                assert fetched.positions == pushed.positions
+                assert fetched.statistics().rows == pushed.statistics().rows
+                ends = fetched.positions
+            middle = {bucket: data.draw(st.integers(0, end)) for bucket, end in ends.items()}
+            first = second = None
+            async with push.start_at(middle).execute() as pushed, fetch.start_at(middle).execute() as fetched:
+                try:
+                    first = await by_bucket(pushed)
+                except ArgumentInvalid:
+                    with pytest.raises(ArgumentInvalid, match="inside the commit"):
+                        await by_bucket(fetched)
+                else:
+                    second = await by_bucket(fetched)
+            assert first == second
+
+    trio.run(main)
+
+
+async def test_fetch_follows_a_table_that_is_written() -> None:
+    """A commit wakes the request that waits: far fewer requests than a poll would make, and no change is left out."""
+    async with serving_items((False, frozenset(range(5)))) as (server, table):
+        scan = table.new_scan().with_source("log").with_mode("fetch").start_at("latest").with_max_wait(30)
+        async with scan.execute() as changes:
+            while server.statistics().fetches_open < 1 or not changes.positions:
+                with trio.move_on_after(0):
+                    await anext(changes)
+                await trio.lowlevel.checkpoint()
+            got: list[int] = []
+            for number in range(5, 12):
+                await table.write(sample([number]))
+                got += (await anext(changes))["id"].to_pylist()
+            assert got == list(range(5, 12))
+            assert sum(changes.positions.values()) == 12
+            assert changes.statistics().requests <= 10
+
+
+async def test_a_position_goes_on() -> None:
+    """Each change once over any number of scans, each of which takes up where the one before it was."""
+    written: list[Commit] = [(False, frozenset(range(n, n + 9))) for n in range(0, 60, 5)]
+    async with serving_items(*written) as (_, table):
+        push, fetch = both(table)
+        async with push.execute() as pushed:
+            whole = await by_bucket(pushed)
+        parts: dict[int, list[dict[str, Any]]] = {}
+        places: Mapping[int, int] = dict.fromkeys(range(BUCKETS), 0)
+        for _ in range(40):
+            async with fetch.start_at(places).with_page_bytes(1_500).execute() as fetched:
+                batches = 0
+                held: dict[int, list[dict[str, Any]]] = {}
+                async for batch in fetched:
+                    assert fetched.bucket is not None
+                    held.setdefault(fetched.bucket, []).extend(batch.to_pylist())
+                    batches += 1
+                    if batches == 6:
+                        break
+                places = {**places, **fetched.positions}
+            for bucket, rows in held.items():
+                parts.setdefault(bucket, []).extend(
+                    row for row in rows if row["_log_offset"] < places[bucket]
+                )
+        assert parts == whole
+
+
+@pytest.mark.parametrize("buckets", [1, BUCKETS])
+@pytest.mark.parametrize("limit", [0, 1, 7, 50, 1_000])
+async def test_a_limit_ends_it(buckets: int, limit: int) -> None:
+    """Exactly so many rows, if there are as many; an endless scan ends by that, too."""
+    async with serving_items((False, frozenset(range(60))), buckets=buckets) as (_, table):
+        scan = table.new_scan().with_source("log").with_mode("fetch").limit(limit)
+        if limit > 60:
+            scan = scan.stop_at("end")
+        async with scan.execute() as changes:
+            rows = sum([batch.num_rows async for batch in changes])
+            assert rows == min(limit, 60)
+            if buckets == 1:
+                assert changes.statistics().buckets[0].reason == ("LIMIT" if limit <= 60 else "STOP_OFFSET")
+
+
+async def test_what_cannot_be_fetched_is_refused() -> None:
+    """Only changes travel so, and changes travel by no other pull; bounds that are not there are named."""
+    async with serving_items((False, frozenset(range(5))), buckets=1) as (_, table):
+        scan = table.new_scan().with_mode("fetch")
+        for source in ("live_kv", "snapshot", "hybrid"):
+            with pytest.raises(SourceUnsupported, match="mode fetch reads LOG only"):
+                async with scan.with_source(source).execute():
+                    pass
+        with pytest.raises(SourceUnsupported, match="LIVE_KV only"):
+            async with scan.with_source("log").with_mode("token").execute():
+                pass
+        log = scan.with_source("log")
+        with pytest.raises(OffsetOutOfRange, match=r"bucket 0: .* 9 .*\[0, 5\)"):
+            async with log.start_at(9).execute() as changes:
+                await anext(changes)
+        with pytest.raises(ArgumentInvalid, match="inside the commit"):
+            async with log.stop_at(3).execute() as changes:
+                await anext(changes)
+        with pytest.raises(ArgumentInvalid, match="for ever"):
+            await log.to_arrow()
+        for refused in (-1.0, 4_000, True, "1"):
+            with pytest.raises(ArgumentInvalid, match="wait"):
+                log.with_max_wait(refused)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentInvalid, match="min bytes"):
+            log.with_min_bytes(-1)
+
+
+async def test_a_lost_connection_is_gone_on_from() -> None:
+    """Over another one, behind what has come."""
+    async with serving_items((False, frozenset(range(300))), buckets=1) as (server, _):
+        async with cut_client(server, itertools.chain([20_000] * 4, itertools.repeat(1 << 40))) as client:
+            scan = (await client.table("items")).new_scan().with_source("log").with_mode("fetch")
+            async with scan.with_page_bytes(2_000).stop_at("end").execute() as changes:
+                found = [each async for batch in changes for each in batch["_log_offset"].to_pylist()]
+        assert found == list(range(300))
+        assert changes.statistics().resumes > 0
+
+
+def test_the_blocking_client_fetches(tmp_path: Any) -> None:
+    """The same calls, without trio."""
+    from tests.support.server import running_server
+
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", SCHEMA, primary_key=["id"], buckets=2)
+        table.write(sample(range(10)))
+        scan = table.new_scan().with_source("log").with_mode("fetch").with_min_bytes(1).with_max_wait(0.1)
+        with scan.stop_at("end").execute() as changes:
+            found = sorted(each for batch in changes for each in batch["id"].to_pylist())
+        assert found == list(range(10))
+        assert sum(changes.positions.values()) == 10
