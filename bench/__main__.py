@@ -225,6 +225,65 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
     _judge(run(output, Console(), rounds=rounds, requests=requests, rows=rows, large=large))
 
 
+@main.command()
+@_json
+@click.option(
+    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw a picture there."
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(["latency", "throughput", "idle", "slow"]),
+    multiple=True,
+    help="Only this; may be repeated.",
+)
+@click.option("--tails", type=click.IntRange(1), multiple=True, help="Latency: so many; may be repeated.")
+@click.option(
+    "--readers", type=click.IntRange(1), multiple=True, help="Throughput: so many; may be repeated."
+)
+@click.option(
+    "--distance-ms", "distances", type=click.FloatRange(0), multiple=True, help="Round trip; may be repeated."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Of writing for a latency."
+)
+@click.option(
+    "--rows", type=click.IntRange(500), default=100_000, show_default=True, help="Throughput: of a run."
+)
+@click.option("--idle", type=click.IntRange(1), default=10_000, show_default=True, help="Idle tails.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Beside a slow tail.")
+def tail(
+    output: Path | None,
+    plots: Path | None,
+    parts: tuple[str, ...],
+    tails: tuple[int, ...],
+    readers: tuple[int, ...],
+    distances: tuple[float, ...],
+    seconds: float,
+    rows: int,
+    idle: int,
+    rounds: int,
+) -> None:
+    """Push beside long poll: how soon a commit reaches its tails, what idle ones cost, and a slow one.
+
+    Takes about ten minutes. Example: python -m bench tail --part latency --tails 10 --seconds 3
+    """
+    from bench.questions.tail import PARTS, READERS, ROUND_TRIPS_S, TAILS, Scale, run
+
+    scale = Scale(
+        parts=parts or PARTS,
+        tails=tails or TAILS,
+        readers=readers or READERS,
+        round_trips_s=[each / 1000 for each in distances] or ROUND_TRIPS_S,
+        seconds=seconds,
+        rows=rows,
+        idle_tails=idle,
+        idle_connections=max(1, idle // 100),
+        slow_rounds=rounds,
+    )
+    _judge(run(output, plots, Console(), scale=scale))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")

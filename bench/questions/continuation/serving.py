@@ -15,22 +15,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
 import trio
 
 from bench.harness.errors import BenchFailed
+from bench.harness.idle import raise_descriptor_limit
 from scanner.server.config import ScannerConfig
+from scanner.server.log import log_scan
+from scanner.server.pull import fetch
 from scanner.server.server import Server, open_server
+from scanner.sources import log_blocks
 from scanner.storage.rocksdb.config import StorageConfig
+from scanner.wire.batches import EncodedRows, encode_rows
 from transport import TransportConfig
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-READY_TIMEOUT_S = 30.0
+    import pyarrow as pa
+
+READY_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 20.0
 MIB = 1024 * 1024
 
@@ -43,6 +50,8 @@ class Settings:
     linger_s: float = ScannerConfig().snapshot_linger_s
     write_buffer_bytes: int = StorageConfig().bucket_write_buffer_bytes
     """Smaller: more files, and compaction that begins sooner."""
+    scans_max: int = ScannerConfig().scans_max
+    """For more tails than a server takes by itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +74,8 @@ class Held:
     """Octets written to sockets since its start."""
     scan_rows: int
     """Rows that push streams which have ended delivered, as far as the server knows."""
+    encoded_rows: int = 0
+    """Changes that were encoded for tails and fetches since its start."""
     read_sources: Mapping[str, int] = field(default_factory=dict)
     """Scans and pages continued, by what they were read from."""
 
@@ -146,6 +157,13 @@ class ServerProcess:
         assert self._process.pid is not None
         return int(psutil.Process(self._process.pid).memory_info().rss)
 
+    def cpu_s(self) -> float:
+        """CPU seconds of its process so far."""
+        assert self._process is not None
+        assert self._process.pid is not None
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
+
     def table_file_bytes(self) -> int:
         """Bytes of RocksDB's table files now, those that only a pinned snapshot keeps included."""
         total = 0
@@ -167,7 +185,11 @@ def serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
 
 
 async def _serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
-    config = ScannerConfig(park_after_s=settings.park_after_s, snapshot_linger_s=settings.linger_s)
+    raise_descriptor_limit()
+    encoded = EncodedChanges()
+    config = ScannerConfig(
+        park_after_s=settings.park_after_s, snapshot_linger_s=settings.linger_s, scans_max=settings.scans_max
+    )
     storage = StorageConfig(bucket_write_buffer_bytes=settings.write_buffer_bytes)
     serving = open_server(
         data,
@@ -180,12 +202,14 @@ async def _serve(data: Path, port: int, settings: Settings, pipe: Connection) ->
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with serving as server, trio.open_nursery() as nursery:
             pipe.send("ready")
-            nursery.start_soon(_answer_forever, server, pipe, nursery.cancel_scope)
+            nursery.start_soon(_answer_forever, server, encoded, pipe, nursery.cancel_scope)
             await anext(signals)
             nursery.cancel_scope.cancel()
 
 
-async def _answer_forever(server: Server, pipe: Connection, scope: trio.CancelScope) -> None:
+async def _answer_forever(
+    server: Server, encoded: EncodedChanges, pipe: Connection, scope: trio.CancelScope
+) -> None:
     receive = functools.partial(trio.to_thread.run_sync, pipe.recv, abandon_on_cancel=True)
     while True:
         try:
@@ -193,10 +217,10 @@ async def _answer_forever(server: Server, pipe: Connection, scope: trio.CancelSc
         except EOFError:
             scope.cancel()
             return
-        pipe.send(_held(server))
+        pipe.send(_held(server, encoded))
 
 
-def _held(server: Server) -> Held:
+def _held(server: Server, encoded: EncodedChanges) -> Held:
     now = server.statistics()
     return Held(
         iterators=now.iterators_open,
@@ -208,8 +232,23 @@ def _held(server: Server) -> Held:
         calls=now.transport.totals.streams,
         sent_bytes=now.transport.totals.bytes_sent,
         scan_rows=now.activity.scan_rows,
+        encoded_rows=encoded.rows,
         read_sources={str(read_source): count for read_source, count in now.activity.scans_resumed.items()},
     )
+
+
+class EncodedChanges:
+    """Counts what is encoded for tails and fetches, where it is done: in this process from now on."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        modules: tuple[ModuleType, ...] = (log_blocks, log_scan, fetch)
+        for module in modules:
+            module.encode_rows = self._encode  # type: ignore[attr-defined]
+
+    def _encode(self, batch: pa.RecordBatch) -> EncodedRows:
+        self.rows += batch.num_rows
+        return encode_rows(batch)
 
 
 def _free_port() -> int:
