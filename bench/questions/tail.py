@@ -442,7 +442,10 @@ def render(measured: Measured) -> Iterator[Table]:
     if measured.latency:
         yield _table(
             "ms from the acknowledgement to the consumer's hand",
-            ("tails", "rtt\nms", "mode", "commits\na s", "p50", "p99", "p99.9", "max", "requests\na s", "server\nCPU %", "times\nencoded"),
+            (
+                "tails", "rtt\nms", "mode", "commits\na s", "p50", "p99", "p99.9", "max", "requests\na s",
+                "server\nCPU %", "times\nencoded",
+            ),
             [
                 (
                     f"{each.tails}", f"{each.round_trip_ms:g}", each.mode, f"{each.commits_per_s:g}",
@@ -465,7 +468,7 @@ def render(measured: Measured) -> Iterator[Table]:
     if (idle := measured.idle) is not None:
         yield _table(
             "idle tails on one server process",
-            ("tails", "connec-\ntions", "open s", "KB each", "CPU %", "requests", "commit, ms:\nfirst", "median", "last"),
+            ("tails", "connec-\ntions", "open s", "KB each", "CPU %", "calls", "commit, ms:\nfirst", "median", "last"),
             [
                 (f"{idle.tails}", f"{idle.connections}", f"{idle.open_s:.1f}", f"{idle.bytes_each / 1e3:.1f}",
                  f"{idle.cpu * 100:.1f}", f"{idle.requests}", f"{idle.first_s * 1e3:.0f}",

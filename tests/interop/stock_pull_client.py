@@ -129,6 +129,40 @@ class Stock:
                 between()
         return read.report()
 
+    def fetch(self) -> dict[str, Any]:
+        """The table's changes by `FetchLog`, in pieces, folded to its rows; then a fetch of which nothing is left."""
+        rows: dict[int, str] = {}
+        position, pieces, schema = self.pb.FetchPosition(start=self.pb.LogStart(earliest=True)), 0, None
+        query = self.pb.ScanQuery(table=self.query.table, columns=["id", "text", "_change_type"])
+        while True:
+            request = self.pb.FetchLogRequest(
+                query=query,
+                positions=[position],
+                max_wait_ms=0,
+                bytes_max=PAGE_BYTES,
+                with_schema=schema is None,
+            )
+            answer = self.scanner.FetchLog(request)
+            (bucket,) = answer.buckets
+            assert not bucket.HasField("error")
+            if schema is None:
+                schema = pa.ipc.read_schema(pa.py_buffer(answer.arrow_schema))
+            at = bucket.start_offset
+            for batch in bucket.batches:
+                assert batch.start_offset == at
+                assert batch.crc32c == google_crc32c.value(batch.arrow_batch)
+                at = batch.end_offset
+                for row in pa.ipc.read_record_batch(pa.py_buffer(batch.arrow_batch), schema).to_pylist():
+                    if row["_change_type"] in ("insert", "update_postimage"):
+                        rows[row["id"]] = row["text"]
+                    else:
+                        assert rows.pop(row["id"]) == row["text"]
+            assert bucket.position == at
+            if at == bucket.high_watermark:
+                return {"rows": rows, "log_offset": at, "pieces": pieces}
+            position = self.pb.FetchPosition(offset=bucket.position, history=bucket.history)
+            pieces += 1
+
     def session(self, *, between: Callable[[], None]) -> dict[str, Any]:
         """A scan by `ScanSession`, whose open is half-closed when its response has come; each page asked for twice."""
         read = Read()
@@ -256,6 +290,8 @@ def main() -> None:
         }.items():
             found[f"{way}_whole"] = stock.push(between=nothing, cut=False)
             found[way] = read(between=next(change))
+        found["now"] = stock.push(between=nothing, cut=False)
+        found["fetch"] = stock.fetch()
         found["leased_offset"] = leased.log_offset
         end = stock.push(between=nothing, cut=False)["log_offset"]
         renew = stock.leases_pb.RenewLeaseRequest(lease_id=LEASE)

@@ -1,7 +1,7 @@
 """A stock grpcio client, in a process that has nothing of weir but stubs made from its .proto files, reads in pieces.
 
 By resume tokens after every batch, by pages of every model, by a session, of a lease and of the past, while it writes
-over what it has read.
+over what it has read; and the changes by long poll.
 """
 
 from __future__ import annotations
@@ -58,6 +58,13 @@ def test_an_isolated_pull_scan_shows_its_first_page_s_state(found: Any, way: str
 def test_a_cursor_scan_shows_what_was_written_meanwhile(found: Any) -> None:
     """Pages without a state of their own have rows that were not there at the first one."""
     assert found["cursor"]["rows"] != found["cursor_whole"]["rows"]
+
+
+def test_fetched_changes_fold_to_the_table(found: Any) -> None:
+    """All of them, by long poll in pieces: the rows of a scan, at its offset."""
+    assert found["fetch"]["pieces"] > 1
+    assert found["fetch"]["rows"] == found["now"]["rows"]
+    assert found["fetch"]["log_offset"] == found["now"]["log_offset"]
 
 
 def test_a_lease_is_of_the_state_at_which_it_was_acquired(found: Any) -> None:
