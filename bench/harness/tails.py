@@ -34,6 +34,8 @@ ANSWER_S: Final = 300.0
 _OPENING_AT_ONCE: Final = 20
 _LOOK_S: Final = 0.01
 _ALL: Final = 1 << 62
+_BUCKET_BYTES: Final = 1 << 20
+"""Of one bucket in an answer to a fetch, as Kafka's consumers ask for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,6 +185,7 @@ class _Client:
 
     async def _tail(self, table: scanner.Table, tails: Tails, *, task_status: trio.TaskStatus[None]) -> None:
         scan = table.new_scan().with_source("log").start_at("latest").with_mode(tails.mode)
+        scan = scan.with_page_bytes(_BUCKET_BYTES)
         async with scan.with_credit(tails.credit_bytes).execute() as batches:
             # What a tail knows of itself wakes nobody.
             while batches.statistics().buckets[0].log_offset is None:  # noqa: ASYNC110

@@ -119,8 +119,8 @@ class ScanPlan:
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT
     """Pages fetched ahead of the consumer, per bucket (all modes but push)."""
-    page_bytes: int | None = None
-    """Size of the pages asked for, or of each bucket's part of an answer (all modes but push); None: the mode's own."""
+    page_bytes: int = PAGE_BYTES_DEFAULT
+    """Size of the pages asked for; mode fetch: of each bucket's part of an answer (all modes but push)."""
     min_bytes: int = 1
     """Bytes for which the server waits (fetch)."""
     max_wait_s: float = MAX_WAIT_S_DEFAULT
@@ -412,7 +412,7 @@ class ScanBuilder:
         """Ask for pages of this size (all modes but push); the server clamps it to its cap.
 
         Args:
-            page_bytes: >= 1; 4 MiB by default. Mode fetch: of each bucket in one answer; the server's default, 1 MiB.
+            page_bytes: >= 1; 4 MiB by default. Mode fetch: of each bucket in one answer.
 
         Raises:
             ArgumentInvalid: Out of range.

@@ -53,8 +53,8 @@ class FetchOptions:
     """Arrow payload for which the server waits."""
     max_wait_s: float
     """The longest that it waits."""
-    bucket_bytes: int | None
-    """Arrow payload of one bucket in one answer; None: the server's default."""
+    bucket_bytes: int
+    """Arrow payload of one bucket in one answer."""
 
 
 class FetchReceiver:

@@ -25,7 +25,6 @@ from scanner.client.scan.builder import (
     EARLIEST,
     END,
     LATEST,
-    PAGE_BYTES_DEFAULT,
     ScanMode,
     ScanPlan,
     ScanSource,
@@ -290,13 +289,12 @@ class Batches:
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
         plan, query = self._plan, self._query(progress.bucket)
-        page_bytes = plan.page_bytes or PAGE_BYTES_DEFAULT
         if plan.mode is ScanMode.SESSION:
-            return methods.SCAN_SESSION, SessionReceiver(what, query, page_bytes, plan.schema, progress)
+            return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
         history = plan.histories.get(progress.bucket, b"")
         return methods.SCAN_PAGE, PageReceiver(
-            what, model, query, page_bytes, plan.schema, progress, as_of, history
+            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
         )
 
     def _name(self, progress: BucketProgress) -> str:
