@@ -19,6 +19,7 @@ to that, once commits come faster than it can ask again. What push saves is the 
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import tempfile
@@ -357,31 +358,29 @@ def measure(scale: Scale, advance: Callable[[str, int], Callable[[], None]]) -> 
     idle, slow = None, None
     with tempfile.TemporaryDirectory(prefix="weir-tail-") as name:
         folder = Path(name)
-        if "latency" in scale.parts:
-            cells = [
-                (far, tails, mode) for far in scale.round_trips_s for tails in scale.tails for mode in MODES
-            ]
-            step = advance("latency", len(cells))
-            with bench(folder, "latency") as on:
-                for far, tails, mode in cells:
-                    latency.append(measure_latency(on, mode, tails, far, scale.seconds))
-                    step()
-        if "throughput" in scale.parts:
-            step = advance("throughput", len(MODES) * len(scale.readers))
-            for readers in scale.readers:
-                for mode in MODES:
-                    with bench(folder, f"throughput-{mode}-{readers}") as on:
-                        throughput.append(measure_throughput(on, mode, readers, scale.rows))
-                    step()
         if "idle" in scale.parts:
             step = advance("idle tails", 1)
             with bench(folder, "idle") as on:
                 idle = measure_idle(on, scale.idle_tails, scale.idle_connections, scale.idle_s)
             step()
-        if "slow" in scale.parts:
-            step = advance("beside a slow tail", 2 * scale.slow_rounds)
-            with bench(folder, "slow") as on:
+        if set(scale.parts) == {"idle"}:
+            return Measured(latency=latency, throughput=throughput, idle=idle, slow=slow)
+        with bench(folder, "busy") as on:
+            if "latency" in scale.parts:
+                cells = list(itertools.product(scale.round_trips_s, scale.tails, MODES))
+                step = advance("latency", len(cells))
+                for far, tails, mode in cells:
+                    latency.append(measure_latency(on, mode, tails, far, scale.seconds))
+                    step()
+            if "slow" in scale.parts:
+                step = advance("beside a slow tail", 2 * scale.slow_rounds)
                 slow = measure_slow(on, scale.slow_rounds, scale.seconds / 2, step)
+            if "throughput" in scale.parts:
+                runs = list(itertools.product(scale.readers, MODES))
+                step = advance("throughput", len(runs))
+                for readers, mode in runs:
+                    throughput.append(measure_throughput(on, mode, readers, scale.rows))
+                    step()
     return Measured(latency=latency, throughput=throughput, idle=idle, slow=slow)
 
 

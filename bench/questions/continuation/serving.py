@@ -19,6 +19,7 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
+import pyarrow as pa
 import trio
 
 from bench.harness.errors import BenchFailed
@@ -34,8 +35,6 @@ from transport import TransportConfig
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
-
-    import pyarrow as pa
 
 READY_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 20.0
@@ -187,6 +186,8 @@ def serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
 async def _serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
     raise_descriptor_limit()
     encoded = EncodedChanges()
+    # With its first array of Python objects pyarrow imports pandas: not while somebody waits for a write.
+    pa.array(["loaded"])
     config = ScannerConfig(
         park_after_s=settings.park_after_s, snapshot_linger_s=settings.linger_s, scans_max=settings.scans_max
     )
