@@ -6,6 +6,7 @@ A scan is a recipe. Each use of it runs it anew, as of then, as a query of DuckD
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -147,6 +148,7 @@ class _Place(NamedTuple):
     bucket: int | None = None
     positions: Mapping[int, int] = MappingProxyType({})
     snapshot_ends: Mapping[int, int] = MappingProxyType({})
+    watermark: datetime.datetime | None = None
 
 
 class Batches(Iterator[pa.RecordBatch]):
@@ -183,6 +185,10 @@ class Batches(Iterator[pa.RecordBatch]):
         """HYBRID: by bucket, the offset that its snapshot is as of; see `scanner.Batches.snapshot_ends`."""
         return dict(self._place.snapshot_ends)
 
+    def watermark(self) -> datetime.datetime | None:
+        """LOG and HYBRID: the time at or below which all buckets are complete; see `scanner.Batches.watermark`."""
+        return self._place.watermark
+
     def __next__(self) -> pa.RecordBatch:
         """The next batch; the one before counts as consumed.
 
@@ -211,7 +217,9 @@ class Batches(Iterator[pa.RecordBatch]):
         try:
             self._taken = await batches.__anext__()
         finally:
-            self._reached = _Place(batches.bucket, batches.positions, batches.snapshot_ends)
+            self._reached = _Place(
+                batches.bucket, batches.positions, batches.snapshot_ends, batches.watermark()
+            )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""

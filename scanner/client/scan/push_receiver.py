@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
+from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
@@ -44,6 +45,8 @@ _COMPLETE_WITH_CHANGES: Final = {
     pb.ScanEnd.REASON_LIMIT: "LIMIT",
 }
 """Those that mean the end of one with changes."""
+_TIMES_US: Final = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+"""Those that a `datetime` has, the years 1 to 9999, in microseconds since 1970."""
 _CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
@@ -70,6 +73,9 @@ class Arrival:
     yet, inside a commit, or in the snapshot."""
     snapshot_end: int | None = None
     """HYBRID: the snapshot is complete, and this is the offset that it is as of."""
+    commit_time_floor_us: int | None = None
+    """LOG and HYBRID: every change committed at this time or before it that passes has come with this or earlier, in
+    microseconds since 1970 UTC. None: nothing new is known."""
 
 
 class PushReceiver:
@@ -107,6 +113,7 @@ class PushReceiver:
         """Where the changes that came end."""
         self._behind_snapshot = False
         """HYBRID: `SnapshotEnd` has come."""
+        self._commit_times = _CommitTimes(what, schema)
         self._filtered = False
         self._fresh = True
         """Whether the newest stream has brought no changes yet."""
@@ -268,18 +275,22 @@ class PushReceiver:
         )
         rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
         position = self._take_changes(batch)
+        floor_us = self._commit_times.take(rows, position is not None) if batch.changes.end else None
         further = batch.row_count > 0 or batch.resume_token != self._token
         # A batch without a token makes the one before useless: it would bring these rows again.
         self._token = batch.resume_token
         if further:
             self._on_advance()
-        return Arrival(rows, size, position)
+        return Arrival(rows, size, position, None, floor_us)
+
+    @property
+    def _in_log(self) -> bool:
+        return self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
 
     def _take_changes(self, batch: RowBatch) -> int | None:
         """Check that a batch's changes follow those that came; its position, if it has one."""
-        in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
         start, end, commit_end = batch.changes
-        if not in_log:
+        if not self._in_log:
             if end:
                 raise DataCorrupted(f"{self._what}: changes [{start}, {end}) in a scan of a state")
             return None
@@ -308,8 +319,10 @@ class PushReceiver:
         self._on_advance()
         return self._without_rows(boundary.log_offset, boundary.log_offset)
 
-    def _without_rows(self, position: int, snapshot_end: int | None = None) -> Arrival:
-        return Arrival(_no_rows(self._schema), 0, position, snapshot_end)
+    def _without_rows(
+        self, position: int | None, snapshot_end: int | None = None, commit_time_floor_us: int | None = None
+    ) -> Arrival:
+        return Arrival(_no_rows(self._schema), 0, position, snapshot_end, commit_time_floor_us)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -321,10 +334,17 @@ class PushReceiver:
         waiting = heartbeat.state == pb.Heartbeat.STATE_WAITING_DATA
         if further or waiting or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
-        if not heartbeat.HasField("position") or heartbeat.position <= self._changes_end:
+        if not heartbeat.HasField("position"):
             return None
-        self._changes_end = heartbeat.position
-        return self._without_rows(heartbeat.position)
+        position: int | None = None
+        if heartbeat.position > self._changes_end:
+            position = self._changes_end = heartbeat.position
+        floor_us: int | None = None
+        if heartbeat.HasField("commit_time_floor_us") and self._in_log:
+            floor_us = self._commit_times.raise_floor(heartbeat.commit_time_floor_us)
+        if position is None and floor_us is None:
+            return None
+        return self._without_rows(position, None, floor_us)
 
     def _end(self, end: pb.ScanEnd) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -351,6 +371,45 @@ class PushReceiver:
         if end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
         return None
+
+
+class _CommitTimes:
+    """Up to which commit time all changes that pass have come. Commit times grow from commit to commit of a bucket.
+
+    Args:
+        what: Names the scan in errors.
+        schema: Of its batches. Without `_commit_timestamp` heartbeats alone tell.
+    """
+
+    def __init__(self, what: str, schema: pa.Schema) -> None:
+        self._what = what
+        self._column = schema.get_field_index(COMMIT_TIMESTAMP)
+        self._newest_us: int | None = None
+        """Of the last change that came."""
+        self._floor_us = _TIMES_US.start
+
+    def take(self, rows: pa.RecordBatch, commit_end: bool) -> int | None:
+        """Take the changes of a batch; whether they end a commit. Returns the floor if it has risen."""
+        if self._column < 0:
+            return None
+        if rows.num_rows:
+            self._newest_us = rows.column(self._column)[-1].value
+        if self._newest_us is None:
+            return None
+        return self.raise_floor(self._newest_us if commit_end else self._newest_us - 1)
+
+    def raise_floor(self, floor_us: int) -> int | None:
+        """Take a floor; returns it if it is higher than those before.
+
+        Raises:
+            DataCorrupted: It is no time that Python can tell.
+        """
+        if floor_us not in _TIMES_US:
+            raise DataCorrupted(f"{self._what}: {floor_us} us since 1970 is no time of a commit")
+        if floor_us <= self._floor_us:
+            return None
+        self._floor_us = floor_us
+        return floor_us
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

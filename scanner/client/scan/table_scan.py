@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
+    from scanner.client.scan.turns import Delivery
 
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
@@ -78,6 +79,7 @@ class Batches:
         self._tasks = trio.CancelScope()
         self._positions: dict[int, int] = {}
         self._snapshot_ends: dict[int, int] = {}
+        self._commit_time_floors_us: dict[int, int] = {}
         self.bucket: int | None = None
         """The bucket that the newest batch is of; None: none has come."""
 
@@ -94,6 +96,21 @@ class Batches:
     def snapshot_ends(self) -> dict[int, int]:
         """HYBRID: by bucket, the offset that its snapshot is as of, once all rows of that were handed out."""
         return dict(self._snapshot_ends)
+
+    def watermark(self) -> datetime.datetime | None:
+        """LOG and HYBRID: the time (UTC) at or below which all buckets are complete.
+
+        Every change that passes the filter and was committed at that time or before it was handed out, of every
+        bucket. It never goes back. Commits move it, and over buckets where nothing happens heartbeats do; without
+        `_commit_timestamp` among the columns heartbeats alone. A bucket that reached its stop holds it where that is.
+
+        Returns:
+            None: of some bucket nothing is known yet, because neither a change nor a heartbeat with a time has come, or
+            because it is in its snapshot.
+        """
+        if len(self._commit_time_floors_us) < len(self._progress) or not self._progress:
+            return None
+        return _EPOCH + datetime.timedelta(microseconds=min(self._commit_time_floors_us.values()))
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,14 +141,20 @@ class Batches:
                 raise StopAsyncIteration
             batch = self._within_limit(delivery.batch)
             # A batch that the limit cuts does not bring what its position stands behind.
-            if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
-                self._positions[delivery.bucket] = delivery.position
-            if delivery.snapshot_end is not None:
-                self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
+            if self._plan.source.has_changes and batch.num_rows == delivery.batch.num_rows:
+                self._note_changes(delivery)
             if batch.num_rows:
                 self.bucket = delivery.bucket
                 self._progress[delivery.bucket].rows += batch.num_rows
                 return batch
+
+    def _note_changes(self, delivery: Delivery) -> None:
+        if delivery.position is not None:
+            self._positions[delivery.bucket] = delivery.position
+        if delivery.snapshot_end is not None:
+            self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
+        if delivery.commit_time_floor_us is not None:
+            self._commit_time_floors_us[delivery.bucket] = delivery.commit_time_floor_us
 
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
