@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scanner.client.table import Scan, Table
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests
+    from scanner.data.folding import Fold
     from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
@@ -72,6 +73,7 @@ __all__ = [
     "DataCorrupted",
     "DrainBegun",
     "Draining",
+    "Fold",
     "GetResult",
     "InternalError",
     "KeyInvalid",
@@ -148,6 +150,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "Table",
     ),
     "scanner.data.digest": ("combine_digests",),
+    "scanner.data.folding": ("Fold",),
     "scanner.errors": (
         "ArgumentInvalid",
         "BucketNotFound",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from scanner.client.scan.folded import TableAt
     from scanner.client.scan.statistics import ScanStatistics
     from scanner.client.scan.table_scan import Batches as TrioBatches
     from scanner.client.table import Scan as TrioScan
@@ -102,6 +103,15 @@ class Scan(ScanBuilder):
         with self.execute() as batches:
             shown = with_progress(batches, self.plan.row_limit) if progress else batches
             return pa.Table.from_batches(shown, schema=batches.schema)
+
+    def to_table(self, at: TableAt = None) -> pa.Table:
+        """Fold a snapshot and its changes, source HYBRID, to the table at some offsets; see `scanner.Scan.to_table`."""
+        folded = self._portal.call(self._scan.folded, at)
+        fold = folded.new_fold()
+        with self._derive(folded.plan).execute() as batches:
+            for batch in batches:
+                fold.apply(batch)
+        return folded.finish(fold)
 
     def to_pandas(self, *, progress: bool = False) -> pd.DataFrame:
         """Run the scan and collect every row as a data frame of pandas.

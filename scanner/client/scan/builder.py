@@ -509,13 +509,13 @@ def _member(kind: type[_E], value: _E | str, what: str) -> _E:
     return known[value.lower()]
 
 
-def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int) -> dict[int, int]:
-    """The log offsets that `as_of` gives to buckets: one to all of them, or one to each that it names.
+def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = "as_of") -> dict[int, int]:
+    """The log offsets that an argument, `what`, gives to buckets: one to all of them, or one to each that it names.
 
     Raises:
         ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
     """
-    offsets = _offsets(as_of, buckets, "as_of")
+    offsets = _offsets(as_of, buckets, what)
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
