@@ -22,7 +22,7 @@ from scanner.cli.app import connected, endpoint_option, example, fail, is_termin
 from scanner.cli.connection import META
 from scanner.cli.ending import Ending
 from scanner.cli.escapes import escaped, escaped_json
-from scanner.cli.log_places import parse_stop, resolve_start
+from scanner.cli.log_places import parse_stop, require_places, resolve_start
 from scanner.cli.output import json_values
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import LATEST, ScanSource
@@ -120,14 +120,18 @@ def tail(
         if bucket is not None:
             planned = planned.bucket(bucket)
         planned = _with_columns(planned, opened, names(columns), as_json=as_json)
+        read = planned.plan.buckets
+        if isinstance(stop, dict):
+            require_places("--to", stop, read, opened.buckets)
         planned = planned.where(*where).stop_at(stop).with_retries(retries)
         if limit is not None:
             planned = planned.limit(limit)
         start: dict[int, int] = {}
         if not snapshot:
             start = resolve_start(opened, from_ or (LATEST,))
+            require_places("--from", start, read, opened.buckets)
             planned = planned.start_at(start)
-        place = _Place(planned.plan.buckets, start)
+        place = _Place(read, start)
         try:
             _follow(planned, place, as_json=as_json)
         finally:

@@ -102,7 +102,7 @@ class Fold:
         keys = pa.chunked_array(map(self._codec.encode_array, table.to_batches()), pa.binary())
         rows = pa.table([keys, pa.array(np.arange(len(table)))], names=["key", "row"])
         kept = np.zeros(len(table), np.bool_)
-        kept[rows.group_by("key").aggregate([("row", "max")])["row_max"].to_numpy()] = True
+        kept[rows.group_by("key", use_threads=False).aggregate([("row", "max")])["row_max"].to_numpy()] = True
         kept &= table.column(len(self._schema)).to_numpy()
         # The copy frees the messages that brought the rows.
         self._folded = table.filter(pa.array(kept)).combine_chunks()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +80,13 @@ def test_it_is_the_table_at_any_offsets(table: scanner.sync.Table) -> None:
     middle = change(table)
     table.write(rows(range(100, 120), "late"))
     hybrid, plain = table.new_scan().with_source("hybrid"), table.new_scan()
-    for shape in (
+    shapes: tuple[Callable[[scanner.sync.Scan], scanner.sync.Scan], ...] = (
         lambda scan: scan,
         lambda scan: scan.where(col("text") != "second"),
         lambda scan: scan.select("text"),
         lambda scan: scan.select("id", "text").where(col("id") < 70),
-    ):
+    )
+    for shape in shapes:
         expected = ordered(shape(plain.as_of(middle)).to_arrow())
         assert ordered(shape(hybrid).to_table(middle)) == expected
         assert ordered(shape(hybrid).as_of(first).to_table(middle)) == expected
@@ -167,7 +168,7 @@ def test_what_retention_has_cut_is_not_guessed(server: RunningServer, table: sca
 
 def test_what_makes_no_sense_is_refused(table: scanner.sync.Table) -> None:
     """Each in one line."""
-    cases: list[tuple[Any, str]] = [
+    cases: list[tuple[Callable[[Any], object], str]] = [
         (lambda table: table.new_scan().to_table(), "source HYBRID, not LIVE_KV"),
         (lambda table: table.new_scan().with_source("log").to_table(), "source HYBRID, not LOG"),
         (lambda table: hybrid(table).limit(3).to_table(), "leave limit"),
@@ -186,6 +187,6 @@ def test_what_makes_no_sense_is_refused(table: scanner.sync.Table) -> None:
         assert "\n" not in str(refused.value)
 
 
-def hybrid(table: scanner.sync.Table) -> scanner.sync.Scan:
+def hybrid(table: Any) -> Any:
     """A scan of the table and its changes."""
     return table.new_scan().with_source("hybrid")

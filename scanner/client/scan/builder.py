@@ -226,7 +226,8 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
         """
-        if isinstance(start, str) and start not in (EARLIEST, LATEST):
+        named = isinstance(start, str) and start in (EARLIEST, LATEST)
+        if not (named or isinstance(start, datetime.datetime | int | Mapping)):
             raise ArgumentInvalid(
                 f"start_at takes {EARLIEST!r}, {LATEST!r}, an offset or a datetime, not {start!r}"
             )
@@ -246,7 +247,7 @@ class ScanBuilder:
         """
         if stop is None or stop == END:
             return self._replace(stop_at=stop)
-        if isinstance(stop, str):
+        if not isinstance(stop, int | Mapping):
             raise ArgumentInvalid(f"stop_at takes {END!r}, an offset or None, not {stop!r}")
         return self._replace(stop_at=_offsets(stop, self._plan.table.buckets, "stop_at"))
 

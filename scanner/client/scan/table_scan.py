@@ -306,7 +306,13 @@ def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None
 
 
 def microseconds(time: datetime.datetime) -> int:
-    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC."""
+    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC.
+
+    Raises:
+        ArgumentInvalid: It is no `datetime`.
+    """
+    if not isinstance(time, datetime.datetime):
+        raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
     return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)
 

@@ -207,8 +207,22 @@ def test_lines_for_people(server: RunningServer, capfdbinary: pytest.CaptureFixt
     [
         (["--from", "newest"], "earliest, latest, OFFSET, BUCKET:OFFSET"),
         (["--from", "0:1", "--from", "7"], "cannot read --from '7'"),
-        (["--from", "0:0"], "bucket 1"),
-        (["--from", "2999-01-01"], "in the future"),
+        (["--from", "0:0"], "--from says nothing of bucket 1"),
+        (
+            ["--from", "0:0", "--from", "1:0", "--from", "2:0"],
+            "--from names bucket 2; the table has buckets 0..1",
+        ),
+        (["--bucket", "0", "--from", "1:0"], "--from says nothing of bucket 0"),
+        (["--from", "earliest", "--to", "0:0"], "--to says nothing of bucket 1"),
+        (["--from", "earliest", "--to", "5:0"], "--to names bucket 5"),
+        (["--from", "-1"], "cannot read --from '-1'"),
+        (["--from", "0:-1"], "cannot read --from '0:-1'"),
+        (["--from", "99999999999999999999"], "whole number"),
+        (["--from", "latest", "--to", "0"], "stop_offset 0 is before"),
+        (["--from", "earliest", "--to", "1"], "inside the commit"),
+        (["--from", "earliest", "--to", "1000000"], "is not in the changelog"),
+        (["--snapshot", "--to", "0"], "stop_offset 0 is before"),
+        (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future: the server's clock says 2"),
         (["--from", "1"], "inside the commit"),
         (["--from", "1000000"], "is not in the changelog"),
         (["--to", "latest"], "cannot read --to"),
@@ -226,6 +240,25 @@ def test_what_makes_no_sense(
     (line,) = captured.err.decode().splitlines()
     assert says in line
     assert captured.out == b""
+
+
+def test_what_retention_has_cut(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """An offset before the changelog is an error that names what there is, and `earliest` is what there is."""
+    with scanner.sync.connect(server.endpoint) as client:
+        ends = {each.bucket: each.end_offset for each in client.table("items").offsets()}
+        client.table("items").write(rows(range(20), "second"))
+
+    def truncate(it: Any) -> None:
+        for _, index, bucket in it._services.catalog.open_buckets():
+            bucket.storage.truncate_log(ends[index])
+
+    server.ask(truncate)
+    assert run(["tail", "items", "--from", "0", "--to", "end", "-e", server.endpoint]) == 1
+    (line,) = capfdbinary.readouterr().err.decode().splitlines()
+    assert re.search(rf"start offset 0 is not in the changelog, which has \[({ends[0]}|{ends[1]}), ", line)
+    words = ["--from", "earliest", "--to", "end", "--json", "-e", server.endpoint]
+    found, _ = json_lines("tail", "items", *words, capture=capfdbinary)
+    assert len(found) == 40
 
 
 def test_offsets(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scanner.data import folding
 from scanner.data.changes import CHANGE_TYPES, DELETE, UPDATE_PREIMAGE, change_schema
 from scanner.data.folding import Fold
+from scanner.data.keys import KeyCodec
 from scanner.data.table import TableDescription
 from scanner.errors import ColumnNotFound, DataCorrupted, SchemaMismatch
 from tests.support.arrow_values import STORED_TYPES, column, raw_values
@@ -86,7 +87,7 @@ def test_keys_of_every_type(data: st.DataObject, types: list[pa.DataType]) -> No
     fold = Fold(table.schema, table.primary_key)
     last: dict[bytes, tuple[str, int]] = {}
     batch = changes(script, table)
-    encoded = folding.KeyCodec(table).encode_batch(batch)
+    encoded = KeyCodec(table).encode_batch(batch)
     for key, (kind, row) in zip(encoded, script, strict=True):
         last[key] = kind, row[-1]
     fold.apply(batch)
