@@ -113,6 +113,8 @@ class PushReceiver:
         """Where the changes that came end."""
         self._behind_snapshot = False
         """HYBRID: `SnapshotEnd` has come."""
+        self._in_log = False
+        """Whether changes come, and not rows of a state."""
         self._commit_times = _CommitTimes(what, schema)
         self._filtered = False
         self._fresh = True
@@ -140,6 +142,7 @@ class PushReceiver:
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
         self._source = scan_open.source
+        self._in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
         self._filtered = bool(scan_open.query.filter)
         self._fresh = True
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
@@ -283,10 +286,6 @@ class PushReceiver:
             self._on_advance()
         return Arrival(rows, size, position, None, floor_us)
 
-    @property
-    def _in_log(self) -> bool:
-        return self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
-
     def _take_changes(self, batch: RowBatch) -> int | None:
         """Check that a batch's changes follow those that came; its position, if it has one."""
         start, end, commit_end = batch.changes
@@ -314,7 +313,7 @@ class PushReceiver:
             )
         if self._behind_snapshot:
             return None  # Said again on a further stream.
-        self._behind_snapshot = True
+        self._behind_snapshot = self._in_log = True
         self._changes_end = boundary.log_offset
         self._on_advance()
         return self._without_rows(boundary.log_offset, boundary.log_offset)

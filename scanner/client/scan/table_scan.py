@@ -73,6 +73,7 @@ class Batches:
         self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
         self._hand_off = HandOff(producers=len(self._progress))
         self._rows_left = plan.row_limit
+        self._has_changes = plan.source.has_changes
         # `statistics` may be asked for by another thread, which has no trio.
         self._clock = trio.lowlevel.current_clock()
         self._started_at = self._clock.current_time()
@@ -141,7 +142,7 @@ class Batches:
                 raise StopAsyncIteration
             batch = self._within_limit(delivery.batch)
             # A batch that the limit cuts does not bring what its position stands behind.
-            if self._plan.source.has_changes and batch.num_rows == delivery.batch.num_rows:
+            if self._has_changes and batch.num_rows == delivery.batch.num_rows:
                 self._note_changes(delivery)
             if batch.num_rows:
                 self.bucket = delivery.bucket
