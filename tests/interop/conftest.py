@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from tests.interop.blobs import Served, serving_blobs
 from transport.protocol.abuse import ALLOWANCES, Cost
 
 PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
-SCALE = 10
+SCALE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10
+"""What budgets and numbers of messages are divided by."""
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +49,7 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def scaled_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of the budgets of the server, which runs in this process: at once, and per second.
+    """The server, which runs in this process, has a tenth of its budgets, at once and per second; not so at night.
 
     What a message earns is left: a client that spends more than it earns is cut off after a tenth of the messages.
     """

@@ -2,7 +2,7 @@
 
 grpc-go sends a PING and a WINDOW_UPDATE for each DATA frame while no PING is out, grpcio two WINDOW_UPDATEs for each
 unary reply, and behind a proxy one connection carries what many clients send.
-Budgets and numbers of messages are a tenth here (`scaled_budgets`).
+Budgets and numbers of messages are a tenth (`scaled_budgets`), but for HYPOTHESIS_PROFILE=nightly.
 """
 
 from __future__ import annotations

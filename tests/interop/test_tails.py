@@ -1,6 +1,6 @@
 """Other people's clients tail a table, straight and through proxies: many commits, each of one row.
 
-Budgets and numbers of messages are a tenth here (`scaled_budgets`).
+Budgets and numbers of messages are a tenth (`scaled_budgets`), but for HYPOTHESIS_PROFILE=nightly.
 """
 
 from __future__ import annotations
