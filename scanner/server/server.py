@@ -31,6 +31,7 @@ from scanner.server.counters import Activity, ActivityStatistics
 from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
+from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
@@ -43,6 +44,7 @@ from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
 from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.commit_floor import CommitTimeFloor
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
@@ -341,7 +343,8 @@ async def _open_services(
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
         clock = clock or WallClock()
-        catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
+        floor = await CommitTimeFloor.load(store, run_blocking, clock.now_us)
+        catalog = Catalog(store, config, nursery, run_blocking, activity, clock, floor)
         maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
         reader = TokenReader(catalog, tokens)
@@ -350,7 +353,10 @@ async def _open_services(
         pages = PageService(opener, reader, config)
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
         logs = LogOpener(catalog, config, tokens, opener, clock.now_us)
-        scans = ScanService(opener, maintenance.snapshot_scans(opener), logs, reader, config, activity)
+        idle_tails = IdleTails(config.idle_interval_s, floor.refresh)
+        nursery.start_soon(idle_tails.run)
+        snapshots = maintenance.snapshot_scans(opener)
+        scans = ScanService(opener, snapshots, logs, reader, config, activity, idle_tails)
         maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)

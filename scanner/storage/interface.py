@@ -208,7 +208,9 @@ class Bucket(Protocol):
             StoreFailed, DataCorrupted, StoreClosed: it cannot be opened.
         """
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """Work out a commit: read what it replaces, and encode what it writes. Nothing is changed yet.
 
         Blocks on the disk and computes; meant for a worker thread, one caller at a time, beside scans that are opened
@@ -220,6 +222,7 @@ class Bucket(Protocol):
                 key is no change, and a group without changes makes no entry.
             clock_us: What the clock says, in microseconds since 1970 UTC; None: the system's. Entries are stamped with
                 it, or with a microsecond more than the one before, whichever is later.
+            after_us: Every entry is stamped with a later time than this one, in microseconds since 1970 UTC.
 
         Returns:
             The commit. A group whose entry would hold more than `ENTRY_BYTES_MAX` is refused by itself.

@@ -5,7 +5,9 @@ Invariants:
 1. A token continues the scan right behind the changes that were taken, inside a commit, too; where nothing is left to
    take, behind those that were read.
 2. A heartbeat's position is an entry's end, and every change before it that passes was sent before the heartbeat.
-3. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
+3. A heartbeat names a commit-time floor only where everything was delivered: whatever is committed at or behind its
+   position has a later time.
+4. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
    keep.
 
 This module knows no stream, and no call waits.
@@ -142,11 +144,15 @@ class LogScan:
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""
+        # Before the log's end is read: a commit that becomes durable in between is later than this.
+        floor_us = self.bucket.commit_time_floor_us
+        position, log_end = self.scan.source.bookmark, self.bucket.storage.log_end
         return pb.Heartbeat(
             resume_token=self.token(),
-            high_watermark=self.bucket.storage.log_end,
+            high_watermark=log_end,
             rows=self.rows,
-            position=self.scan.source.bookmark,
+            position=position,
+            commit_time_floor_us=floor_us if floor_us and position == log_end else None,
         )
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:

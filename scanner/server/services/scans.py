@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.counters import Activity, Holder, HolderKind
+from scanner.server.counters import Holder, HolderKind
 from scanner.server.log.bounds import Stop
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
@@ -19,9 +19,11 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.counters import Activity
     from scanner.server.log.hybrid_scan import HybridScan
     from scanner.server.log.log_scan import LogScan
     from scanner.server.log.opener import LogOpener
+    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.checkpoint_scans import SnapshotScans
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
@@ -76,6 +78,7 @@ class ScanService:
         tokens: Reads the tokens that clients bring.
         config: Limits of the server.
         activity: Counts the scans.
+        idle_tails: Keeps the time of those that wait for a commit.
     """
 
     def __init__(
@@ -85,13 +88,15 @@ class ScanService:
         logs: LogOpener,
         tokens: TokenReader,
         config: ScannerConfig,
-        activity: Activity | None = None,
+        activity: Activity,
+        idle_tails: IdleTails,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
         self._logs = logs
         self._tokens = tokens
-        self._activity = activity or Activity()
+        self._activity = activity
+        self._idle_tails = idle_tails
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
@@ -225,7 +230,7 @@ class ScanService:
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
-        push = PushScan(stream, opened, self._limits(request))
+        push = PushScan(stream, opened, self._limits(request), self._idle_tails)
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
@@ -252,9 +257,7 @@ class ScanService:
             ),
             heartbeat_interval_s=config.heartbeat_interval_s,
             idle_interval_s=(
-                max(config.tail_heartbeat_interval_s, config.heartbeat_interval_s)
-                if request.source in _OF_CHANGES
-                else config.heartbeat_interval_s
+                config.idle_interval_s if request.source in _OF_CHANGES else config.heartbeat_interval_s
             ),
             park_after_s=config.park_after_s,
         )

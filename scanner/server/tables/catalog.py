@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scanner.data.table import TableDescription
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
+    from scanner.server.tables.commit_floor import CommitTimeFloor
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery
@@ -103,6 +104,7 @@ class Catalog:
         run_blocking: Runs what storage does.
         activity: Counts what the server does.
         clock: Stamps the commits; None: storage's own clock does.
+        floor: What commits are stamped later than; None: no floors are told.
     """
 
     def __init__(
@@ -113,7 +115,9 @@ class Catalog:
         run_blocking: RunBlocking,
         activity: Activity | None = None,
         clock: WallClock | None = None,
+        floor: CommitTimeFloor | None = None,
     ) -> None:
+        self._floor = floor
         self._clock_us = None if clock is None else clock.now_us
         self._store = store
         self._config = config
@@ -214,6 +218,7 @@ class Catalog:
                     self.activity,
                     self.snapshots,
                     self._clock_us,
+                    self._floor,
                 )
         return served
 

@@ -228,12 +228,14 @@ class RocksBucket:
         """See `Bucket.idle`."""
         return self._idle
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """See `Bucket.prepare`."""
         with self._preparing:
             database = self._writable()
             self._require_room(0)
-            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us)
+            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
     def commit_prepared(self, prepared: PreparedCommit) -> None:
         """See `Bucket.commit_prepared`."""
@@ -612,7 +614,7 @@ class RocksBucket:
         return known.end
 
     def _prepare(
-        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int
+        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
     ) -> PreparedCommit:
         planner = Planner(partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
@@ -629,7 +631,7 @@ class RocksBucket:
             else:
                 end = start + len(changes.rows)
             if end > start:
-                timestamp_us = max(clock_us, log_range.timestamp_us + 1)
+                timestamp_us = max(clock_us, log_range.timestamp_us + 1, after_us + 1)
                 entry = Entry(start, end, timestamp_us, clock_us)
                 ordinal = log_range.end_ordinal
                 for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
@@ -677,14 +679,13 @@ class RocksBucket:
         write_durable_end(self._path, self._identity, durable)
 
     def _watch_clock(self, log_range: LogRange) -> None:
-        """Say once when the clock falls behind the newest commit, and once when it has caught up."""
-        behind_us = self._range.timestamp_us - log_range.clock_us
+        """Say once when the clock falls behind the commit times, and once when it has caught up."""
+        behind_us = log_range.timestamp_us - log_range.clock_us
         behind = behind_us > _CLOCK_BEHIND_US
         if behind and not self._clock_behind:
             _logger.warning(
-                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond "
-                "a commit,"
-                " until the clock has caught up",
+                "%s: the clock is %.1f s behind the newest commit, or what tails were told of it; commit times go on from "
+                "there, a microsecond a commit, until the clock has caught up",
                 self._path,
                 behind_us / 1e6,
             )
