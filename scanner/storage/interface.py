@@ -157,6 +157,10 @@ class Bucket(Protocol):
         """
 
     @property
+    def newest_commit_us(self) -> int:
+        """Time of the newest durable commit, in microseconds since 1970 UTC; later ones have later times. 0: none."""
+
+    @property
     def open_iterators(self) -> int:
         """Iterators that scans and snapshots of the live bucket hold open, and its readers: they pin the directory."""
 

@@ -8,8 +8,8 @@ Invariants:
 1. A floor is durable before it is told, so it also binds a server that starts after a crash, whatever its clock says.
 2. It only rises. It is the time of a moment that has passed, so it makes no commit time later than the clock, unless
    the clock was set back, or was ahead when the floor was told.
-3. There is one floor for all buckets of a data directory: one small document, written at most once an interval, and only
-   when somebody is told. A copy or a backup of the directory may not know the newest ones.
+3. There is one floor for all buckets of a data directory: one small document, written at most once an interval, and
+   only when somebody is told. A copy or a backup of the directory may not know the newest ones.
 
 How a commit that is being written meets a floor is the bucket's business
 (`scanner.server.tables.bucket.ServedBucket.commit_time_floor_us`). This module knows no wire.

@@ -85,6 +85,11 @@ class MemoryBucket:
         return sum(len(change.row) + 17 for change in self.contents.log)
 
     @property
+    def newest_commit_us(self) -> int:
+        """See `Bucket.newest_commit_us`."""
+        return self.contents.timestamp_us
+
+    @property
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
         return len(self._open)
