@@ -162,9 +162,13 @@ def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
 def _print_all(
     batches: Batches, ending: Ending, out: IO[bytes], place: _Place, *, as_json: bool, coloured: bool
 ) -> None:
+    outdated = False
     while True:
         with ending.at_once():
             batch = next(batches, None)
+        if batches.schema_outdated and not outdated:
+            outdated = True
+            note("the table has got new columns, which this tail does not show; end it and go on to see them")
         if batch is None:
             return
         assert batches.bucket is not None

@@ -182,6 +182,8 @@ class Server:
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Take no new calls, report that by the health service, and wait for those that run.
 
+        Tails without an end are not waited for: they end at once, with DRAINING and their tokens.
+
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
 
@@ -192,17 +194,19 @@ class Server:
         self._draining = True
         self._services.admin.drain_begun.set()
         self._health.drain()
+        self._services.scans.drain(_draining("the server is going down; go on elsewhere or later"))
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:
             self._drained.set()
 
     def _cut_off(self, stream: ServerStream) -> transport.CallFailed:
-        error = Draining(
-            "the server is going down and did not wait any longer; go on elsewhere or later",
-            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
-        )
+        error = _draining("the server is going down and did not wait any longer; go on elsewhere or later")
         return to_call_failed(self._services.scans.with_resume_token(stream, error))
+
+
+def _draining(message: str) -> Draining:
+    return Draining(message, metadata={RETRY_AFTER_MS: str(_RESTART_MS)})
 
 
 @asynccontextmanager

@@ -62,6 +62,11 @@ class LogScan:
     """Number of the wire's ScanSource, for the tokens."""
     snapshot_offset: int = 0
     """HYBRID: what its snapshot is as of."""
+    _schema_told: int = field(init=False)
+    """The newest schema of the table that its client knows of."""
+
+    def __post_init__(self) -> None:
+        self._schema_told = self.table.schema.schema_id_of(self.query)
 
     @property
     def rows(self) -> int:
@@ -80,6 +85,11 @@ class LogScan:
         return not (self.scan.parked or self.pending or source.wants_step) and source.end is None
 
     @property
+    def endless(self) -> bool:
+        """See `PushedScan`."""
+        return self.stop_offset is None
+
+    @property
     def end(self) -> EndReason | None:
         """See `PushedScan`."""
         return None if self.scan.parked else self.scan.source.end
@@ -94,8 +104,14 @@ class LogScan:
         self._moved()
 
     def notice(self) -> pb.ScanResponse | None:
-        """See `PushedScan`; there is none."""
-        return None
+        """See `PushedScan`: columns were added, which the scan does not deliver."""
+        newest = self.table.schema.row_codec.schema_id
+        if newest <= self._schema_told:
+            return None
+        self._schema_told = newest
+        heartbeat = self.heartbeat()
+        heartbeat.state = pb.Heartbeat.STATE_WAITING_DATA if self.waiting else pb.Heartbeat.STATE_SCANNING
+        return pb.ScanResponse(heartbeat=heartbeat)
 
     def take(self, message_bytes_max: int, limits: BatchLimits) -> Parts:
         """See `PushedScan`."""
@@ -140,6 +156,7 @@ class LogScan:
             log_offset=source.next_offset,
             row_ordinal=source.rows,
             history=self.history,
+            schema_id=self.table.schema.schema_id_of(self.query),
         )
 
     def heartbeat(self) -> pb.Heartbeat:
@@ -153,6 +170,7 @@ class LogScan:
             rows=self.rows,
             position=position,
             commit_time_floor_us=floor_us if floor_us and position == log_end else None,
+            schema_id=self.table.schema.row_codec.schema_id,
         )
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:

@@ -11,7 +11,8 @@ Invariants:
 5. Between two steps of the source, and between two batches, every other task gets its turn.
 6. A scan that could send nothing for the park time, for lack of credit or window, holds no iterator, no snapshot and
    no rows, until it can send again. It never fails for being slow.
-7. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
+7. A server that drains waits for no scan that has no end.
+8. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
    which the scan can go on.
 
 This module knows no storage, no tables, no Arrow, and not what a token says.
@@ -81,6 +82,7 @@ class PushScan:
         self.sent_at = trio.current_time()
         """When something was sent last; seconds of trio's clock."""
         self._beat_due = False
+        self._drained_by: ScannerError | None = None
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
         self._slow_start = SlowStart()
@@ -126,6 +128,12 @@ class PushScan:
     def stop(self, error: ScannerError) -> None:
         """End the scan with an error, whatever it is waiting for."""
         self._scan.end(error)
+
+    def drain(self, error: ScannerError) -> None:
+        """End the scan with an error if it has no end of its own, or as soon as it comes to where it has none."""
+        self._drained_by = error
+        if self._pushed.endless:
+            self.stop(error)
 
     def with_resume_token(self, error: ScannerError) -> ScannerError:
         """The error as this scan's client gets it: with a token, if the scan can go on after it."""
@@ -191,6 +199,8 @@ class PushScan:
         notice = self._pushed.notice()
         if notice is not None:
             await self._send(notice)
+        if self._drained_by is not None and self._pushed.endless:
+            raise self._drained_by
         return self._end_reason()
 
     @property

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from scanner.server.log.hybrid_scan import HybridScan
     from scanner.server.log.log_scan import LogScan
     from scanner.server.log.opener import LogOpener
-    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.resumes import TokenReader
@@ -101,6 +101,7 @@ class ScanService:
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
         self._running: dict[ServerStream, PushScan] = {}
+        self._drained_by: ScannerError | None = None
         self._opened = 0
         self.overrun_bytes = 0
         """The furthest that a push scan that has ended was past its credit, in message bytes."""
@@ -109,6 +110,12 @@ class ScanService:
     def scans_open(self) -> int:
         """Push scans that run, parked ones included."""
         return self._opened
+
+    def drain(self, error: ScannerError) -> None:
+        """End every scan that has no end of its own with an error and its token, those to come included."""
+        self._drained_by = error
+        for push in list(self._running.values()):
+            push.drain(error)
 
     def with_resume_token(self, stream: ServerStream, error: ScannerError) -> ScannerError:
         """The error that ends a call; where that is a scan, with the token that continues it."""
@@ -239,6 +246,8 @@ class ScanService:
             self._named[name] = push
         holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM, request.source)
         self._running[stream] = push
+        if self._drained_by is not None:
+            push.drain(self._drained_by)
         try:
             with recorded(self._activity, stream, opened.query, holder, push):
                 await push.run()

@@ -268,9 +268,14 @@ class ServedBucket:
 
     @property
     def commit_time_floor_us(self) -> int:
-        """Every commit that is not durable yet has a later time, in microseconds since 1970 UTC. 0: nothing is known."""
-        # A commit under way has its times from before, and one that has failed may yet turn out to be durable.
-        if self._floor is not None and not self._taken and self.storage.failure is None:
+        """Every commit that is not durable yet is later, in microseconds since 1970 UTC. 0: nothing is known."""
+        if not self._taken:  # A commit under way has its times from before.
+            self._raise_floor()
+        return max(self._floor_us, self.storage.newest_commit_us)
+
+    def _raise_floor(self) -> int:
+        """Take the directory's floor; not after a failure: the commit that failed may yet turn out to be durable."""
+        if self._floor is not None and self.storage.failure is None:
             self._floor_us = self._floor.floor_us
         return self._floor_us
 
@@ -410,7 +415,7 @@ class ServedBucket:
         return scan
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called after each commit that made changes; it does not wait.
+        """Have `callback` called after each commit that made changes, and by `wake_tails`; it does not wait.
 
         Returns:
             Ends that; idempotent.
@@ -422,6 +427,11 @@ class ServedBucket:
             self._on_commit.pop(key, None)
 
         return end
+
+    def wake_tails(self) -> None:
+        """Have the scans that wait for a commit look whether there is something to say."""
+        for callback in tuple(self._on_commit.values()):
+            callback()
 
     def forget(self, scan: OpenScan[Any]) -> None:
         """A scan of this bucket has been closed."""
@@ -499,8 +509,7 @@ class ServedBucket:
             async with self.between_commits():
                 await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
             if any(start < end for start, end in prepared.offsets):
-                for callback in tuple(self._on_commit.values()):
-                    callback()
+                self.wake_tails()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
                 write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()
@@ -523,8 +532,7 @@ class ServedBucket:
     async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
         mutations = [each.mutations for each in writes]
-        floor_us = 0 if self._floor is None else self._floor.floor_us
-        prepare = functools.partial(self.storage.prepare, mutations, clock_us, floor_us)
+        prepare = functools.partial(self.storage.prepare, mutations, clock_us, self._raise_floor())
         return await self._run_blocking(prepare)
 
     @staticmethod

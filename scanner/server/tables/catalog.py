@@ -65,6 +65,14 @@ class TableSchema:
             return query
         return replace(query, columns=self.description.column_names)
 
+    def schema_id_of(self, query: ScanQuery) -> int:
+        """The schema whose columns, with those of a change, are the query's; the newest if it has some of them only."""
+        added = tuple(field.name for field in CHANGE_COLUMNS)
+        for schema_id, schema in enumerate(self.row_codec.older_schemas):
+            if query.columns == (*schema.names, *added):
+                return schema_id
+        return self.row_codec.schema_id
+
     def resolutions(self, query: ScanQuery, *, changes: bool = False) -> Iterator[ScanQuery]:
         """What a query of all columns may have meant when a scan began with it, by name, newest first.
 
@@ -282,6 +290,8 @@ class Catalog:
             schema = self._schema_of(name)
             if (served := self._tables.get(name)) is not None:
                 served.schema = schema
+                for bucket in served.buckets.values():
+                    bucket.wake_tails()
         return schema.description
 
     async def drop(self, name: str) -> None:
