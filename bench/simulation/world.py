@@ -230,6 +230,8 @@ class World:
     def _told(self, connection: Connection, fault: Fault) -> None:
         self.history.add(connection.name, fault.value)
 
-    def _committed(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation]) -> None:
-        self.model.commit(bucket, start, end, mutations, trio.current_time())
+    def _committed(
+        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], timestamp_us: int
+    ) -> None:
+        self.model.commit(bucket, start, end, mutations, timestamp_us, trio.current_time())
         self.history.add("storage", "committed", bucket=bucket, start=start, end=end)
