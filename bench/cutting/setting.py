@@ -41,6 +41,9 @@ class Scenario:
 
     name: str
     mode: str = "push"
+    source: str = "live_kv"
+    writes_before: int = 0
+    """Writes after the first rows, before any scan: HYBRID shows them as changes, behind the snapshot of the rows."""
     write_every: int | None = None
     """Batches of the scan after which the table is written to."""
     writes_between: int = 0
@@ -52,13 +55,24 @@ class Scenario:
     compacts: bool = False
     """A checkpoint is made and the bucket compacted while the scan is cut off."""
 
-    @property
-    def shape(self) -> Shape:
-        """How the table is scanned."""
-        return Shape(mode=self.mode, write_every=self.write_every, connections_cut=self.connections_cut)
+    def shape(self, loaded: int) -> Shape:
+        """How the table is scanned.
+
+        Args:
+            loaded: The log offset behind the first rows.
+        """
+        return Shape(
+            mode=self.mode,
+            source=self.source,
+            begins_at=loaded if self.source == "hybrid" else 0,
+            write_every=self.write_every,
+            connections_cut=self.connections_cut,
+        )
 
 
 QUIET: Final = Scenario(name="quiet")
+HYBRID: Final = Scenario(name="hybrid", source="hybrid", writes_before=12)
+LOG: Final = Scenario(name="log", source="log", writes_before=12)
 SCENARIOS: Final = (
     QUIET,
     Scenario(name="writer", write_every=20, writes_between=2),
@@ -68,6 +82,9 @@ SCENARIOS: Final = (
     *(Scenario(name=mode, mode=mode) for mode in ("session", "token", "cursor", "asof")),
     Scenario(name="token-writer", mode="token", write_every=20, writes_between=2),
     Scenario(name="asof-writer", mode="asof", write_every=20, writes_between=2),
+    HYBRID,
+    Scenario(name="hybrid-writer", source="hybrid", writes_before=12, write_every=20, writes_between=2),
+    LOG,
 )
 
 
@@ -95,8 +112,11 @@ async def open_campaign(
     ):
         table = await client.table(TABLE)
         truth = await load(table, keys, rng)
+        shape = scenario.shape(truth.changes)
+        for _ in range(scenario.writes_before):
+            await truth.write(table)
         between = _between(scenario, truth, table, client, server, store)
-        yield Campaign(dial, truth, scenario.shape, writer=table, rng=rng, between=between)
+        yield Campaign(dial, truth, shape, writer=table, rng=rng, between=between)
 
 
 async def load(table: scanner.Table, keys: int, rng: random.Random) -> Truth:
@@ -143,11 +163,12 @@ class KilledServer:
     Args:
         data: The data directory.
         options: Further options of `weir serve`.
+        same_port: Start it again on the port that it had.
     """
 
-    def __init__(self, data: Path, options: tuple[str, ...]) -> None:
-        self._command = [sys.executable, "-m", "scanner.cli", "serve", "--data", str(data), "--port", "0"]
-        self._command += options
+    def __init__(self, data: Path, options: tuple[str, ...], *, same_port: bool = False) -> None:
+        self._command = [sys.executable, "-m", "scanner.cli", "serve", "--data", str(data), *options, "--port"]
+        self._same_port = same_port
         self._process: trio.Process | None = None
         self.endpoint = ""
         """HOST:PORT of the process that runs now."""
@@ -159,8 +180,9 @@ class KilledServer:
         Raises:
             BenchFailed: It does not.
         """
+        port = self.endpoint.rpartition(":")[2] if self._same_port and self.endpoint else "0"
         self._process = await trio.lowlevel.open_process(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*self._command, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self._process.stdout is not None
         said = b""
@@ -192,9 +214,11 @@ class KilledServer:
 
 
 @asynccontextmanager
-async def open_killed_server(data: Path, *options: str) -> AsyncIterator[KilledServer]:
+async def open_killed_server(
+    data: Path, *options: str, same_port: bool = False
+) -> AsyncIterator[KilledServer]:
     """Run a server for the length of a block; it ends by SIGKILL, too."""
-    server = KilledServer(data, options)
+    server = KilledServer(data, options, same_port=same_port)
     await server.start()
     try:
         yield server
