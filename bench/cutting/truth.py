@@ -98,9 +98,7 @@ class Truth:
             self._expected = (offset, checksum(b"".join(stored)))
         return self._expected[1]
 
-    def judge_changes(
-        self, start: int, end: int | None, scanned: pa.Table, digest: int | None
-    ) -> Verdict:
+    def judge_changes(self, start: int, end: int | None, scanned: pa.Table, digest: int | None) -> Verdict:
         """Judge a complete scan of changes, up to where the log ended when it was opened.
 
         Args:
@@ -114,7 +112,9 @@ class Truth:
             return Verdict((Violation("torn", "a scan of changes ended without a position"),), True, True)
         offsets = [offset for offset in scanned.column("_log_offset").to_pylist() if offset is not None]
         counts = Counter(offsets)
-        found += [Violation("repeated", f"the change at {at} came {n} times") for at, n in counts.items() if n > 1]
+        found += [
+            Violation("repeated", f"the change at {at} came {n} times") for at, n in counts.items() if n > 1
+        ]
         found += [Violation("missing", f"the change at {at}") for at in range(start, end) if at not in counts]
         found += [Violation("extra", f"a change at {at}") for at in counts if not start <= at < end]
         folded: dict[object, dict[str, object]] = {}

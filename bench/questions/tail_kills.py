@@ -1,9 +1,9 @@
 """Do a snapshot and the changes behind it give the table, whatever happens to the server on the way?
 
-One `weir serve` on RocksDB, writers at it as fast as it takes their writes, and three tails that begin with a snapshot:
-the trio client, over lines that are cut as well, `scanner.sync`, and `weir tail --snapshot --json`. The server is killed
-(SIGKILL) at random moments, first while all three stand in the middle of their snapshots, and started again on the same
-port. In every round of ten kills the tails begin anew.
+One `weir serve` on RocksDB, writers as fast as it takes their writes, and three tails that begin with a snapshot:
+the trio client, over lines that are cut as well, `scanner.sync`, and `weir tail --snapshot --json`. The server is
+killed (SIGKILL) at random moments, first while all three stand in the middle of their snapshots, and started again on
+the same port. In every round of ten kills the tails begin anew.
 
 After each kill the folds of both clients are compared with the table as of their positions, read by a scan. At the end
 of a round everything must be equal: what was acknowledged to the writers, the table as a scan shows it, and the folds:
@@ -20,8 +20,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,11 +31,13 @@ import scanner
 from bench.cutting.setting import KilledServer, open_killed_server
 from bench.harness.bars import Bar, machine
 from bench.harness.ledger import SCHEMA, rows
-from bench.tailing.folds import Rows
 from bench.tailing.readers import PrintedReader, SyncReader, TrioReader, again, same
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from rich.console import Console
+
+    from bench.tailing.folds import Rows
 
 TABLE: Final = "tailed"
 BUCKETS: Final = 4
@@ -135,10 +136,14 @@ class Round:
 
     async def run(self, kills: int) -> None:
         """Kill so often, let everybody come to the end, and compare."""
-        last = set(range(ROWS + self._result.rounds * LAST_KEYS, ROWS + (self._result.rounds + 1) * LAST_KEYS))
+        last = set(
+            range(ROWS + self._result.rounds * LAST_KEYS, ROWS + (self._result.rounds + 1) * LAST_KEYS)
+        )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._trio.run, last)
-            nursery.start_soon(functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True), self._sync.run, last)
+            nursery.start_soon(
+                functools.partial(trio.to_thread.run_sync, abandon_on_cancel=True), self._sync.run, last
+            )
             nursery.start_soon(self._printed.run, last)
             async with trio.open_nursery() as writing:
                 for number in range(WRITERS):
@@ -151,8 +156,7 @@ class Round:
     async def _kill_all(self, kills: int) -> None:
         for number in range(kills):
             await self._wait_progress()
-            wanted = self._writers.acknowledged + self._rng.randint(1, WRITES_MAX)
-            await _until(lambda: self._writers.acknowledged >= wanted)
+            await self._wait_writes(self._rng.randint(1, WRITES_MAX))
             if not number:
                 self._result.in_snapshot += self._trio.fold.in_snapshot + self._sync.fold.in_snapshot
             await self._server.kill_and_restart()
@@ -161,6 +165,10 @@ class Round:
             self._sync.killed.set()
             self._printed.killed.set()
             await self._compare_middle()
+
+    async def _wait_writes(self, count: int) -> None:
+        wanted = self._writers.acknowledged + count
+        await _until(lambda: self._writers.acknowledged >= wanted)
 
     async def _wait_progress(self) -> None:
         """Every tail has got something since the last kill."""
@@ -218,9 +226,8 @@ class Round:
         result.resumes["sync"] += self._sync.resumes
 
 
-async def _until(true: object) -> None:
-    """Wait until something is true; threads and processes that do not announce it make it so."""
-    assert callable(true)
+async def _until(true: Callable[[], bool]) -> None:
+    """Wait until something is true that a thread or a process makes so, which does not announce it."""
     with trio.fail_after(PROGRESS_TIMEOUT_S):
         while not true():  # noqa: ASYNC110
             await trio.sleep(0.01)
@@ -231,11 +238,11 @@ async def _read(scan: scanner.Scan) -> Rows:
         return by_key([batch async for batch in batches])
 
 
-def by_key(batches: Iterable[object]) -> Rows:
+def by_key(batches: Iterable[pa.RecordBatch]) -> Rows:
     """Rows by their key."""
     found: Rows = {}
     for batch in batches:
-        cells = zip(*(batch.column(name).to_pylist() for name in SCHEMA.names), strict=True)  # type: ignore[attr-defined]
+        cells = zip(*(batch.column(name).to_pylist() for name in SCHEMA.names), strict=True)
         found.update({row[0]: row for row in cells})
     return found
 

@@ -131,7 +131,11 @@ class _BucketTail:
         assert self._told is not None
         bounds, told = self._scan.bounds, self._told.log_offset
         assert bounds is not None
-        if self._source is ScanSource.HYBRID or not self._scan.resumes or self._scan.task.client.value == "raw":
+        if (
+            self._source is ScanSource.HYBRID
+            or not self._scan.resumes
+            or self._scan.task.client.value == "raw"
+        ):
             return told
         if isinstance(bounds.start, Mapping):
             return bounds.earliest[self._bucket]
@@ -163,8 +167,13 @@ class _BucketTail:
             yield "isolated", f"the snapshot's offset {offset} is inside a commit"
             return
         if self._scan.promised.get(self._bucket, offset) != offset:
-            yield "isolated", f"a snapshot as of {self._scan.promised[self._bucket]} was asked for, not {offset}"
-        expected = [self._projected(row) for row in model.matching(self._bucket, offset, task.filter, None, None)]
+            yield (
+                "isolated",
+                f"a snapshot as of {self._scan.promised[self._bucket]} was asked for, not {offset}",
+            )
+        expected = [
+            self._projected(row) for row in model.matching(self._bucket, offset, task.filter, None, None)
+        ]
         rows = [self._cells(row) for row in self._snapshot]
         if any(row[self._at[CHANGE_TYPE]] != "insert" for row in self._snapshot):
             yield "faithful", "a row of the snapshot is no insert"
@@ -178,7 +187,10 @@ class _BucketTail:
         place = {row: at for at, row in enumerate(expected)}
         places = [place[row] for row in rows if row in place]
         if len(places) < len(rows):
-            yield "isolated", f"{len(rows) - len(places)} rows of the snapshot are not of the state at {offset}"
+            yield (
+                "isolated",
+                f"{len(rows) - len(places)} rows of the snapshot are not of the state at {offset}",
+            )
         if len(set(rows)) < len(rows):
             yield "unique", "a row of the snapshot came twice"
         if any(later < earlier for earlier, later in itertools.pairwise(places)):
@@ -224,7 +236,10 @@ class _BucketTail:
             if (change.kind, change.cells) != (model.kind, self._projected(model.row)):
                 yield "faithful", f"at {change.offset} {change.kind} {change.cells}, must be {model}"
             if change.time is not None and _microseconds(change.time) != model.timestamp_us:
-                yield "faithful", f"the change at {change.offset} is of {change.time}, must be {model.timestamp_us}"
+                yield (
+                    "faithful",
+                    f"the change at {change.offset} is of {change.time}, must be {model.timestamp_us}",
+                )
             if not self._passes(model):
                 yield "filterable", f"the change at {change.offset} does not pass: {model.row.cells}"
             if change.kind == "update_preimage" and at + 1 < len(changes):

@@ -70,8 +70,12 @@ def choose_bounds(
         ]
         if times:
             time_us = rng.choice(times)
-            start = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(microseconds=time_us)
-            earliest = {bucket: max(at, _offset_at(model, bucket, time_us)) for bucket, at in earliest.items()}
+            start = datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(
+                microseconds=time_us
+            )
+            earliest = {
+                bucket: max(at, _offset_at(model, bucket, time_us)) for bucket, at in earliest.items()
+            }
     stop: LogStop = None
     if task.tail.stop is not TailStop.NEVER:
         stop = "end"

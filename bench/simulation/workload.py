@@ -24,7 +24,8 @@ from transport import TransportConfig
 KIB: Final = 1024
 ROWS_MAX: Final = 200
 SMALL_TABLES: Final = (0, 1, 7)
-SCANNERS_MAX: Final = 4
+SCANNERS_MAX: Final = 3
+"""Of those that read rows; up to two more read changes."""
 FAULT_AT_BYTES_MEAN: Final = 2_500
 POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
@@ -233,8 +234,7 @@ class Workload:
     def _add_tails(self, rng: random.Random) -> None:
         """Scans of changes, and the limits that only they feel."""
         self.scanners += [
-            ScannerTask((_tail_task(rng, self.rows),), at_once=False)
-            for _ in range(rng.choice((0, 1, 1, 2)))
+            ScannerTask((tail_task(rng, self.rows),), at_once=False) for _ in range(rng.choice((0, 1, 1, 2)))
         ]
         self.server_config = dataclasses.replace(
             self.server_config,
@@ -348,8 +348,13 @@ def _scan_task(rng: random.Random, rows: Rows) -> ScanTask:
     )
 
 
-def _tail_task(rng: random.Random, rows: Rows) -> ScanTask:
-    """A scan of changes, asked for as others are. Its offsets must be told, or nobody could judge it."""
+def tail_task(rng: random.Random, rows: Rows) -> ScanTask:
+    """Any scan of changes, asked for as others are. Its offsets must be told, or nobody could judge it.
+
+    Args:
+        rng: Decides.
+        rows: Of the table.
+    """
     source = rng.choice((ScanSource.LOG, ScanSource.HYBRID))
     start = rng.choice(tuple(TailStart))
     stop = rng.choice((TailStop.END, TailStop.OFFSET, TailStop.NEVER, TailStop.NEVER))

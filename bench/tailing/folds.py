@@ -119,7 +119,9 @@ class LineFold:
         row = [key, said["version"], said["text"]]
         if place is not None:
             if self._ends.setdefault(bucket, place) != place:
-                self.wrong.append(f"line {self.lines}: bucket {bucket} at {place}, expected {self._ends[bucket]}")
+                self.wrong.append(
+                    f"line {self.lines}: bucket {bucket} at {place}, expected {self._ends[bucket]}"
+                )
             self._ends[bucket] = place + 1
         elif bucket in self._ends:
             self.wrong.append(f"line {self.lines}: a snapshot row of bucket {bucket} after its changes")

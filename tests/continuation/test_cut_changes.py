@@ -1,4 +1,4 @@
-"""A snapshot with its changes, and the changes alone, cut after every frame: they fold to the table, each change once."""
+"""A snapshot with its changes, and changes alone, cut after every frame: they fold to the table, each change once."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import pytest
 
 from bench.cutting.setting import HYBRID, LOG, Scenario
 from bench.questions.cuts import run_scenario
-from scanner.server.log.log_scan import LogScan
 from scanner.server.log.opener import LogOpener
 from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
     import trio
 
+    from scanner.server.log.log_scan import LogScan
     from tests.continuation.conftest import CutPoints
 
-KEYS = 100
+KEYS = 60
 SEED = 4
 
 
