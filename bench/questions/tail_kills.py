@@ -48,7 +48,7 @@ LAST_KEYS: Final = 64
 """Keys that are written at the end of each round: enough that every bucket has some."""
 WRITES_MAX: Final = 30
 """Acknowledged between two kills, at most: the moment of the kill is drawn from it."""
-PROGRESS_TIMEOUT_S: Final = 300.0
+PROGRESS_TIMEOUT_S: Final = 1_000.0
 
 
 @dataclass(kw_only=True)

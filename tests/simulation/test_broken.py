@@ -417,7 +417,7 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (bookmark_anywhere, "atomic", tails),
     (lose_change, "reliable", tails),
     (lose_change_after_resume, "resumable", tails),
-    (promise_what_is_read, "bookmarkable", tails),
+    (promise_what_is_read, "bookmarkable", held_tails),
     (ignore_filter, "filterable", tails),
     (call_updates_inserts, "faithful", tails),
     (leave_a_gap, "foldable", tails),

@@ -8,12 +8,15 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
-from bench.simulation.history import History
 from bench.simulation.world import simulate
+
+if TYPE_CHECKING:
+    from bench.simulation.history import History
 
 SEEDS = tuple(range(600, 612))
 PROGRAM = """
