@@ -43,6 +43,8 @@ class Scenario:
     name: str
     mode: str = "push"
     source: str = "live_kv"
+    credit_bytes: int = 6_000
+    """By push."""
     writes_before: int = 0
     """Writes after the first rows, before any scan: HYBRID shows them as changes, behind the snapshot of the rows."""
     write_every: int | None = None
@@ -66,14 +68,15 @@ class Scenario:
             mode=self.mode,
             source=self.source,
             begins_at=loaded if self.source == "hybrid" else 0,
+            credit_bytes=self.credit_bytes,
             write_every=self.write_every,
             connections_cut=self.connections_cut,
         )
 
 
 QUIET: Final = Scenario(name="quiet")
-HYBRID: Final = Scenario(name="hybrid", source="hybrid", writes_before=6)
-LOG: Final = Scenario(name="log", source="log", writes_before=6)
+HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=2_000, writes_before=6)
+LOG: Final = Scenario(name="log", source="log", credit_bytes=2_000, writes_before=6)
 SCENARIOS: Final = (
     QUIET,
     Scenario(name="writer", write_every=20, writes_between=2),

@@ -66,7 +66,6 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     "torn cursors": "cursor scans of no single state",
     "error SnapshotLost": "SNAPSHOT_LOST seen",
     "error OffsetOutOfRange": "OFFSET_OUT_OF_RANGE seen",
-    "error SlowConsumer": "SLOW_CONSUMER seen",
 }
 """What a history counts, and what people call it."""
 GROWTH_BYTES_MAX: Final = 60_000_000

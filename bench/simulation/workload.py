@@ -24,9 +24,12 @@ from transport import TransportConfig
 KIB: Final = 1024
 ROWS_MAX: Final = 200
 SMALL_TABLES: Final = (0, 1, 7)
-SCANNERS_MAX: Final = 3
-"""Of those that read rows; up to two more read changes."""
+SCANNERS_MAX: Final = 4
+"""Of those that read rows; one more may read changes."""
 FAULT_AT_BYTES_MEAN: Final = 2_500
+TAIL_CHANCE: Final = 0.6
+TAIL_POLL_S: Final = 0.3
+"""A tail that waits for others to write would do nothing but ask."""
 POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
 PAGE_A_ROW_KEYS_MAX: Final = 50
@@ -233,9 +236,8 @@ class Workload:
 
     def _add_tails(self, rng: random.Random) -> None:
         """Scans of changes, and the limits that only they feel."""
-        self.scanners += [
-            ScannerTask((tail_task(rng, self.rows),), at_once=False) for _ in range(rng.choice((0, 1, 1, 2)))
-        ]
+        if rng.random() < TAIL_CHANCE:
+            self.scanners.append(ScannerTask((tail_task(rng, self.rows),), at_once=False))
         self.server_config = dataclasses.replace(
             self.server_config,
             tail_heartbeat_interval_s=rng.choice((5.0, 30.0)),
@@ -372,6 +374,7 @@ def tail_task(rng: random.Random, rows: Rows) -> ScanTask:
         start=None,
         end=None,
         state=rng.choice((State.NOW, State.NOW, State.PAST)) if source is ScanSource.HYBRID else State.NOW,
+        pause_s=TAIL_POLL_S if task.behaviour is Behaviour.POLLING else task.pause_s,
         tail=TailTask(source=source, start=start, stop=stop),
     )
 

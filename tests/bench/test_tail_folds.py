@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bench.tailing.folds import BatchFold, LineFold
+from bench.tailing.folds import BatchFold, LineFold, Rows
 from bench.tailing.readers import same
 
 SCHEMA = pa.schema(
@@ -29,7 +29,7 @@ STREAM: list[Change] = [
     (2, 0, "two", "delete", 9),
     (3, 1, "tre", "insert", 10),
 ]
-TABLE = {1: (1, 1, "uno"), 3: (3, 1, "tre")}
+TABLE: Rows = {1: (1, 1, "uno"), 3: (3, 1, "tre")}
 
 
 def batch(changes: list[Change]) -> pa.RecordBatch:

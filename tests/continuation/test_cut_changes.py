@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import trio
 
     from scanner.server.log.log_scan import LogScan
+    from scanner.server.scan.tokens import TokenState
     from tests.continuation.conftest import CutPoints
 
 KEYS = 60
@@ -28,10 +29,10 @@ def resumed_in(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     found: Counter[str] = Counter()
     real = LogOpener.resume_hybrid
 
-    async def resume(self: LogOpener, query: object, principal: str, state: object) -> object:
-        next_offset, snapshot = state.next_offset, state.log_offset  # type: ignore[attr-defined]
-        found["snapshot" if not next_offset else "boundary" if next_offset == snapshot else "changes"] += 1
-        return await real(self, query, principal, state)  # type: ignore[arg-type]
+    async def resume(self: LogOpener, query: Any, principal: str, state: TokenState) -> object:
+        whole = not state.next_offset and state.position.rows == KEYS
+        found["boundary" if whole else "changes" if state.next_offset else "snapshot"] += 1
+        return await real(self, query, principal, state)
 
     monkeypatch.setattr(LogOpener, "resume_hybrid", resume)
     return found
@@ -45,9 +46,9 @@ async def test_a_hybrid_cut_after_every_frame(
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)
-    assert found.tally.resumes > 0.6 * found.frames
-    assert resumed_in["snapshot"] > 5
-    assert resumed_in["changes"] > 5
+    # Cuts on the way up often come before the scan is opened, or after its end.
+    assert found.tally.resumes > 0.4 * found.frames
+    assert min(resumed_in[part] for part in ("snapshot", "boundary", "changes")) > 0, resumed_in
 
 
 async def test_a_log_cut_after_every_frame(
@@ -58,15 +59,15 @@ async def test_a_log_cut_after_every_frame(
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)
-    assert found.tally.resumes > 0.6 * found.frames
+    assert found.tally.resumes > 0.4 * found.frames
 
 
 def lose_a_change(patch: pytest.MonkeyPatch) -> None:
     """A tail that goes on one change behind where it stood."""
     resume = LogOpener.resume
 
-    async def skip(self: LogOpener, query: object, principal: str, state: object) -> LogScan:
-        scan = await resume(self, query, principal, state)  # type: ignore[arg-type]
+    async def skip(self: LogOpener, query: Any, principal: str, state: TokenState) -> LogScan:
+        scan = await resume(self, query, principal, state)
         scan.scan.source.next_offset += 1
         scan.scan.source.covered += 1
         return scan
