@@ -48,6 +48,8 @@ LAST_KEYS: Final = 64
 """Keys that are written at the end of each round: enough that every bucket has some."""
 WRITES_MAX: Final = 30
 """Acknowledged between two kills, at most: the moment of the kill is drawn from it."""
+BATCHES_MAX: Final = 100
+"""That each client gets between two kills, about."""
 PROGRESS_TIMEOUT_S: Final = 1_000.0
 
 
@@ -171,14 +173,15 @@ class Round:
         await _until(lambda: self._writers.acknowledged >= wanted)
 
     async def _wait_progress(self) -> None:
-        """Every tail has got something since the last kill."""
+        """Every tail has got something since the last kill, and the clients so much that the place is anywhere."""
         if not self._trio.killed.is_set():
             # They stand still behind their first batch.
             await self._printed.begun.wait()
             await _until(lambda: min(self._seen()) > 0)
             return
-        had = self._seen()
-        await _until(lambda: all(now > before for now, before in zip(self._seen(), had, strict=True)))
+        batches = self._rng.randint(1, BATCHES_MAX)
+        wanted = [had + more for had, more in zip(self._seen(), (batches, batches, 1), strict=True)]
+        await _until(lambda: all(now >= due for now, due in zip(self._seen(), wanted, strict=True)))
 
     def _seen(self) -> tuple[int, int, int]:
         return self._trio.fold.taken, self._sync.fold.taken, self._printed.fold.lines
