@@ -75,8 +75,8 @@ class Scenario:
 
 
 QUIET: Final = Scenario(name="quiet")
-HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=2_000, writes_before=6)
-LOG: Final = Scenario(name="log", source="log", credit_bytes=2_000, writes_before=6)
+HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=3_000, writes_before=6)
+LOG: Final = Scenario(name="log", source="log", credit_bytes=3_000, writes_before=6)
 SCENARIOS: Final = (
     QUIET,
     Scenario(name="writer", write_every=20, writes_between=2),

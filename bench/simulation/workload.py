@@ -27,7 +27,7 @@ SMALL_TABLES: Final = (0, 1, 7)
 SCANNERS_MAX: Final = 4
 """Of those that read rows; one more may read changes."""
 FAULT_AT_BYTES_MEAN: Final = 2_500
-TAIL_CHANCE: Final = 0.6
+TAIL_CHANCE: Final = 0.4
 TAIL_POLL_S: Final = 0.3
 """A tail that waits for others to write would do nothing but ask."""
 POLL_S_MIN: Final = 0.005
