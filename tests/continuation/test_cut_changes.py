@@ -64,7 +64,8 @@ async def test_a_hybrid_cut_exactly_at_the_boundary(
     resumed_in: Counter[str],
 ) -> None:
     """The line breaks before the end of the snapshot has come, or right behind it: once, and nothing is lost."""
-    take, broken = getattr(PushReceiver, lost), []
+    take = getattr(PushReceiver, lost)
+    broken: list[bool] = []
 
     def cut(self: PushReceiver, message: Any) -> Any:
         if not broken and (lost == "_snapshot_end" or self._behind_snapshot):
