@@ -618,7 +618,8 @@ class RocksBucket:
         with rocksdb_errors(self._path):
             names = decode_group_names(database.meta.get(_GROUPS_KEY))
             return {
-                name: decode_group_state(name, database.meta.get(_GROUP_KEY + name.encode())) for name in names
+                name: decode_group_state(name, database.meta.get(_GROUP_KEY + name.encode()))
+                for name in names
             }
 
     def _load_durable_end(self) -> int:

@@ -47,12 +47,14 @@ class HeldBucket(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class JoinResponse(_message.Message):
-    __slots__ = ("joined", "assignment")
+    __slots__ = ("joined", "assignment", "alive")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     joined: Joined
     assignment: Assignment
-    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ...) -> None: ...
+    alive: Alive
+    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class Joined(_message.Message):
     __slots__ = ("session_timeout_ms",)
