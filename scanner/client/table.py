@@ -15,6 +15,7 @@ import pyarrow as pa
 import trio
 
 from scanner.client.calls import call_unary
+from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
@@ -235,6 +236,34 @@ class Table:
                 for r in await _list_offsets(self._connection, self.name)
             )
         return await _offsets_at(self._connection, self.name, at)
+
+    async def groups(self) -> list[GroupSummary]:
+        """The reader groups of the table, by name.
+
+        Raises:
+            TableNotFound: The table was dropped.
+        """
+        return await list_groups(self._connection, self.name)
+
+    async def group(self, name: str) -> GroupInfo:
+        """A reader group: who is in, who reads which bucket, and how far.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+        """
+        return await describe_group(self._connection, self.name, name)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a reader group and its positions. The next reader begins it anew.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+            GroupNotEmpty: It has members.
+
+        Cancellation:
+            The group may be forgotten, or a part of its positions.
+        """
+        await delete_group(self._connection, self.name, name)
 
 
 class Scan(ScanBuilder):

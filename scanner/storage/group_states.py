@@ -4,8 +4,8 @@ Invariants:
 
 1. A state is written in a commit of the bucket, and is durable when that is.
 2. The epochs of a group ascend. The writer of states sees to it, and the store brings back the last one written.
-3. A position is an entry's end, with the history that it is of (`scanner.storage.lineage`): a restored copy tells it from
-   one of its own.
+3. A position is an entry's end, with the history that it is of (`scanner.storage.lineage`): a restored copy tells it
+   from one of its own.
 
 The encodings of what `meta` holds are here, too. This module knows no RocksDB.
 """

@@ -130,7 +130,7 @@ class GroupBatches:
 
     @property
     def positions(self) -> dict[int, int]:
-        """By bucket, the end of the last commit of which every change was handed out since the bucket is this reader's."""
+        """By bucket, the end of the last commit of which every change was handed out, since it is this reader's."""
         return {bucket: handed.position for bucket, handed in self._handed.items()}
 
     @property

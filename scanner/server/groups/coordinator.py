@@ -236,7 +236,7 @@ class ReaderGroup:
         return [seat.bucket.storage for seat in self._seats]
 
     def join(self, name: str, instance: bytes) -> Member:
-        """Take a reader in. One that is in under this name is out: the same reader comes again, or another took its place.
+        """Take a reader in. One that is in under its name is out: the same one comes again, or another took its place.
 
         Raises:
             TooManyScans: The group has as many members as it may have.

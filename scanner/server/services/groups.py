@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _INSTANCE_BYTES: Final = 16
 _GRACE: Final = 0.1
-"""Of the session's time, once more, for what has come but was not looked at, because this process was busy or stopped."""
+"""Of the session's time, once more, for what has come but was not looked at: this process was busy, or stopped."""
 
 
 class GroupService:

@@ -9,6 +9,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Activity, Holder, HolderKind
 from scanner.server.log.bounds import Stop
+from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from scanner.server.groups.coordinator import GroupScan, ReaderGroup
     from scanner.server.groups.registry import ReaderGroups
     from scanner.server.log.hybrid_scan import HybridScan
-    from scanner.server.log.log_scan import LogScan
     from scanner.server.log.opener import LogOpener
     from scanner.server.scan.checkpoint_scans import SnapshotScans
     from scanner.server.scan.kv_scan import KvScan
@@ -156,6 +156,7 @@ class ScanService:
         try:
             if admission is not None:
                 group, admitted = admission
+                assert isinstance(opened, LogScan)  # Else the open was refused.
                 await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
                 admitted.occupy(opened.scan)
             opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
