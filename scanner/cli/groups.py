@@ -27,8 +27,8 @@ from scanner.cli.display import print_table
 def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None:
     """Show the reader groups of a table: who reads which bucket, how far, and how many changes are behind that.
 
-    A bucket without a member has no reader now. The epoch is that of its newest assignment; it tells newer from older, and
-    counts nothing.
+    A bucket without a member has no reader now. The epoch is that of its newest assignment: it tells newer from older,
+    and counts nothing.
     """
     with connected(endpoint) as client:
         opened = client.table(table)

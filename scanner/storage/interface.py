@@ -13,8 +13,8 @@ Invariants that every implementation holds:
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
    was opened. So does a snapshot, every scan of it, and a reader of single rows.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
-5. What `commit_prepared` (rows, and states of reader groups), `truncate_log`, `create_checkpoint`, `drop_checkpoint` and
-   `write_document` returned from is durable.
+5. What `commit_prepared` (rows and states of reader groups), `truncate_log`, `create_checkpoint`, `drop_checkpoint`
+   and `write_document` returned from is durable.
 
 This module knows no RocksDB, no trio and no Arrow.
 """

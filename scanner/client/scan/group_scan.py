@@ -63,6 +63,8 @@ _SESSION_S_UNKNOWN: Final = 30.0
 """Until the server has said how long a member may be silent."""
 _AUTO_COMMIT_INTERVAL_S: Final = 1.0
 """How often positions are stored by themselves while batches come one after another; at once when none waits."""
+_LEAVE_TIMEOUT_S: Final = 1.0
+"""How long leaving waits until the server knows. It finds out anyway."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +116,9 @@ class GroupBatches:
         self._to_say = trio.Event()
         self._session_s = _SESSION_S_UNKNOWN
         self._finished = False
+        self._leaving = False
+        self._left = trio.Event()
+        """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
         self.member = plan.member or _member_name()
         """Names this reader within the group."""
@@ -277,14 +282,23 @@ class GroupBatches:
 
     async def _run(self) -> None:
         """Be a member, as long as the block lasts. Failures go to the hand-off, where the consumer meets them."""
-        with self._tasks:
-            async with trio.open_nursery() as self._nursery:
-                attempts = self._connection.attempts(self._plan.retries)
-                try:
-                    while True:
-                        await attempts.wait_retry(await self._be_member(attempts))
-                except (ScannerError, trio.ClosedResourceError) as error:
-                    self._fail(error)
+        try:
+            with self._tasks:
+                async with trio.open_nursery() as self._nursery:
+                    attempts = self._connection.attempts(self._plan.retries)
+                    try:
+                        while not self._leaving:
+                            await attempts.wait_retry(await self._be_member(attempts))
+                    except (ScannerError, trio.ClosedResourceError) as error:
+                        self._fail(error)
+        finally:
+            self._left.set()
+
+    async def _leave(self) -> None:
+        """Leave the group, and wait until the server knows."""
+        self._leaving = True
+        self._wake_speaker()
+        await self._left.wait()
 
     async def _commit_rest(self) -> None:
         if self._plan.auto_commit:
@@ -302,6 +316,8 @@ class GroupBatches:
         except ScannerError as error:
             return error
         finally:
+            if self._leaving:
+                self._left.set()
             self._lose_all()
         return ServerUnavailable(f"the server ended the membership in {self._what}")
 
@@ -346,6 +362,8 @@ class GroupBatches:
             with trio.move_on_after(self._session_s / _ALIVE_PER_SESSION):
                 await self._to_say.wait()
             self._to_say = trio.Event()
+            if self._leaving:
+                return await stream.send_end()
             released, self._releases = self._releases, []
             if released:
                 held = [pb.HeldBucket(bucket=seat.bucket, epoch=seat.epoch) for seat in released]
@@ -482,5 +500,9 @@ async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterat
             yield batches
             await batches._commit_rest()
         finally:
-            batches._hand_off.close()
-            batches._tasks.cancel()
+            try:
+                with trio.move_on_after(_LEAVE_TIMEOUT_S):
+                    await batches._leave()
+            finally:
+                batches._hand_off.close()
+                batches._tasks.cancel()
