@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,11 @@ class Reader:
             if kind == "delivered":
                 self._history.delivered.append(Delivered(at=at, reader=self.name, **said))
             elif kind == "stored":
-                self._history.stored.append(Stored(reader=self.name, **said))
+                stored = Stored(reader=self.name, **said)
+                unknown = replace(stored, accepted=None)
+                if stored != unknown:
+                    self._history.stored.remove(unknown)
+                self._history.stored.append(stored)
 
     def end(self) -> None:
         """Kill it, and take what it has said."""

@@ -1,7 +1,7 @@
 """A reader of a group as a process of its own, which tells what it got and what it stored.
 
-`python -m tests.support.group_reader`; arguments: endpoint, name of the reader, group. A line of JSON for each batch and for each position, with the machine's
-monotonic clock, which all processes share.
+Run as `python -m tests.support.group_reader`, with the endpoint, a name of the reader, and the group. A line of JSON for each
+batch and for each position, with the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def main(endpoint: str, name: str, group: str) -> None:
                 offsets = batch["_log_offset"].to_pylist()
                 _say(kind="delivered", bucket=bucket, epoch=epoch, start=offsets[0], end=offsets[-1] + 1)
                 began_at, position = time.monotonic(), batches.positions.get(bucket)
+                place = {"began_at": began_at, "bucket": bucket, "epoch": epoch, "position": position}
+                if position is not None:
+                    _say(kind="stored", accepted=None, **place)
                 lost = batches.commit()
                 if position is not None:
-                    accepted = bucket not in lost
-                    said = {"began_at": began_at, "bucket": bucket, "epoch": epoch, "position": position}
-                    _say(kind="stored", accepted=accepted, **said)
+                    _say(kind="stored", accepted=bucket not in lost, **place)
 
 
 def _say(**fields: Any) -> None:

@@ -118,8 +118,14 @@ class GroupWorld:
         }
 
     async def wait_read(self) -> None:
-        """Wait until everything was read and stored."""
-        await until(lambda: self.stored() == self.log_ends())
+        """Wait until everything was read and stored, and the readers know."""
+
+        def known() -> bool:
+            ends = {bucket: end for bucket, end in self.log_ends().items() if end}
+            told = {(each.bucket, each.position) for each in self.history.stored if each.accepted}
+            return self.stored() == self.log_ends() and ends.items() <= told
+
+        await until(known)
 
     def violations(self) -> list[str]:
         """What the records are against."""

@@ -143,8 +143,8 @@ async def test_a_reader_that_gives_nothing_back_is_cut_off() -> None:
 
 def ends_no_scan(patch: pytest.MonkeyPatch) -> None:
     """The scan of the reader before is left alone."""
-    patch.setattr(coordinator.GroupScan, "end", lambda self, _error: self.closed.set())
-    patch.setattr(coordinator.GroupScan, "occupy", lambda _self, _scan: None)
+    forgotten = property(lambda _seat: None, lambda _seat, _scan: None)
+    patch.setattr(coordinator._Seat, "scan", forgotten, raising=False)
 
 
 def accepts_stale_epochs(patch: pytest.MonkeyPatch) -> None:
