@@ -18,6 +18,7 @@ class GroupSummary:
     """A reader group of a table."""
 
     name: str
+    """Of the group, within its table."""
     members: int
     """Readers that are in, now."""
 
@@ -49,6 +50,7 @@ class GroupInfo:
     """A reader group, now."""
 
     name: str
+    """Of the group, within its table."""
     members: tuple[str, ...]
     """Names of the readers that are in, ascending."""
     buckets: tuple[GroupBucket, ...]

@@ -65,8 +65,9 @@ class Reader:
     def end(self) -> None:
         """Kill it, and take what it has said."""
         self.process.kill()
-        self.process.wait()
         self._thread.join()
+        with self.process:  # Waits for it, and closes its pipe.
+            pass
 
 
 @contextmanager
@@ -107,7 +108,7 @@ def wait_for(running: RunningServer, condition: Callable[[], bool]) -> None:
 
 
 def test_one_is_killed_and_one_is_frozen(tmp_path: Path) -> None:
-    """No change is lost, none is given to two readers of one epoch, and what the frozen one brings late is refused."""
+    """No change is lost, no epoch has two readers, and nothing that the frozen one brings late is stored."""
     history = GroupHistory()
     with running_server(tmp_path, CONFIG) as running, scanner.sync.connect(running.endpoint) as client:
         table = client.create_table("items", SCHEMA, ["id"], BUCKETS)

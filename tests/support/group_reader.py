@@ -1,7 +1,7 @@
 """A reader of a group as a process of its own, which tells what it got and what it stored.
 
-Run as `python -m tests.support.group_reader`, with the endpoint, a name of the reader, and the group. A line of JSON for each
-batch and for each position, with the machine's monotonic clock, which all processes share.
+Run as `python -m tests.support.group_reader`, with the endpoint, a name of the reader, and the group. A line of JSON
+for each batch and each position, with the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
