@@ -5,7 +5,8 @@ Times are of any one clock that all readers share, so records of several process
 What is checked:
 
 1. One reader for each epoch of a bucket, ever.
-2. An epoch gives changes in order, each once, beginning at the position that was stored last before it.
+2. An epoch gives changes in order, each once, beginning at the position that was stored last before it. Where a
+   connection was cut that may be one that was refused: the first request did it, and its repetition came too late.
 3. A position is stored by its bucket's newest epoch only: none by one after another epoch has brought something.
 4. One reader at a time: what is committed after an epoch has brought something is given by no older one.
 5. Nothing is lost: every change before a stored position was given to somebody, and in the end that is every change.
@@ -92,7 +93,7 @@ class GroupHistory:
             newest = max((each.epoch for each in before), default=0)
             positions = [each.position for each in before if each.epoch == newest]
             start = positions[-1] if positions else 0
-            perhaps = {each.position for each in stored if each.accepted is None and each.epoch < epoch}
+            perhaps = {each.position for each in stored if not each.accepted and each.epoch < epoch}
             for part in parts:
                 if part.start != start and not (part is parts[0] and part.start in perhaps):
                     yield f"epoch {epoch} goes on at {part.start}, not at {start}"
