@@ -47,9 +47,11 @@ class _RecordingBucket:
         self._on_commit = on_commit
         self._groups: Sequence[Sequence[Mutation]] = ()
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         self._groups = groups
-        return self._bucket.prepare(groups, clock_us)
+        return self._bucket.prepare(groups, clock_us, after_us)
 
     def commit_prepared(
         self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None

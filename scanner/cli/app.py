@@ -94,6 +94,7 @@ _COMMANDS: Final = {
     "adopt": ("scanner.cli.adopt:adopt_table", "Bring back a table that the catalog does not name."),
     "backup": ("scanner.cli.backup:backup", "Back up a server's tables, or list backups."),
     "checkpoint": ("scanner.cli.leases:checkpoint", "Make a checkpoint of a table, or list its checkpoints."),
+    "compact-log": ("scanner.cli.compact_log:compact_log", "Cut a table's changelogs off now."),
     "delete": ("scanner.cli.data:delete", "Delete rows by their primary key."),
     "describe": ("scanner.cli.tables:describe", "Show a table's columns, key, buckets and log offsets."),
     "doctor": ("scanner.cli.doctor:doctor", "Look for damage in a data directory that no server has open."),

@@ -200,9 +200,13 @@ def _print_all(
     as_json: bool,
     coloured: bool,
 ) -> None:
+    outdated = False
     while True:
         with ending.at_once():
             batch = next(batches, None)
+        if batches.schema_outdated and not outdated:
+            outdated = True
+            note("the table has got new columns, which this tail does not show; end it and go on to see them")
         if batch is None:
             return
         assert batches.bucket is not None

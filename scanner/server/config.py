@@ -257,6 +257,11 @@ class ScannerConfig:
         # One block has to fit into what the pages and batches are cut from.
         self._check_order("block_rows_max", "batch_rows_max")
 
+    @property
+    def idle_interval_s(self) -> float:
+        """The longest silence of a tail that waits for a commit, seconds."""
+        return max(self.tail_heartbeat_interval_s, self.heartbeat_interval_s)
+
     def _check_order(self, smaller: str, larger: str) -> None:
         if getattr(self, smaller) > getattr(self, larger):
             raise ValueError(

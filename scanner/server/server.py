@@ -32,6 +32,7 @@ from scanner.server.groups.registry import ReaderGroups
 from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
+from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
@@ -45,6 +46,7 @@ from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
 from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.commit_floor import CommitTimeFloor
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
@@ -185,6 +187,8 @@ class Server:
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Take no new calls, report that by the health service, and wait for those that run.
 
+        Tails without an end are not waited for: they end at once, with DRAINING and their tokens.
+
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
 
@@ -195,17 +199,19 @@ class Server:
         self._draining = True
         self._services.admin.drain_begun.set()
         self._health.drain()
+        self._services.scans.drain(_draining("the server is going down; go on elsewhere or later"))
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:
             self._drained.set()
 
     def _cut_off(self, stream: ServerStream) -> transport.CallFailed:
-        error = Draining(
-            "the server is going down and did not wait any longer; go on elsewhere or later",
-            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
-        )
+        error = _draining("the server is going down and did not wait any longer; go on elsewhere or later")
         return to_call_failed(self._services.scans.with_resume_token(stream, error))
+
+
+def _draining(message: str) -> Draining:
+    return Draining(message, metadata={RETRY_AFTER_MS: str(_RESTART_MS)})
 
 
 @asynccontextmanager
@@ -350,7 +356,8 @@ async def _open_services(
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
         clock = clock or WallClock()
-        catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
+        floor = await CommitTimeFloor.load(store, run_blocking, clock.now_us)
+        catalog = Catalog(store, config, nursery, run_blocking, activity, clock, floor)
         maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
         reader = TokenReader(catalog, tokens)
@@ -360,8 +367,10 @@ async def _open_services(
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
         logs = LogOpener(catalog, config, tokens, opener, clock.now_us)
         groups = ReaderGroups(catalog, config, nursery, clock.now_ms)
-        snapshot_scans = maintenance.snapshot_scans(opener)
-        scans = ScanService(opener, snapshot_scans, logs, groups, reader, config, activity)
+        idle_tails = IdleTails(config.idle_interval_s, floor.refresh)
+        nursery.start_soon(idle_tails.run)
+        snapshots = maintenance.snapshot_scans(opener)
+        scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails)
         maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)

@@ -159,6 +159,10 @@ class Bucket(Protocol):
         """
 
     @property
+    def newest_commit_us(self) -> int:
+        """Time of the newest durable commit, in microseconds since 1970 UTC; later ones have later times. 0: none."""
+
+    @property
     def open_iterators(self) -> int:
         """Iterators that scans and snapshots of the live bucket hold open, and its readers: they pin the directory."""
 
@@ -214,7 +218,9 @@ class Bucket(Protocol):
             StoreFailed, DataCorrupted, StoreClosed: it cannot be opened.
         """
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """Work out a commit: read what it replaces, and encode what it writes. Nothing is changed yet.
 
         Blocks on the disk and computes; meant for a worker thread, one caller at a time, beside scans that are opened
@@ -226,6 +232,7 @@ class Bucket(Protocol):
                 key is no change, and a group without changes makes no entry.
             clock_us: What the clock says, in microseconds since 1970 UTC; None: the system's. Entries are stamped with
                 it, or with a microsecond more than the one before, whichever is later.
+            after_us: Every entry is stamped with a later time than this one, in microseconds since 1970 UTC.
 
         Returns:
             The commit. A group whose entry would hold more than `ENTRY_BYTES_MAX` is refused by itself.

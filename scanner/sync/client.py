@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from scanner.client.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
@@ -151,6 +151,14 @@ class Client:
     def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
         """The checkpoints of a table that are kept; see `scanner.Client.list_checkpoints`."""
         return self._portal.call(self._client.list_checkpoints, table)
+
+    def compact_log(
+        self, table: str, *, before: int | datetime.datetime | None = None, bucket: int | None = None
+    ) -> list[CompactedLog]:
+        """Cut a table's changelogs off now; see `scanner.Client.compact_log`."""
+        return self._portal.call(
+            functools.partial(self._client.compact_log, table, before=before, bucket=bucket)
+        )
 
     def acquire_lease(
         self,

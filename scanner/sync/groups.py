@@ -98,6 +98,11 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         """The buckets that are this reader's now, and the epoch of each."""
         return self._portal.call(self._assigned)
 
+    @property
+    def schema_outdated(self) -> bool:
+        """Whether the table has got columns since; see `scanner.GroupBatches.schema_outdated`."""
+        return self._batches.schema_outdated
+
     def __next__(self) -> pa.RecordBatch:
         """The next batch; the one before counts as consumed. See `scanner.GroupBatches.__anext__`.
 

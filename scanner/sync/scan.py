@@ -204,6 +204,11 @@ class Batches(Iterator[pa.RecordBatch]):
         """LOG and HYBRID: the time at or below which all buckets are complete; see `scanner.Batches.watermark`."""
         return self._place.watermark
 
+    @property
+    def schema_outdated(self) -> bool:
+        """LOG and HYBRID: whether the table has got columns since; see `scanner.Batches.schema_outdated`."""
+        return self._batches.schema_outdated
+
     def __next__(self) -> pa.RecordBatch:
         """The next batch; the one before counts as consumed.
 

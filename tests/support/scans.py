@@ -136,6 +136,7 @@ class RawScan:
 
     stream: transport.Stream
     schema: pa.Schema | None = None
+    started: pb.ScanStarted | None = None
     log_offset: int | None = None
     row_ordinal: int = 0
     """Of the first row: what a resumed scan begins with."""
@@ -183,6 +184,7 @@ class RawScan:
             self._take_batch(response)
         elif response.HasField("started"):
             assert self.schema is None
+            self.started = response.started
             self.schema = decode_schema(response.started.arrow_schema)
             self.log_offset = response.started.log_offset
             self.row_ordinal = response.started.row_ordinal

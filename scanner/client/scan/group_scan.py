@@ -113,6 +113,8 @@ class GroupBatches:
         self._seats: dict[int, _Seat] = {}
         self._handed: dict[int, _Handed] = {}
         self._releases: list[_Seat] = []
+        self._progress: list[BucketProgress] = []
+        """Of every scan that it has made."""
         self._to_say = trio.Event()
         self._session_s = _SESSION_S_UNKNOWN
         self._finished = False
@@ -142,6 +144,11 @@ class GroupBatches:
     def assigned(self) -> dict[int, int]:
         """The buckets that are this reader's now, and the epoch of each. Those that are about to move are not."""
         return {bucket: seat.epoch for bucket, seat in sorted(self._seats.items()) if not seat.moving}
+
+    @property
+    def schema_outdated(self) -> bool:
+        """Whether the table has got columns since the reader began; one that begins now has them."""
+        return any(each.schema_outdated for each in self._progress)
 
     def __aiter__(self) -> GroupBatches:
         return self
@@ -432,9 +439,12 @@ class GroupBatches:
 
     def _receiver(self, seat: _Seat, position: int | None) -> BucketReceiver:
         plan = self._plan
+        query = bucket_query(plan, seat.bucket)
+        # By name: the table may get columns before the bucket becomes this reader's.
+        query.columns[:] = plan.schema.names
         scan_open = scanner_pb2.ScanOpen(
             source=scanner_pb2.SCAN_SOURCE_LOG,
-            query=bucket_query(plan, seat.bucket),
+            query=query,
             group=plan.group,
             group_epoch=seat.epoch,
         )
@@ -445,6 +455,7 @@ class GroupBatches:
         attempts = self._connection.attempts(plan.retries)
         window_bytes = max(1, plan.credit_bytes // plan.table.buckets)
         progress = BucketProgress(bucket=seat.bucket)
+        self._progress.append(progress)
         receiver = PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress)
         return BucketReceiver(
             self._connection,

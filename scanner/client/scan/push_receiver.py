@@ -108,6 +108,8 @@ class PushReceiver:
         """What every further stream must be as of."""
         self._history = b""
         """The history that the offset is of; empty: the server has not said."""
+        self._schema_id: int | None = None
+        """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV
         self._group_epoch = 0
         self._changes_end = 0
@@ -249,7 +251,16 @@ class PushReceiver:
         self._log_offset = self._progress.log_offset = started.log_offset
         self._history = self._progress.history = started.history
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
+        if started.HasField("schema_id"):
+            self._see_schema(started.schema_id)
         self.state = ReceiverState.SCANNING
+
+    def _see_schema(self, schema_id: int) -> None:
+        """The table has this schema now; the first one seen is the scan's."""
+        if self._schema_id is None:
+            self._schema_id = schema_id
+        elif schema_id > self._schema_id:
+            self._progress.schema_outdated = True
 
     def _log_started(self, started: pb.ScanStarted) -> None:
         """A scan of the log goes on where the one before it stood, or behind changes that do not pass."""
@@ -336,6 +347,8 @@ class PushReceiver:
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
             return None  # It says that the server lives, and no more.
+        if heartbeat.HasField("schema_id"):
+            self._see_schema(heartbeat.schema_id)
         further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
         if further:
             self._token = heartbeat.resume_token

@@ -114,6 +114,11 @@ class Batches:
         return _EPOCH + datetime.timedelta(microseconds=min(self._commit_time_floors_us.values()))
 
     @property
+    def schema_outdated(self) -> bool:
+        """LOG and HYBRID: whether the table has got columns since the scan began; opened anew, a scan has them."""
+        return any(each.schema_outdated for each in self._progress.values())
+
+    @property
     def schema(self) -> pa.Schema:
         """The schema of every batch."""
         return self._plan.schema

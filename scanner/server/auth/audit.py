@@ -33,6 +33,8 @@ class AuditEvent(enum.Enum):
     COLUMN_ADDED = "column_added"
     CHECKPOINT_MADE = "checkpoint_made"
     """On demand."""
+    LOG_COMPACTED = "log_compacted"
+    """On demand."""
     LEASE_DROPPED_BY_ADMIN = "lease_dropped_by_admin"
     """The lease of another principal, or a part of it."""
     GROUP_DELETED = "group_deleted"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.counters import Activity, Holder, HolderKind
+from scanner.server.counters import Holder, HolderKind
 from scanner.server.log.bounds import Stop
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
@@ -20,11 +20,13 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.counters import Activity
     from scanner.server.groups.coordinator import GroupScan, ReaderGroup
     from scanner.server.groups.registry import ReaderGroups
     from scanner.server.log.hybrid_scan import HybridScan
     from scanner.server.log.opener import LogOpener
     from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.resumes import TokenReader
@@ -79,6 +81,7 @@ class ScanService:
         tokens: Reads the tokens that clients bring.
         config: Limits of the server.
         activity: Counts the scans.
+        idle_tails: Keeps the time of those that wait for a commit.
     """
 
     def __init__(
@@ -89,18 +92,21 @@ class ScanService:
         groups: ReaderGroups,
         tokens: TokenReader,
         config: ScannerConfig,
-        activity: Activity | None = None,
+        activity: Activity,
+        idle_tails: IdleTails,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
         self._logs = logs
         self._groups = groups
         self._tokens = tokens
-        self._activity = activity or Activity()
+        self._activity = activity
+        self._idle_tails = idle_tails
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
         self._running: dict[ServerStream, PushScan] = {}
+        self._drained_by: ScannerError | None = None
         self._opened = 0
         self.overrun_bytes = 0
         """The furthest that a push scan that has ended was past its credit, in message bytes."""
@@ -109,6 +115,12 @@ class ScanService:
     def scans_open(self) -> int:
         """Push scans that run, parked ones included."""
         return self._opened
+
+    def drain(self, error: ScannerError) -> None:
+        """End every scan that has no end of its own with an error and its token, those to come included."""
+        self._drained_by = error
+        for push in list(self._running.values()):
+            push.drain(error)
 
     def with_resume_token(self, stream: ServerStream, error: ScannerError) -> ScannerError:
         """The error that ends a call; where that is a scan, with the token that continues it."""
@@ -252,7 +264,7 @@ class ScanService:
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
-        push = PushScan(stream, opened, self._limits(request))
+        push = PushScan(stream, opened, self._limits(request), self._idle_tails)
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
@@ -261,6 +273,8 @@ class ScanService:
             self._named[name] = push
         holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM, request.source)
         self._running[stream] = push
+        if self._drained_by is not None:
+            push.drain(self._drained_by)
         try:
             with recorded(self._activity, stream, opened.query, holder, push):
                 await push.run()
@@ -279,9 +293,7 @@ class ScanService:
             ),
             heartbeat_interval_s=config.heartbeat_interval_s,
             idle_interval_s=(
-                max(config.tail_heartbeat_interval_s, config.heartbeat_interval_s)
-                if request.source in _OF_CHANGES
-                else config.heartbeat_interval_s
+                config.idle_interval_s if request.source in _OF_CHANGES else config.heartbeat_interval_s
             ),
             park_after_s=config.park_after_s,
         )

@@ -9,7 +9,8 @@ Invariants:
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
 5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
    go on as of the same state. Unused storage is closed (`close_idle`); pins and scans that are parked stay.
-6. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
+7. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -34,6 +35,7 @@ from scanner.sources.interface import Source
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.tables.commit_floor import CommitTimeFloor
     from scanner.storage.interface import Bucket, GroupState, Mutation, PreparedCommit
     from scanner.tasks import RunBlocking
 
@@ -216,6 +218,7 @@ class ServedBucket:
         activity: Counts the commits.
         pool: Of the server, for its snapshots; None: one of its own.
         clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
+        floor: What commits are stamped later than; None: no floors are told.
     """
 
     def __init__(
@@ -227,8 +230,11 @@ class ServedBucket:
         activity: Activity | None = None,
         pool: SnapshotPool | None = None,
         clock_us: Callable[[], int] | None = None,
+        floor: CommitTimeFloor | None = None,
     ) -> None:
         self.storage = bucket
+        self._floor = floor
+        self._floor_us = 0
         self._clock_us = clock_us
         self.snapshots = SnapshotRegistry(
             bucket, pool or SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
@@ -261,6 +267,19 @@ class ServedBucket:
     def is_open(self) -> bool:
         """Whether its files are open."""
         return not self.storage.idle
+
+    @property
+    def commit_time_floor_us(self) -> int:
+        """Every commit that is not durable yet is later, in microseconds since 1970 UTC. 0: nothing is known."""
+        if not self._taken:  # A commit under way has its times from before.
+            self._raise_floor()
+        return max(self._floor_us, self.storage.newest_commit_us)
+
+    def _raise_floor(self) -> int:
+        """Take the directory's floor; not after a failure: the commit that failed may yet turn out to be durable."""
+        if self._floor is not None and self.storage.failure is None:
+            self._floor_us = self._floor.floor_us
+        return self._floor_us
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
@@ -402,7 +421,7 @@ class ServedBucket:
         return scan
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called after each commit that made changes; it does not wait.
+        """Have `callback` called after each commit that made changes, and by `wake_tails`; it does not wait.
 
         Returns:
             Ends that; idempotent.
@@ -414,6 +433,11 @@ class ServedBucket:
             self._on_commit.pop(key, None)
 
         return end
+
+    def wake_tails(self) -> None:
+        """Have the scans that wait for a commit look whether there is something to say."""
+        for callback in tuple(self._on_commit.values()):
+            callback()
 
     def forget(self, scan: OpenScan[Any]) -> None:
         """A scan of this bucket has been closed."""
@@ -492,8 +516,7 @@ class ServedBucket:
             async with self.between_commits():
                 await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared, groups))
             if any(start < end for start, end in prepared.offsets):
-                for callback in tuple(self._on_commit.values()):
-                    callback()
+                self.wake_tails()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
                 write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()
@@ -516,7 +539,8 @@ class ServedBucket:
     async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
         mutations = [each.mutations for each in writes]
-        return await self._run_blocking(functools.partial(self.storage.prepare, mutations, clock_us))
+        prepare = functools.partial(self.storage.prepare, mutations, clock_us, self._raise_floor())
+        return await self._run_blocking(prepare)
 
     @staticmethod
     def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:

@@ -87,6 +87,11 @@ class MemoryBucket:
         return sum(len(change.row) + 17 for change in self.contents.log)
 
     @property
+    def newest_commit_us(self) -> int:
+        """See `Bucket.newest_commit_us`."""
+        return self.contents.timestamp_us
+
+    @property
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
         return len(self._open)
@@ -132,7 +137,9 @@ class MemoryBucket:
         """See `Bucket.wake`."""
         self._require_open()
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """See `Bucket.prepare`: the groups are applied to a copy."""
         self._require_open()
         now = self._clock() if clock_us is None else clock_us
@@ -141,7 +148,7 @@ class MemoryBucket:
         offsets, refusals = [], {}
         for index, group in enumerate(groups):
             start = fresh.log_end
-            timestamp_us = max(now, fresh.timestamp_us + 1)
+            timestamp_us = max(now, fresh.timestamp_us + 1, after_us + 1)
             for mutation in group:
                 _apply(fresh, mutation, timestamp_us)
             changes = fresh.log[start - fresh.log_start :]

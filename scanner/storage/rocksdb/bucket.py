@@ -32,16 +32,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rocksdict import WriteBatch
 
 from scanner.data.keys import ALL_KEYS
-from scanner.data.row_block import RowBlock
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     DiskFull,
-    OffsetOutOfRange,
     ScannerError,
     StoreClosed,
     StoreFailed,
@@ -57,7 +54,6 @@ from scanner.storage.group_states import (
 from scanner.storage.interface import (
     Change,
     ChangeBlock,
-    ChangeKind,
     Checkpoint,
     Entry,
     KeyRange,
@@ -71,7 +67,6 @@ from scanner.storage.rocksdb.changelog import (
     LogRange,
     encode_entry,
     encode_log_range,
-    entry_of,
     log_key,
     ordinal_of_key,
 )
@@ -90,10 +85,9 @@ from scanner.storage.rocksdb.log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
     load_log_range,
-    read_chunk,
-    read_chunks,
     stored_bytes,
 )
+from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import require_manifest_length, write_manifest_length
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
@@ -110,8 +104,6 @@ _GROUPS_KEY = b"groups"
 """In `meta`: the names of the reader groups that have a state."""
 _GROUP_KEY = b"group/"
 """In `meta`: a reader group's state; its name goes behind it."""
-_READ_BYTES = 1024 * 1024
-"""Rows of changes that are read and decoded at once."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -187,6 +179,7 @@ class RocksBucket:
         self._group_states: dict[str, GroupState] = {}
         self._durable_end = 0
         self._database: Database | None = None
+        self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
         if create:
             self._open(create=True)
         else:
@@ -207,6 +200,11 @@ class RocksBucket:
         """See `Bucket.log_bytes`; asks RocksDB for its list of files, a millisecond where there are hundreds."""
         with self._using() as database:
             return stored_bytes(database, self._range)
+
+    @property
+    def newest_commit_us(self) -> int:
+        """See `Bucket.newest_commit_us`."""
+        return self._range.timestamp_us
 
     @property
     def open_iterators(self) -> int:
@@ -245,12 +243,14 @@ class RocksBucket:
         """See `Bucket.idle`."""
         return self._idle
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """See `Bucket.prepare`."""
         with self._preparing:
             database = self._writable()
             self._require_room(0)
-            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us)
+            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
     def commit_prepared(
         self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
@@ -304,47 +304,19 @@ class RocksBucket:
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
-        self._require_open()
-        if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise self._out_of_range(start_offset, end_offset)
-        return self._changes(start_offset, end_offset)
+        return self._log.changes(start_offset, end_offset)
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""
-        self._require_open()
-        if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise self._out_of_range(start_offset, end_offset)
-        if start_offset == end_offset:
-            return ChangeBlock(
-                start_offset,
-                np.empty(0, np.uint8),
-                np.empty(0, np.int64),
-                RowBlock.join([]),
-                start_offset,
-                self._keys_of,
-            )
-        return self._read_block(start_offset, end_offset, bytes_max)
+        return self._log.block(start_offset, end_offset, bytes_max)
 
     def entry_at(self, offset: int) -> Entry:
         """See `Bucket.entry_at`."""
-        return self._entry_at(offset)[0]
+        return self._log.entry_at(offset)[0]
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
-        self._require_open()
-        low, high = self.log_start, self.log_end
-        while low < high:
-            try:
-                entry = self.entry_at((low + high) // 2)
-            except OffsetOutOfRange:
-                # What was truncated meanwhile is out of the question.
-                low = max(low, self.log_start)
-                continue
-            if entry.timestamp_us < timestamp_us:
-                low = entry.end
-            else:
-                high = entry.start
-        return max(low, self.log_start)
+        return self._log.offset_at(timestamp_us)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
@@ -355,8 +327,8 @@ class RocksBucket:
                 return
             start, ordinal = self._range.end, self._range.end_ordinal
             if start_offset < start:
-                start = self._entry_at(start_offset)[0].start
-                ordinal = ordinal_of_key(self._entry_at(start)[1])
+                start = self._log.entry_at(start_offset)[0].start
+                ordinal = ordinal_of_key(self._log.entry_at(start)[1])
             if start <= self._range.start:
                 return
             batch = WriteBatch(raw_mode=True)
@@ -640,7 +612,7 @@ class RocksBucket:
         return known.end
 
     def _prepare(
-        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int
+        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
     ) -> PreparedCommit:
         planner = Planner(partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
@@ -657,7 +629,7 @@ class RocksBucket:
             else:
                 end = start + len(changes.rows)
             if end > start:
-                timestamp_us = max(clock_us, log_range.timestamp_us + 1)
+                timestamp_us = max(clock_us, log_range.timestamp_us + 1, after_us + 1)
                 entry = Entry(start, end, timestamp_us, clock_us)
                 ordinal = log_range.end_ordinal
                 for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
@@ -730,14 +702,13 @@ class RocksBucket:
         return states
 
     def _watch_clock(self, log_range: LogRange) -> None:
-        """Say once when the clock falls behind the newest commit, and once when it has caught up."""
-        behind_us = self._range.timestamp_us - log_range.clock_us
+        """Say once when the clock falls behind the commit times, and once when it has caught up."""
+        behind_us = log_range.timestamp_us - log_range.clock_us
         behind = behind_us > _CLOCK_BEHIND_US
         if behind and not self._clock_behind:
             _logger.warning(
-                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond "
-                "a commit,"
-                " until the clock has caught up",
+                "%s: the clock is %.1f s behind the newest commit, or what tails were told of it; commit times go on "
+                "from there, a microsecond a commit, until the clock has caught up",
                 self._path,
                 behind_us / 1e6,
             )
@@ -765,73 +736,6 @@ class RocksBucket:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         self._make_durable(database, batch)
-
-    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        while start_offset < end_offset:
-            block = self._read_block(start_offset, end_offset, _READ_BYTES)
-            keys = self._keys_of(block.rows)
-            for index, (kind, timestamp_us) in enumerate(
-                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
-            ):
-                yield Change(
-                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
-                )
-            start_offset += len(block)
-
-    def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """At least one change of a range of the log that is not empty."""
-        with self._using() as database:
-            chunks, whole = read_chunks(database, start_offset, end_offset, bytes_max)
-        if start_offset < self.log_start:
-            raise self._out_of_range(start_offset, end_offset)
-        if not whole:
-            raise self._missing(chunks[-1].end if chunks else start_offset)
-        kinds, timestamps, parts = [], [], list[RowBlock]()
-        left, entry_end = bytes_max, start_offset
-        for chunk in chunks:
-            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
-            part = chunk.rows.slice(first, last)
-            part = part.slice(0, max(part.fitting(left), 0 if parts else 1))
-            if not len(part):
-                break
-            left -= part.nbytes
-            kinds.append(chunk.kinds[first : first + len(part)])
-            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
-            parts.append(part)
-            entry_end = chunk.entry.end
-            if left <= 0 or first + len(part) < last:
-                break
-        return ChangeBlock(
-            start_offset,
-            np.concatenate(kinds),
-            np.concatenate(timestamps),
-            RowBlock.concat(parts),
-            entry_end,
-            self._keys_of,
-        )
-
-    def _entry_at(self, offset: int) -> tuple[Entry, bytes]:
-        """The entry that holds an offset, and the key of the chunk of it that does."""
-        self._require_open()
-        if not self.log_start <= offset < self.log_end:
-            raise self._out_of_range(offset, offset + 1)
-        with self._using() as database:
-            found = read_chunk(database, offset)
-        if found is None:
-            if offset < self.log_start:
-                raise self._out_of_range(offset, offset + 1)
-            raise self._missing(offset)
-        key, value = found
-        return entry_of(key, value), key
-
-    def _missing(self, offset: int) -> DataCorrupted:
-        return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")
-
-    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
-        return OffsetOutOfRange(
-            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
-            oldest_offset=self.log_start,
-        )
 
 
 def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:

@@ -87,6 +87,24 @@ def json_lines(*words: str, capture: pytest.CaptureFixture[bytes]) -> tuple[Line
     return [json.loads(line) for line in captured.out.splitlines()], captured.err.decode().splitlines()
 
 
+def test_a_column_that_is_added_is_told_of_once(server: RunningServer) -> None:
+    """The tail goes on without it, and says so; the line that it prints at its end shows it."""
+    with tailing(server.endpoint, "items", "--json", "--bucket", "0") as process:
+        with scanner.sync.connect(server.endpoint) as client:
+            while not any(each.scan for each in client.list_streams()):
+                pass
+            table = client.table("items")
+            table.add_column(pa.field("more", pa.int64()))
+            table = client.table("items")
+            for number in (100, 200):
+                ids = pa.array(range(number, number + 20), pa.int64())
+                table.write(pa.table({"id": ids, "text": ["x"] * 20, "more": ids}))
+                assert "more" not in read(process, 1)[0]
+        process.send_signal(signal.SIGINT)
+        _, errors = ended(process)
+    assert sum("new columns, which this tail does not show" in each for each in errors) == 1
+
+
 @pytest.mark.parametrize(
     ("signal_", "code", "says"),
     [(signal.SIGINT, 130, "weir: interrupted"), (signal.SIGTERM, 143, "weir: terminated")],

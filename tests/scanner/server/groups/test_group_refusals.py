@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+import trio.testing
 
 from scanner.errors import (
     ArgumentInvalid,
@@ -38,8 +39,6 @@ from tests.support.scans import failure, open_scan
 if TYPE_CHECKING:
     import scanner
     import transport
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 LOG = scanner_pb2.SCAN_SOURCE_LOG
 ALIVE = pb.JoinRequest(alive=pb.Alive()).SerializeToString()
@@ -83,7 +82,7 @@ def one_line(error: ScannerError, *words: str) -> None:
     assert all(word in error.message for word in words), error.message
 
 
-async def test_positions_that_are_none() -> None:
+async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
     """Inside a commit, past the end, of an old epoch or a later one, of no bucket, of no group, of another table."""
     async with reading() as at:
         cases: list[tuple[int, int, int, type[ScannerError], str]] = [
@@ -107,7 +106,7 @@ async def test_positions_that_are_none() -> None:
             await commit(at.raw, 0, at.epoch, 20, table="nothing")
 
 
-async def test_a_client_is_told_of_a_position_that_is_none() -> None:
+async def test_a_client_is_told_of_a_position_that_is_none(autojump_clock: trio.testing.MockClock) -> None:
     """By an exception where it is the program's mistake."""
     async with reading() as at:
         scan = at.table.new_scan().with_source("log").in_group(GROUP, member="b")
@@ -121,7 +120,7 @@ async def test_a_client_is_told_of_a_position_that_is_none() -> None:
                     await batches.commit({0: position})
 
 
-async def test_scans_that_are_not_admitted() -> None:
+async def test_scans_that_are_not_admitted(autojump_clock: trio.testing.MockClock) -> None:
     """Of an old epoch, of no group, of a group of another table, of a source without changes, or with half of it."""
     async with reading() as at:
         cases: list[tuple[dict[str, Any], type[ScannerError]]] = [
@@ -147,7 +146,7 @@ async def test_scans_that_are_not_admitted() -> None:
             await client.drop_table("other")
 
 
-async def test_memberships_that_are_none() -> None:
+async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
     """Without a join, with a bad name or instance, a second join, of no table; one too many; one that says nothing."""
     async with reading(group_members_max=1) as at:
         cases: list[tuple[tuple[bytes, ...], type[ScannerError]]] = [
@@ -173,7 +172,7 @@ async def test_memberships_that_are_none() -> None:
         )
 
 
-async def test_groups_are_listed_and_deleted() -> None:
+async def test_groups_are_listed_and_deleted(autojump_clock: trio.testing.MockClock) -> None:
     """Not with members in; the next of its name has higher epochs; and there are no more than allowed."""
     async with reading(groups_per_table_max=2) as at:
         with pytest.raises(GroupNotEmpty, match="1 members"):
@@ -190,7 +189,7 @@ async def test_groups_are_listed_and_deleted() -> None:
                     GROUP: 1,
                     "second": 1,
                 }
-                async with scan.in_group("third").execute() as third:
+                async with scan.with_retries(0).in_group("third").execute() as third:
                     at_third = third
                     with pytest.raises(TooManyScans, match="2 reader groups"):
                         await _first(at_third)
@@ -203,7 +202,7 @@ async def _first(batches: Any) -> None:
     await anext(batches)
 
 
-async def test_what_a_group_does_not_read() -> None:
+async def test_what_a_group_does_not_read(autojump_clock: trio.testing.MockClock) -> None:
     """A state, a snapshot with its changes, a part of the buckets: refused before anything is asked."""
     async with reading() as at:
         for source in ("live_kv", "hybrid"):

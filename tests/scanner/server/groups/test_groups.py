@@ -8,19 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 from bench.simulation.network import Fault
 from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
 from scanner.server.groups import coordinator
 from scanner.storage.interface import GroupState
 from tests.support.groups import CONFIG, GROUP, group_world, until
+from tests.support.scans import sample
 
 if TYPE_CHECKING:
     import scanner
-
-pytestmark = pytest.mark.usefixtures("autojump_clock")
 
 
 async def owners(table: scanner.Table) -> list[str | None]:
@@ -37,7 +38,9 @@ async def wait_owners(table: scanner.Table, *members: str) -> None:
     await until(there)
 
 
-async def test_readers_share_what_there_is_and_nothing_is_lost() -> None:
+async def test_readers_share_what_there_is_and_nothing_is_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """One, then three, then two: every change once for each epoch, each bucket with one reader, all of it stored."""
     async with group_world(buckets=5) as world, world.client() as client, trio.open_nursery() as readers:
         table = await client.table("items")
@@ -73,7 +76,7 @@ async def test_readers_share_what_there_is_and_nothing_is_lost() -> None:
         readers.cancel_scope.cancel()
 
 
-async def test_a_planned_move_repeats_nothing() -> None:
+async def test_a_planned_move_repeats_nothing(autojump_clock: trio.testing.MockClock) -> None:
     """The old reader commits what it was handed, then gives the bucket back: the next one begins behind it."""
     async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
         table = await client.table("items")
@@ -89,8 +92,38 @@ async def test_a_planned_move_repeats_nothing() -> None:
         readers.cancel_scope.cancel()
 
 
+async def test_a_reader_keeps_its_columns_in_buckets_that_come_to_it_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A column is added, and a bucket moves: what is read of it has the columns that the reader began with."""
+    async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        leaving = trio.CancelScope()
+
+        async def leave_later(*, task_status: trio.TaskStatus[Any]) -> None:
+            with leaving:
+                await world.run_reader("b", task_status=task_status)
+
+        await readers.start(world.run_reader, "a")
+        await readers.start(leave_later)
+        await wait_owners(table, "a", "b")
+        await world.write(table, 40)
+        await world.wait_read()
+        await (await client.table("items")).add_column(pa.field("later", pa.int64()))
+        leaving.cancel()
+        await wait_owners(table, "a")
+        moved = await client.table("items")
+        rows = sample(range(1_000, 1_040))
+        await moved.write(rows.append_column("later", pa.nulls(len(rows), pa.int64())))
+        await world.wait_read()
+        assert world.violations() == []
+        readers.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
-async def test_a_reader_whose_connection_dies_is_replaced_and_comes_again(fault: Fault) -> None:
+async def test_a_reader_whose_connection_dies_is_replaced_and_comes_again(
+    autojump_clock: trio.testing.MockClock, fault: Fault
+) -> None:
     """At once if that is seen, within the session's time and a tenth if not; then it joins again by itself."""
     async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
         table = await client.table("items")
@@ -111,7 +144,9 @@ async def test_a_reader_whose_connection_dies_is_replaced_and_comes_again(fault:
         readers.cancel_scope.cancel()
 
 
-async def test_a_restart_keeps_positions_and_never_repeats_an_epoch() -> None:
+async def test_a_restart_keeps_positions_and_never_repeats_an_epoch(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Killed and started again, twice: readers go on by themselves; also where the clock has gone back to zero."""
     async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
         table = await client.table("items")
@@ -131,7 +166,7 @@ async def test_a_restart_keeps_positions_and_never_repeats_an_epoch() -> None:
         readers.cancel_scope.cancel()
 
 
-async def test_a_reader_that_gives_nothing_back_is_cut_off() -> None:
+async def test_a_reader_that_gives_nothing_back_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
     """After the time that it had: its scans have ended, and each position of before is refused."""
     async with group_world() as world:
         await world.run_rudely()
@@ -162,7 +197,10 @@ def accepts_stale_epochs(patch: pytest.MonkeyPatch) -> None:
     [(ends_no_scan, "committed after epoch"), (accepts_stale_epochs, "was stored after epoch")],
 )
 async def test_a_broken_coordinator_is_found_out(
-    break_it: Callable[[pytest.MonkeyPatch], None], found: str, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock,
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One that ends no scan, and one that takes every position, by the same run that the right one passes."""
     break_it(monkeypatch)
@@ -171,7 +209,9 @@ async def test_a_broken_coordinator_is_found_out(
         assert [each for each in world.violations() if found in each] != []
 
 
-async def test_a_coordinator_that_forgets_its_epochs_is_found_out() -> None:
+async def test_a_coordinator_that_forgets_its_epochs_is_found_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """A restart that hands out the same ones again: two readers have read by one epoch."""
     async with group_world() as world, world.client() as client:
         table = await client.table("items")
@@ -191,7 +231,9 @@ async def test_a_coordinator_that_forgets_its_epochs_is_found_out() -> None:
         assert [each for each in world.violations() if "was given to ['a', 'b']" in each] != []
 
 
-async def test_what_begins_with_the_next_commit_begins_there_once() -> None:
+async def test_what_begins_with_the_next_commit_begins_there_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The place is stored when it is first read: a reader that dies before its first commit leaves nothing out."""
     async with group_world() as world, world.client() as client:
         table = await client.table("items")
@@ -208,7 +250,9 @@ async def test_what_begins_with_the_next_commit_begins_there_once() -> None:
         assert sorted(found) == list(range(40, 80))
 
 
-async def test_positions_are_stored_by_themselves_where_that_is_asked_for() -> None:
+async def test_positions_are_stored_by_themselves_where_that_is_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """What was handed out counts as dealt with when the next batch is asked for, or the block ends well; else not."""
     async with group_world() as world, world.client() as client:
         table = await client.table("items")
@@ -225,7 +269,7 @@ async def test_positions_are_stored_by_themselves_where_that_is_asked_for() -> N
         assert world.stored() == world.log_ends()
 
 
-async def test_a_limit_stores_no_more_than_was_handed_out() -> None:
+async def test_a_limit_stores_no_more_than_was_handed_out(autojump_clock: trio.testing.MockClock) -> None:
     """A batch that the limit cuts comes again."""
     async with group_world(buckets=1) as world, world.client() as client:
         table = await client.table("items")
@@ -238,7 +282,7 @@ async def test_a_limit_stores_no_more_than_was_handed_out() -> None:
         assert world.stored() == {0: 10}
 
 
-async def test_a_position_of_another_history_is_no_beginning() -> None:
+async def test_a_position_of_another_history_is_no_beginning(autojump_clock: trio.testing.MockClock) -> None:
     """A restored copy, or lost commits: SNAPSHOT_LOST, and not a place that means something else here."""
     async with group_world(buckets=1) as world, world.client() as client:
         table = await client.table("items")
@@ -253,7 +297,7 @@ async def test_a_position_of_another_history_is_no_beginning() -> None:
                     await anext(batches)
 
 
-async def test_a_dropped_table_ends_its_readers() -> None:
+async def test_a_dropped_table_ends_its_readers(autojump_clock: trio.testing.MockClock) -> None:
     """With TABLE_NOT_FOUND; a table of the same name has no group."""
     async with group_world() as world, world.client() as client:
         table = await client.table("items")
@@ -266,7 +310,7 @@ async def test_a_dropped_table_ends_its_readers() -> None:
         assert await again.groups() == []
 
 
-async def test_a_reader_of_the_same_name_takes_the_place() -> None:
+async def test_a_reader_of_the_same_name_takes_the_place(autojump_clock: trio.testing.MockClock) -> None:
     """The one that was there is told, and does not come back to fight for it."""
     async with group_world() as world, world.client() as client:
         table = await client.table("items")
