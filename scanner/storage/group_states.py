@@ -26,6 +26,10 @@ _SEPARATOR: Final = b"\n"
 """Of names in the list of groups; no name has one."""
 
 
+FORGOTTEN: Final = "~"
+"""Under this name, which no group can have, stays the highest epoch of the groups that were deleted."""
+
+
 class GroupState(NamedTuple):
     """One reader group in one bucket."""
 

@@ -36,6 +36,7 @@ from scanner.errors import (
 )
 from scanner.server.groups.assignment import assign
 from scanner.server.log.bounds import require_entry_end
+from scanner.storage.group_states import FORGOTTEN
 from scanner.storage.interface import GroupState
 
 if TYPE_CHECKING:
@@ -161,6 +162,12 @@ class _Seat:
     def state(self) -> GroupState:
         """What is durable."""
         return self.bucket.storage.group_states.get(self._group, GroupState(0))
+
+    @property
+    def epoch_max(self) -> int:
+        """The highest epoch that the bucket was ever assigned by, for this group or for one that was deleted."""
+        forgotten = self.bucket.storage.group_states.get(FORGOTTEN, GroupState(0))
+        return max(self.state.epoch, forgotten.epoch)
 
     def vacate(self, error: ScannerError) -> None:
         """Take the bucket from its owner, if it has one: its scan ends."""
@@ -444,7 +451,7 @@ class ReaderGroup:
         try:
             async with seat.writing:
                 state = seat.state
-                epoch = max(state.epoch + 1, self._now_ms())
+                epoch = max(seat.epoch_max + 1, self._now_ms())
                 await seat.write(state._replace(epoch=epoch))
         except ScannerError as error:
             seat.retry_at = trio.current_time() + _RETRY_S

@@ -16,6 +16,8 @@ import trio
 
 from scanner.errors import GroupNotEmpty, GroupNotFound, ScannerError, TooManyScans
 from scanner.server.groups.coordinator import Member, ReaderGroup
+from scanner.storage.group_states import FORGOTTEN
+from scanner.storage.interface import GroupState
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -129,7 +131,7 @@ class ReaderGroups:
                 )
             served = await self._catalog.table(table)
             writes: list[PendingWrite] = [
-                bucket.submit((), group_states={name: None})
+                bucket.submit((), group_states={name: None, FORGOTTEN: _forgotten(bucket, name)})
                 for bucket in await self._buckets(served)
                 if name in bucket.storage.group_states
             ]
@@ -178,4 +180,10 @@ class ReaderGroups:
 
     @staticmethod
     def _stored(buckets: list[ServedBucket]) -> set[str]:
-        return {name for bucket in buckets for name in bucket.storage.group_states}
+        return {name for bucket in buckets for name in bucket.storage.group_states if name != FORGOTTEN}
+
+
+def _forgotten(bucket: ServedBucket, name: str) -> GroupState:
+    """What is left of the deleted groups of a bucket when this one is deleted, too."""
+    states = bucket.storage.group_states
+    return GroupState(max(states[name].epoch, states.get(FORGOTTEN, GroupState(0)).epoch))
