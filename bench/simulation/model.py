@@ -6,7 +6,7 @@ them, one after another, into dicts. `RecordingStore` is the in-memory store wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,7 @@ from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
 from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from scanner.storage.interface import Mutation, PreparedCommit
+    from scanner.storage.interface import GroupState, Mutation, PreparedCommit
     from scanner.storage.memory.bucket import MemoryBucket
     from scanner.storage.memory.store import MemoryDisk
 
@@ -53,8 +53,10 @@ class _RecordingBucket:
         self._groups = groups
         return self._bucket.prepare(groups, clock_us, after_us)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
-        self._bucket.commit_prepared(prepared)
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
+        self._bucket.commit_prepared(prepared, group_states)
         times = {entry.start: entry.timestamp_us for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
             self._on_commit(self._index, start, end, group, times.get(start, 0))

@@ -101,6 +101,7 @@ _COMMANDS: Final = {
     "drain": ("scanner.cli.admin:drain", "Shut the server down gracefully, as SIGTERM does."),
     "drop": ("scanner.cli.tables:drop", "Drop a table with all its rows."),
     "get": ("scanner.cli.get:get", "Read rows by their primary key."),
+    "groups": ("scanner.cli.groups:groups", "Show a table's reader groups, or delete one."),
     "health": ("scanner.cli.health:health", "Ask a server whether it takes calls."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),

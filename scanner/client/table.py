@@ -5,6 +5,7 @@ Every exception that leaves it is a `ScannerError`, or one of trio's about the c
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,10 +15,12 @@ import pyarrow as pa
 import trio
 
 from scanner.client.calls import call_unary
+from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.client.scan.folded import folded_scan
+from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
 from scanner.client.writer import (
     OffsetRange,
@@ -234,6 +237,34 @@ class Table:
             )
         return await _offsets_at(self._connection, self.name, at)
 
+    async def groups(self) -> list[GroupSummary]:
+        """The reader groups of the table, by name.
+
+        Raises:
+            TableNotFound: The table was dropped.
+        """
+        return await list_groups(self._connection, self.name)
+
+    async def group(self, name: str) -> GroupInfo:
+        """A reader group: who is in, who reads which bucket, and how far.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+        """
+        return await describe_group(self._connection, self.name, name)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a reader group and its positions. The next reader begins it anew.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+            GroupNotEmpty: It has members.
+
+        Cancellation:
+            The group may be forgotten, or a part of its positions.
+        """
+        await delete_group(self._connection, self.name, name)
+
 
 class Scan(ScanBuilder):
     """A scan of a table: described by its builder methods, run by `execute`, any number of times."""
@@ -257,6 +288,23 @@ class Scan(ScanBuilder):
             >>> batches.statistics().rows
         """
         return open_scan(self._connection, self._plan)
+
+    def in_group(self, group: str, *, member: str = "", auto_commit: bool = False) -> GroupScan:
+        """Share the buckets of the table out among the readers of a group (source LOG).
+
+        Args:
+            group: Its name: 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. It is begun if the table has none of that
+                name. Where it has stored a position, reading begins there, elsewhere at `start_at`.
+            member: Names this reader, likewise. One that joins under a name that is in use takes its place. Empty: a
+                name is made up.
+            auto_commit: Store the positions of what was handed out by itself: when the next batch is asked for, once a
+                second or when none waits, and when the block ends well. A batch is stored as dealt with when the next
+                one is asked for.
+        """
+        return GroupScan(
+            self._connection,
+            dataclasses.replace(self._plan, group=group, member=member, auto_commit=auto_commit),
+        )
 
     async def to_arrow(self) -> pa.Table:
         """Run the scan and collect every row.
@@ -328,6 +376,31 @@ async def _offsets_at(connection: Connection, table: str, at: datetime.datetime)
     if not all(each.HasField("at_offset") for each in ranges):
         raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
     return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset) for r in ranges)
+
+
+class GroupScan(ScanBuilder):
+    """A scan of the changes of a table as a reader of a group; made by `Scan.in_group`."""
+
+    def __init__(self, connection: Connection, plan: ScanPlan) -> None:
+        super().__init__(plan)
+        self._connection = connection
+
+    def with_plan(self, plan: ScanPlan) -> GroupScan:
+        """The scan that `plan` describes, on the same connection."""
+        return GroupScan(self._connection, plan)
+
+    _derive = with_plan
+
+    def execute(self) -> AbstractAsyncContextManager[GroupBatches]:
+        """Join the group for the length of a block, and read what is this reader's of it.
+
+        Example:
+            >>> async with orders.new_scan().with_source("log").in_group("billing").execute() as batches:
+            ...     async for batch in batches:
+            ...         ...
+            ...         await batches.commit()
+        """
+        return open_group_scan(self._connection, self._plan)
 
 
 def keys_to_arrow(

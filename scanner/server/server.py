@@ -28,6 +28,7 @@ from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
+from scanner.server.groups.registry import ReaderGroups
 from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
@@ -37,6 +38,7 @@ from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.services.admin import AdminService
+from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
@@ -84,6 +86,8 @@ class ScannerStatistics:
     """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
     """Leases that have not ended."""
+    group_members: int
+    """Members of reader groups."""
     disk_free_bytes: int | None
     """Free bytes of the data directory's disk at the last look; None: there is no disk, or none was taken yet."""
     disk_read_only: bool
@@ -170,6 +174,7 @@ class Server:
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),
+            group_members=self._services.groups.members,
             disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
             disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),
             buckets_failed=failed,
@@ -281,12 +286,14 @@ async def open_server(
 class _Services:
     config: ScannerConfig
     catalog: Catalog
+    groups: ReaderGroups
     scans: ScanService
     sessions: SessionService
     pages: PageService
     tables: TablesService
     gets: GetService
     admin: AdminService
+    memberships: GroupService
     maintenance: Maintenance
 
     def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
@@ -314,6 +321,8 @@ class _Services:
             **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
             **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
             **{path: _unary(answer) for path, answer in self.maintenance.calls().items()},
+            methods.JOIN: streaming(self.memberships.join),
+            **{methods.GROUPS + name: _unary(answer) for name, answer in self.memberships.calls().items()},
         }
 
 
@@ -357,10 +366,11 @@ async def _open_services(
         pages = PageService(opener, reader, config)
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
         logs = LogOpener(catalog, config, tokens, opener, clock.now_us)
+        groups = ReaderGroups(catalog, config, nursery, clock.now_ms)
         idle_tails = IdleTails(config.idle_interval_s, floor.refresh)
         nursery.start_soon(idle_tails.run)
         snapshots = maintenance.snapshot_scans(opener)
-        scans = ScanService(opener, snapshots, logs, reader, config, activity, idle_tails)
+        scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails)
         maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
@@ -368,12 +378,14 @@ async def _open_services(
             yield _Services(
                 config,
                 catalog,
+                groups,
                 scans,
                 sessions,
                 pages,
                 TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
                 AdminService(catalog, nursery),
+                GroupService(groups, config, activity),
                 maintenance,
             )
         finally:

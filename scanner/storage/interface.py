@@ -13,18 +13,19 @@ Invariants that every implementation holds:
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
    was opened. So does a snapshot, every scan of it, and a reader of single rows.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
-5. What `commit_prepared`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
-   is durable.
+5. What `commit_prepared` (rows and states of reader groups), `truncate_log`, `create_checkpoint`, `drop_checkpoint`
+   and `write_document` returned from is durable.
 
 This module knows no RocksDB, no trio and no Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.storage.group_states import GroupState
 from scanner.storage.records import (
     ENTRY_BYTES_MAX,
     Change,
@@ -59,6 +60,7 @@ __all__ = [
     "ChangeKind",
     "Checkpoint",
     "Entry",
+    "GroupState",
     "KeyRange",
     "KeysOf",
     "Mutation",
@@ -169,6 +171,10 @@ class Bucket(Protocol):
         """The histories that the changelog is made of."""
 
     @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """The reader groups of the bucket that have a state, by name; all of it durable. Not to be changed."""
+
+    @property
     def lost_changes(self) -> int:
         """Acknowledged changes that were not there any more when the bucket was opened, ever, as far as is known."""
 
@@ -237,10 +243,16 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """Apply a prepared commit atomically, and make it durable. One that changes nothing writes nothing.
 
         Blocks on the disk; meant for a worker thread, one caller at a time.
+
+        Args:
+            prepared: The commit.
+            group_states: What becomes of these reader groups in the same commit, by name; None: it is forgotten.
 
         Raises:
             StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
     from scanner.client.table import Keys
@@ -279,6 +280,18 @@ class Table:
         if at is None:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
+
+    def groups(self) -> list[GroupSummary]:
+        """The reader groups of the table; see `scanner.Table.groups`."""
+        return self._portal.call(self._table.groups)
+
+    def group(self, name: str) -> GroupInfo:
+        """A reader group: members, buckets, positions; see `scanner.Table.group`."""
+        return self._portal.call(self._table.group, name)
+
+    def delete_group(self, name: str) -> None:
+        """Forget a reader group and its positions; see `scanner.Table.delete_group`."""
+        self._portal.call(self._table.delete_group, name)
 
 
 class Writer:

@@ -18,6 +18,7 @@ import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.extras import extras_needed
+from scanner.sync.groups import GroupScan
 from scanner.sync.progress import with_progress
 
 if TYPE_CHECKING:
@@ -62,6 +63,10 @@ class Scan(ScanBuilder):
             held.leave(abandoned=True)
             raise
         held.leave()
+
+    def in_group(self, group: str, *, member: str = "", auto_commit: bool = False) -> GroupScan:
+        """Share the buckets out among the readers of a group; see `scanner.Scan.in_group`."""
+        return GroupScan(self._portal, self._scan.in_group(group, member=member, auto_commit=auto_commit))
 
     def to_batches(self) -> pa.RecordBatchReader:
         """Run the scan and read its batches: it begins when the first is asked for.

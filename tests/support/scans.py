@@ -231,6 +231,8 @@ async def open_scan(
     log_start: pb.LogStart | None = None,
     stop_offset: int | None = None,
     stop_at_end: bool = False,
+    group: str = "",
+    group_epoch: int = 0,
 ) -> AsyncIterator[RawScan]:
     """Open a push scan of the sample table, or continue one."""
     opening = pb.ScanOpen(
@@ -238,6 +240,8 @@ async def open_scan(
         log_start=log_start,
         stop_offset=stop_offset,
         stop_at_end=stop_at_end,
+        group=group,
+        group_epoch=group_epoch,
         query=query or pb.ScanQuery(table="items"),
         batch_bytes_max=batch_bytes_max,
         batch_rows_max=batch_rows_max,

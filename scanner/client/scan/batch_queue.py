@@ -87,6 +87,11 @@ class HandOff:
         self._drop()
 
     @property
+    def waits(self) -> bool:
+        """Whether `take` would wait."""
+        return not self._reportable
+
+    @property
     def _ended(self) -> bool:
         return self._unfinished <= 0 and not self._waiting.ready
 

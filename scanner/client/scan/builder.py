@@ -120,6 +120,12 @@ class ScanPlan:
     """LOG and HYBRID: where to end."""
     histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     """By bucket, the history that its offset is of, where that is known."""
+    group: str = ""
+    """LOG: the reader group that shares the buckets out; empty: none."""
+    member: str = ""
+    """Names this reader within the group; empty: a name is made up."""
+    auto_commit: bool = False
+    """Store the positions of what was handed out by itself."""
     retries: int | None = None
     """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
     resume_every_batches: int | None = None

@@ -178,6 +178,7 @@ class BucketReceiver:
                         taken.position,
                         taken.snapshot_end,
                         taken.commit_time_floor_us,
+                        self._scan_open.group_epoch,
                     )
                 )
                 self._batches += taken.batch.num_rows > 0

@@ -111,6 +111,7 @@ class PushReceiver:
         self._schema_id: int | None = None
         """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV
+        self._group_epoch = 0
         self._changes_end = 0
         """Where the changes that came end."""
         self._behind_snapshot = False
@@ -145,6 +146,7 @@ class PushReceiver:
         self.credit.begin_stream()
         self._source = scan_open.source
         self._in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
+        self._group_epoch = scan_open.group_epoch
         self._filtered = bool(scan_open.query.filter)
         self._fresh = True
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
@@ -288,6 +290,7 @@ class PushReceiver:
             ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
         )
         rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        self._require_epoch(batch.group_epoch)
         position = self._take_changes(batch)
         floor_us = self._commit_times.take(rows, position is not None) if batch.changes.end else None
         further = batch.row_count > 0 or batch.resume_token != self._token
@@ -296,6 +299,13 @@ class PushReceiver:
         if further:
             self._on_advance()
         return Arrival(rows, size, position, None, floor_us)
+
+    def _require_epoch(self, epoch: int) -> None:
+        if epoch != self._group_epoch:
+            raise DataCorrupted(
+                f"{self._what}: the server sent what is for epoch {epoch} of a reader group, and this scan is for"
+                f" {self._group_epoch}"
+            )
 
     def _take_changes(self, batch: RowBatch) -> int | None:
         """Check that a batch's changes follow those that came; its position, if it has one."""
@@ -348,6 +358,7 @@ class PushReceiver:
             self._on_advance()
         if not heartbeat.HasField("position"):
             return None
+        self._require_epoch(heartbeat.group_epoch)
         position: int | None = None
         if heartbeat.position > self._changes_end:
             position = self._changes_end = heartbeat.position

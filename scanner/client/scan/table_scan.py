@@ -239,13 +239,13 @@ class Batches:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
             source=_SOURCES[plan.source],
-            query=self._query(progress.bucket),
+            query=bucket_query(plan, progress.bucket),
             as_of=plan.as_of_bucket(progress.bucket),
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
         )
         if plan.source.has_changes:
-            _set_log_bounds(scan_open, plan, progress.bucket)
+            set_log_bounds(scan_open, plan, progress.bucket)
         bucket = BucketReceiver(
             connection,
             scan_open,
@@ -268,7 +268,7 @@ class Batches:
 
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
-        plan, query = self._plan, self._query(progress.bucket)
+        plan, query = self._plan, bucket_query(self._plan, progress.bucket)
         if plan.mode is ScanMode.SESSION:
             return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
@@ -280,21 +280,22 @@ class Batches:
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"
 
-    def _query(self, bucket: int) -> pb.ScanQuery:
-        plan = self._plan
-        return query_to_proto(
-            ScanQuery(
-                table=plan.table.name,
-                bucket=bucket,
-                columns=plan.columns,
-                predicates=plan.predicates,
-                row_limit=plan.row_limit,
-                range=plan.key_range,
-            )
+
+def bucket_query(plan: ScanPlan, bucket: int) -> pb.ScanQuery:
+    """What a plan asks of one bucket."""
+    return query_to_proto(
+        ScanQuery(
+            table=plan.table.name,
+            bucket=bucket,
+            columns=plan.columns,
+            predicates=plan.predicates,
+            row_limit=plan.row_limit,
+            range=plan.key_range,
         )
+    )
 
 
-def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
+def set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
     """Where the scan of a bucket's changes begins and ends."""
     if plan.source is ScanSource.LOG:
         match plan.log_start_of(bucket):
@@ -346,7 +347,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
             f"mode {plan.mode.value} reads LIVE_KV only, not {plan.source.name}; use mode push"
         )
     _check_as_of(plan)
-    _check_changes(plan)
+    check_changes(plan)
     batches = Batches(plan)
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(batches._receive, connection)
@@ -370,7 +371,12 @@ def _check_as_of(plan: ScanPlan) -> None:
         plan.as_of_bucket(bucket)
 
 
-def _check_changes(plan: ScanPlan) -> None:
+def check_changes(plan: ScanPlan) -> None:
+    """See that where a scan begins and ends goes with its source.
+
+    Raises:
+        ArgumentInvalid: It does not.
+    """
     if plan.source is not ScanSource.LOG and plan.start_at != EARLIEST:
         raise ArgumentInvalid(f"start_at is for source LOG; {plan.source.name} begins with a state (as_of)")
     if not plan.source.has_changes:

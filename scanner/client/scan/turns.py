@@ -37,6 +37,8 @@ class Delivery:
     commit_time_floor_us: int | None = None
     """LOG and HYBRID: every change committed at this time or before it, in microseconds since 1970 UTC, has come with
     this delivery or earlier."""
+    epoch: int = 0
+    """Of the reader group's assignment that it is for; 0: it is for none."""
 
     def joined_by(self, later: Delivery) -> Delivery:
         """This and the next one, of which neither has rows, as one."""
@@ -67,7 +69,7 @@ class Turns:
             lane = self._lanes[delivery.bucket] = deque()
         if not lane:
             self.ready.append(lane)
-        elif not delivery.size and not lane[-1].size:
+        elif not delivery.size and not lane[-1].size and delivery.epoch == lane[-1].epoch:
             delivery = lane.pop().joined_by(delivery)
         lane.append(delivery)
 

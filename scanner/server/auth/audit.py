@@ -37,6 +37,8 @@ class AuditEvent(enum.Enum):
     """On demand."""
     LEASE_DROPPED_BY_ADMIN = "lease_dropped_by_admin"
     """The lease of another principal, or a part of it."""
+    GROUP_DELETED = "group_deleted"
+    """A reader group, with its positions."""
     DRAIN_BEGUN = "drain_begun"
     """By a call."""
     CREDENTIALS_RELOADED = "credentials_reloaded"

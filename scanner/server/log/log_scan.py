@@ -24,6 +24,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState, stop_id
 from scanner.wire.batches import (
     ANY_CHANGES,
+    ANY_GROUP_EPOCH,
     encode_row_batch,
     encode_rows,
     encode_schema,
@@ -62,6 +63,8 @@ class LogScan:
     """Number of the wire's ScanSource, for the tokens."""
     snapshot_offset: int = 0
     """HYBRID: what its snapshot is as of."""
+    group_epoch: int = 0
+    """Of the reader group's assignment that it is for; 0: it is of no group."""
     _schema_told: int = field(init=False)
     """The newest schema of the table that its client knows of."""
 
@@ -116,7 +119,8 @@ class LogScan:
     def take(self, message_bytes_max: int, limits: BatchLimits) -> Parts:
         """See `PushedScan`."""
         source = self.scan.source
-        payload_max = min(limits.payload_bytes_max, message_bytes_max - _overhead_bytes(limits))
+        overhead = _overhead_bytes(limits, of_group=self.group_epoch > 0)
+        payload_max = min(limits.payload_bytes_max, message_bytes_max - overhead)
         batch = source.take(payload_max, limits.rows_max)
         assert batch is not None  # Something is pending.
         assert batch.changes is not None
@@ -129,6 +133,7 @@ class LogScan:
             encoded.payload,
             self.token(),
             batch.changes,
+            self.group_epoch,
         )
 
     def token(self) -> bytes:
@@ -168,6 +173,7 @@ class LogScan:
             resume_token=self.token(),
             high_watermark=log_end,
             rows=self.rows,
+            group_epoch=self.group_epoch,
             position=position,
             commit_time_floor_us=floor_us if floor_us and position == log_end else None,
             schema_id=self.table.schema.row_codec.schema_id,
@@ -194,8 +200,13 @@ class LogScan:
 
 
 @functools.lru_cache(maxsize=64)
-def _overhead_bytes(limits: BatchLimits) -> int:
+def _overhead_bytes(limits: BatchLimits, *, of_group: bool) -> int:
     """What a batch's message takes beside its payload, at most."""
     return row_batch_overhead(
-        _ORDINAL_MAX, limits.rows_max, limits.payload_bytes_max, TOKEN_OVERHEAD_BYTES, ANY_CHANGES
+        _ORDINAL_MAX,
+        limits.rows_max,
+        limits.payload_bytes_max,
+        TOKEN_OVERHEAD_BYTES,
+        ANY_CHANGES,
+        ANY_GROUP_EPOCH if of_group else 0,
     )

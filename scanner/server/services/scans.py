@@ -9,6 +9,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Holder, HolderKind
 from scanner.server.log.bounds import Stop
+from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
@@ -20,8 +21,9 @@ from transport import StallReason
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.counters import Activity
+    from scanner.server.groups.coordinator import GroupScan, ReaderGroup
+    from scanner.server.groups.registry import ReaderGroups
     from scanner.server.log.hybrid_scan import HybridScan
-    from scanner.server.log.log_scan import LogScan
     from scanner.server.log.opener import LogOpener
     from scanner.server.scan.checkpoint_scans import SnapshotScans
     from scanner.server.scan.idle_tails import IdleTails
@@ -75,6 +77,7 @@ class ScanService:
         opener: Opens scans of buckets.
         snapshots: Opens scans of checkpoints.
         logs: Opens scans of changelogs.
+        groups: Admits those of reader groups.
         tokens: Reads the tokens that clients bring.
         config: Limits of the server.
         activity: Counts the scans.
@@ -86,6 +89,7 @@ class ScanService:
         opener: ScanOpener,
         snapshots: SnapshotScans,
         logs: LogOpener,
+        groups: ReaderGroups,
         tokens: TokenReader,
         config: ScannerConfig,
         activity: Activity,
@@ -94,6 +98,7 @@ class ScanService:
         self._opener = opener
         self._snapshots = snapshots
         self._logs = logs
+        self._groups = groups
         self._tokens = tokens
         self._activity = activity
         self._idle_tails = idle_tails
@@ -140,18 +145,38 @@ class ScanService:
             )
         self._opened += 1
         try:
-            with stream.blocked_on(StallReason.STORAGE):
-                opened = await self._open(stream, request, query)
-            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
-            cut_off = True
-            try:
-                await self._run(stream, request, opened)
-                cut_off = False
-            finally:
-                # A client that was cut off may come back.
-                opened.scan.close(linger=cut_off)
+            if request.group:
+                group = await self._groups.group(query.table, request.group)
+                async with group.admitted(query.bucket, request.group_epoch) as admitted:
+                    await self._serve(stream, request, query, (group, admitted))
+            else:
+                await self._serve(stream, request, query)
         finally:
             self._opened -= 1
+
+    async def _serve(
+        self,
+        stream: ServerStream,
+        request: pb.ScanOpen,
+        query: ScanQuery,
+        admission: tuple[ReaderGroup, GroupScan] | None = None,
+    ) -> None:
+        """Open a scan, run and close it."""
+        with stream.blocked_on(StallReason.STORAGE):
+            opened = await self._open(stream, request, query)
+        cut_off = True
+        try:
+            if admission is not None:
+                group, admitted = admission
+                assert isinstance(opened, LogScan)  # Else the open was refused.
+                await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
+                admitted.occupy(opened.scan)
+            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
+            await self._run(stream, request, opened)
+            cut_off = False
+        finally:
+            # A client that was cut off may come back.
+            opened.scan.close(linger=cut_off)
 
     async def _receive_open(self, stream: ServerStream) -> pb.ScanOpen:
         message = await stream.receive()
@@ -184,8 +209,10 @@ class ScanService:
             raise ArgumentInvalid(
                 "stop_offset and stop_at_end go with SCAN_SOURCE_LOG and SCAN_SOURCE_HYBRID"
             )
-        if request.group:
-            raise ArgumentInvalid("this server has no reader groups yet; leave group away")
+        if request.group and request.source != pb.SCAN_SOURCE_LOG:
+            raise ArgumentInvalid("a reader group reads changes: group goes with SCAN_SOURCE_LOG")
+        if bool(request.group) != bool(request.group_epoch):
+            raise ArgumentInvalid("group and group_epoch go together: an assignment tells the epoch")
         if len(request.stream_id) > _STREAM_ID_BYTES_MAX:
             raise ArgumentInvalid(
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
@@ -227,11 +254,11 @@ class ScanService:
             )
             stop.require(state.stop_offset)
             if request.source == pb.SCAN_SOURCE_LOG:
-                return await self._logs.resume(query, principal, state)
+                return await self._logs.resume(query, principal, state, request.group_epoch)
             offset_to_resume(state, as_of)
             return await self._logs.resume_hybrid(query, principal, state)
         if request.source == pb.SCAN_SOURCE_LOG:
-            return await self._logs.open(query, principal, request.log_start, stop)
+            return await self._logs.open(query, principal, request.log_start, stop, request.group_epoch)
         return await self._logs.open_hybrid(
             query, principal, stop, as_of=as_of, history=request.as_of_history or None
         )

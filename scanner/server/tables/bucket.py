@@ -20,9 +20,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
@@ -36,7 +36,7 @@ from scanner.sources.interface import Source
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
-    from scanner.storage.interface import Bucket, Mutation, PreparedCommit
+    from scanner.storage.interface import Bucket, GroupState, Mutation, PreparedCommit
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
@@ -81,6 +81,8 @@ class PendingWrite:
 
     mutations: Sequence[Mutation]
     settled: Settled
+    group_states: Mapping[str, GroupState | None] = field(default_factory=dict)
+    """What becomes of reader groups in the same commit."""
     offsets: tuple[int, int] | None = None
     """[start, end) of its changes, once it is durable."""
     error: ScannerError | None = None
@@ -382,19 +384,23 @@ class ServedBucket:
             await self._room.wait()
 
     def submit(
-        self, mutations: Sequence[Mutation], when_settled: Callable[[], None] | None = None
+        self,
+        mutations: Sequence[Mutation],
+        when_settled: Callable[[], None] | None = None,
+        group_states: Mapping[str, GroupState | None] | None = None,
     ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
 
         Args:
             mutations: What to write.
             when_settled: Called once, when it is durable or has failed.
+            group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
         self.check_served()
-        write = PendingWrite(mutations, Settled(when_settled))
+        write = PendingWrite(mutations, Settled(when_settled), group_states or {})
         self._queue.append(write)
         if len(self._queue) >= self._config.write_queue_requests_max:
             self._room = trio.Event()
@@ -505,9 +511,10 @@ class ServedBucket:
         started_at = trio.current_time()
         try:
             prepared = await self._prepare(writes)
+            groups = {name: state for write in writes for name, state in write.group_states.items()}
             # Only the write and its sync keep scans from being opened.
             async with self.between_commits():
-                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
+                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared, groups))
             if any(start < end for start, end in prepared.offsets):
                 self.wake_tails()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
@@ -515,7 +522,7 @@ class ServedBucket:
                 write.settled.set()
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
-            self.activity.commit_writes += len(writes)
+            self.activity.commit_writes += sum(bool(write.mutations) for write in writes)
             self.activity.commit_rows += sum(len(write.mutations) for write in writes)
         except ScannerError as failure:
             self.activity.commits_failed += 1

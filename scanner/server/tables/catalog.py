@@ -8,7 +8,7 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
+    from scanner.errors import ScannerError
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
@@ -95,6 +96,8 @@ class ServedTable:
         """Replaced as a whole when a column is added."""
         self.buckets: dict[int, ServedBucket] = {}
         """Those opened so far, by index."""
+        self.when_dropped: list[Callable[[ScannerError], None]] = []
+        """Called when it is gone, with what to tell those who use it."""
 
     @property
     def description(self) -> TableDescription:
@@ -320,6 +323,8 @@ class Catalog:
                     # It may be gone though some of its files would not go; its name is free then.
                     if not self.has(name, served.table_id):
                         del self._tables[name]
+                        for callback in served.when_dropped:
+                            callback(TableNotFound(f"table {name!r} was dropped"))
                     else:
                         for bucket in served.buckets.values():
                             bucket.serve_again()

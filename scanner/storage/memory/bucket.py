@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from scanner.storage.interface import (
     ChangeKind,
     Checkpoint,
     Entry,
+    GroupState,
     KeyRange,
     KeysOf,
     Mutation,
@@ -42,6 +43,7 @@ class BucketContents:
     log_start: int = 0
     timestamp_us: int = 0
     lineage: Lineage = field(default_factory=Lineage)
+    group_states: dict[str, GroupState] = field(default_factory=dict)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0
 
@@ -98,6 +100,11 @@ class MemoryBucket:
     def lineage(self) -> Lineage:
         """See `Bucket.lineage`."""
         return self.contents.lineage
+
+    @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """See `Bucket.group_states`."""
+        return self.contents.group_states
 
     @property
     def lost_changes(self) -> int:
@@ -158,15 +165,22 @@ class MemoryBucket:
             offsets.append((start, fresh.log_end))
         return PreparedCommit(self.log_end, offsets, refusals, fresh)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """See `Bucket.commit_prepared`."""
         self._require_open()
         if prepared.start != self.log_end:
             raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {self.log_end}")
         fresh: BucketContents = prepared.contents
+        contents = self.contents
+        for name, state in (group_states or {}).items():
+            if state is None:
+                contents.group_states.pop(name, None)
+            else:
+                contents.group_states[name] = state
         if not fresh.log:
             return
-        contents = self.contents
         if not self._began_history:
             contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
             self._began_history = True

@@ -26,7 +26,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,13 @@ from scanner.errors import (
     StoreClosed,
     StoreFailed,
     TooManyFiles,
+)
+from scanner.storage.group_states import (
+    GroupState,
+    decode_group_names,
+    decode_group_state,
+    encode_group_names,
+    encode_group_state,
 )
 from scanner.storage.interface import (
     Change,
@@ -93,6 +100,10 @@ if TYPE_CHECKING:
 
 _IDENTITY_KEY = b"identity"
 """In `meta`: of which table, and which of its buckets, the database is."""
+_GROUPS_KEY = b"groups"
+"""In `meta`: the names of the reader groups that have a state."""
+_GROUP_KEY = b"group/"
+"""In `meta`: a reader group's state; its name goes behind it."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -165,6 +176,7 @@ class RocksBucket:
         self._clock_behind = False
         self._range = EMPTY_RANGE
         self._lineage = Lineage()
+        self._group_states: dict[str, GroupState] = {}
         self._durable_end = 0
         self._database: Database | None = None
         self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
@@ -206,6 +218,11 @@ class RocksBucket:
         return self._lineage
 
     @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """See `Bucket.group_states`."""
+        return self._group_states
+
+    @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`."""
         unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
@@ -235,12 +252,14 @@ class RocksBucket:
             self._require_room(0)
             return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """See `Bucket.commit_prepared`."""
         with self._committing:
             database = self._writable()
             self._require_room(prepared.contents[0].size_in_bytes())
-            self._commit(database, prepared)
+            self._commit(database, prepared, group_states or {})
 
     def commit(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
@@ -436,6 +455,7 @@ class RocksBucket:
                 self._began_history = False
             self._range = log_range
             self._lineage = _checked_lineage(lineage, log_range, self._path)
+            self._group_states = self._load_group_states(database)
             self._durable_end = self._load_durable_end()
         except BaseException:
             database.close()
@@ -566,6 +586,14 @@ class RocksBucket:
             stored = database.meta.get(LINEAGE_KEY)
         return decode_lineage(stored)
 
+    def _load_group_states(self, database: Database) -> dict[str, GroupState]:
+        with rocksdb_errors(self._path):
+            names = decode_group_names(database.meta.get(_GROUPS_KEY))
+            return {
+                name: decode_group_state(name, database.meta.get(_GROUP_KEY + name.encode()))
+                for name in names
+            }
+
     def _load_durable_end(self) -> int:
         """The end that the log is known to have had; logged, if it has not."""
         known = read_durable_end(self._path, self._identity)
@@ -625,7 +653,9 @@ class RocksBucket:
             rows: Any = database.kv.get(wanted) or ()
             return tuple(rows)
 
-    def _commit(self, database: Database, prepared: PreparedCommit) -> None:
+    def _commit(
+        self, database: Database, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None]
+    ) -> None:
         batch, log_range = prepared.contents
         if prepared.start != self._range.end:
             raise StoreFailed(
@@ -633,7 +663,12 @@ class RocksBucket:
                 f"{self._range.end};"
                 " nothing was written"
             )
+        states = self._put_group_states(database, batch, group_states)
         if log_range.end == self._range.end:
+            # A history begins with a change, not with what is remembered of readers.
+            if group_states:
+                self._make_durable(database, batch)
+                self._group_states = states
             return
         self._watch_clock(log_range)
         # What was truncated since it was prepared stays truncated.
@@ -645,8 +680,26 @@ class RocksBucket:
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
         self._make_durable(database, batch)
         self._range, self._lineage, self._began_history = log_range, lineage, True
+        self._group_states = states
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)
+
+    def _put_group_states(
+        self, database: Database, batch: WriteBatch, changed: Mapping[str, GroupState | None]
+    ) -> dict[str, GroupState]:
+        """Add what becomes of reader groups to a commit; all states as they are then."""
+        states = dict(self._group_states)
+        for name, state in changed.items():
+            key = _GROUP_KEY + name.encode()
+            if state is None:
+                states.pop(name, None)
+                batch.delete(key, database.meta_family)
+            else:
+                states[name] = state
+                batch.put(key, encode_group_state(state), database.meta_family)
+        if states.keys() != self._group_states.keys():
+            batch.put(_GROUPS_KEY, encode_group_names(list(states)), database.meta_family)
+        return states
 
     def _watch_clock(self, log_range: LogRange) -> None:
         """Say once when the clock falls behind the commit times, and once when it has caught up."""
