@@ -3,8 +3,10 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
+ifndef beside_tests
 .NOTPARALLEL:
-.PHONY: help install peers demo test unit spark format lint types imports drift docs fix proto reference clean
+endif
+.PHONY: help install peers demo test checks suite unit spark format lint types imports drift docs fix proto reference clean
 
 uv_version := 0.13.8
 python := .venv/bin/python
@@ -26,8 +28,16 @@ demo: install ## The whole story on real data; writes demo.json
 peers: .venv/node/installed .venv/go/peer ## The foreign clients and proxies that the interop tests talk to
 	@tools/find-peers --install
 
-test: install peers format lint types imports drift docs ## Everything that must hold before a change is merged
-	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) --dist loadfile --durations 25
+test: install peers ## Everything that must hold before a change is merged
+	@$(MAKE) --no-print-directory --jobs 2 beside_tests=checks suite checks
+
+suite:
+	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) --dist loadfile \
+	    --no-loadscope-reorder --durations 25
+
+# One at a time, while the tests wait for their sockets and disks. What `drift` asks, one of the tests does.
+checks:
+	@$(MAKE) --no-print-directory beside_tests= format lint types imports docs
 
 unit: .venv/installed peers ## The tests that need no JVM
 	$(python) -m pytest -m "not spark"

@@ -358,6 +358,20 @@ def cuts(
     )
 
 
+@main.command("tail-kills")
+@_json
+@click.option("--kills", type=click.IntRange(1), default=50, show_default=True, help="How often.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the writes and the moments.")
+def tail_kills(output: Path | None, kills: int, seed: int) -> None:
+    """Snapshot and changes under a server that is killed: do they give the table at every later commit?
+
+    Takes about five minutes. Example: python -m bench tail-kills --kills 10 --seed 7
+    """
+    from bench.questions.tail_kills import run
+
+    _judge(run(output, Console(), kills=kills, seed=seed))
+
+
 @main.command()
 @_json
 @click.option("--cases", type=click.IntRange(1), default=1000, show_default=True, help="How many.")

@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from scanner.client.admin import CheckpointInfo, DrainBegun, ScanInfo, SnapshotInfo, StreamInfo
     from scanner.client.client import Client, connect
     from scanner.client.credentials import read_token, tls
+    from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
+    from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
-    from scanner.client.table import Scan, Table
+    from scanner.client.table import GroupScan, Scan, Table
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests
+    from scanner.data.folding import Fold
     from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
         CreditInvalid,
         DataCorrupted,
         Draining,
+        GroupEpochStale,
+        GroupMemberExpired,
+        GroupNotEmpty,
+        GroupNotFound,
         InternalError,
         KeyInvalid,
         LeaseNotFound,
@@ -72,7 +79,17 @@ __all__ = [
     "DataCorrupted",
     "DrainBegun",
     "Draining",
+    "Fold",
     "GetResult",
+    "GroupBatches",
+    "GroupBucket",
+    "GroupEpochStale",
+    "GroupInfo",
+    "GroupMemberExpired",
+    "GroupNotEmpty",
+    "GroupNotFound",
+    "GroupScan",
+    "GroupSummary",
     "InternalError",
     "KeyInvalid",
     "Lease",
@@ -143,11 +160,19 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "read_token",
         "tls",
     ),
+    "scanner.client.groups": (
+        "GroupBucket",
+        "GroupInfo",
+        "GroupSummary",
+    ),
+    "scanner.client.scan.group_scan": ("GroupBatches",),
     "scanner.client.table": (
+        "GroupScan",
         "Scan",
         "Table",
     ),
     "scanner.data.digest": ("combine_digests",),
+    "scanner.data.folding": ("Fold",),
     "scanner.errors": (
         "ArgumentInvalid",
         "BucketNotFound",
@@ -155,6 +180,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "CreditInvalid",
         "DataCorrupted",
         "Draining",
+        "GroupEpochStale",
+        "GroupMemberExpired",
+        "GroupNotEmpty",
+        "GroupNotFound",
         "InternalError",
         "KeyInvalid",
         "LeaseNotFound",

@@ -169,6 +169,30 @@ class LeaseNotFound(ScannerError):
     reason = "LEASE_NOT_FOUND"
 
 
+class GroupNotFound(ScannerError):
+    """The table has no such reader group."""
+
+    reason = "GROUP_NOT_FOUND"
+
+
+class GroupNotEmpty(ScannerError):
+    """The reader group has members, and this can be done without any only."""
+
+    reason = "GROUP_NOT_EMPTY"
+
+
+class GroupEpochStale(ScannerError):
+    """The reader group has given the bucket, or the member's name, to another reader since."""
+
+    reason = "GROUP_EPOCH_STALE"
+
+
+class GroupMemberExpired(ScannerError):
+    """A member of a reader group said nothing for too long, and its buckets went to others; it may join again."""
+
+    reason = "GROUP_MEMBER_EXPIRED"
+
+
 class NotLeader(ScannerError):
     """Another server owns the bucket."""
 
@@ -176,7 +200,7 @@ class NotLeader(ScannerError):
 
 
 class TooManyScans(ScannerError):
-    """A cap on open scans, sessions or leases is reached; nothing was opened."""
+    """A cap on open scans, sessions, leases or reader groups is reached; nothing was opened."""
 
     reason = "TOO_MANY_SCANS"
 
@@ -311,6 +335,10 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(OffsetOutOfRange, "OUT_OF_RANGE"),
     _row(SlowConsumer, "RESOURCE_EXHAUSTED"),
     _row(LeaseNotFound, "NOT_FOUND"),
+    _row(GroupNotFound, "NOT_FOUND"),
+    _row(GroupNotEmpty, "FAILED_PRECONDITION"),
+    _row(GroupEpochStale, "FAILED_PRECONDITION"),
+    _row(GroupMemberExpired, "ABORTED", retriable=True),
     _row(NotLeader, "FAILED_PRECONDITION", retriable=True),
     _row(TooManyScans, "RESOURCE_EXHAUSTED", retriable=True),
     _row(SessionUnknown, "NOT_FOUND"),

@@ -1,18 +1,20 @@
-"""What every test runs under: the hypothesis profile.
+"""What every test runs under: the hypothesis profile, and who runs it where several processes do (pytest-xdist).
 
 `dev` is quick and explores; `ci` (chosen where the environment variable CI is set) is the same run every time;
 `nightly` is for a machine with nothing else to do: HYPOTHESIS_PROFILE=nightly.
 
-And what the tests count, told at the end, also where several processes have run them (pytest-xdist).
+And what the tests count, told at the end, also where several processes have run them.
 """
 
+import gc
 import os
 import signal
 from collections import Counter
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from xdist.scheduler import LoadFileScheduling
 
 # No deadlines: a shared machine is slow at times, and how long a test may take is pytest-timeout's business.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,11 +36,52 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+_SPARK: Final = "tests/spark_source/"
+_LONGEST: Final = (
+    _SPARK,
+    "tests/simulation/",
+    "tests/test_clean_install.py",
+    "tests/bench/",
+    "tests/interop/",
+    "tests/test_docs_snippets.py",
+    "tests/continuation/",
+)
+"""What is begun first, so that no process works on it alone at the end."""
+
 _counts: Counter[str] = Counter()
 _TOLD = {
     "scans were cut at {} places, and resumed {} times": ("cuts", "resumes"),
     "simulated: {} seeds, {} scans": ("seeds", "simulated scans"),
 }
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """The tests of a file go to one process, and all that share the JVM to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
+    """For `--dist loadfile`."""
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def _rank(item: pytest.Item) -> int:
+    return next((rank for rank, name in enumerate(_LONGEST) if item.nodeid.startswith(name)), len(_LONGEST))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes run the tests, put the longest first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_rank)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected lives as long as the process: the garbage collector need not look through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

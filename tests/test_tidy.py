@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGES = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools")
 SHIPPED = ("weir", "transport", "scanner", "spark_source")
@@ -23,6 +25,13 @@ SANS_IO_MAY_IMPORT = {
 BANNED_NAMES = {"start_server", "connect_async", "stats_dict", "master", "slave", "chunk", "bookmark"}
 BANNED_VERBS = {"feed", "pump", "process"}
 """Words of other houses, the verbs where bytes are taken and made; docs/glossary.md has ours."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten() -> Iterator[None]:
+    """The trees of all modules are no load for the tests that follow."""
+    yield
+    _tree.cache_clear()
 
 
 @cache

@@ -3,7 +3,8 @@
 An uninterrupted run is recorded first: its frames tell the places. Then the same scan runs once for each place, with
 the first connection cut exactly there (or the first few); the client goes on by itself over another one.
 What it got in the end is judged by the state at the offset that the scan stated when it began: every row once, in
-order, nothing else, and the digest of an uninterrupted pass.
+order, nothing else, and the digest of an uninterrupted pass. A scan of changes is judged by what they fold to, and by
+their offsets: each once, none missing, in order.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ class Shape:
     """How the table is scanned."""
 
     mode: str = "push"
+    source: str = "live_kv"
+    begins_at: int = 0
+    """HYBRID: the log offset that its snapshot is as of; LOG: where it begins. Both end where the log ends."""
     credit_bytes: int = 6_000
     """By push: small, so that the scan is many frames, both ways."""
     page_bytes: int = 3_000
@@ -45,8 +49,12 @@ class Shape:
 
     def scan(self, table: scanner.Table) -> scanner.Scan:
         """The scan."""
-        scan = table.new_scan().bucket(0).with_mode(self.mode)
-        return scan.with_credit(self.credit_bytes).with_page_bytes(self.page_bytes)
+        scan = table.new_scan().bucket(0).with_mode(self.mode).with_source(self.source)
+        scan = scan.with_credit(self.credit_bytes).with_page_bytes(self.page_bytes)
+        if self.source == "live_kv":
+            return scan
+        scan = scan.stop_at("end")
+        return scan.as_of(self.begins_at) if self.source == "hybrid" else scan.start_at(self.begins_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +228,16 @@ class Campaign:
         path = _Path(self, cut)
         before = self._truth.changes
         async with scanner.connect("127.0.0.1", dial=path.dial, rng=self._rng) as client:
-            batches, statistics = await self._read(await self._table(client))
+            batches, scanned = await self._read(await self._table(client))
+        statistics = scanned.statistics()
         (bucket,) = statistics.buckets
         assert bucket.log_offset is not None
-        verdict = self._truth.judge(bucket.log_offset, batches, bucket.digest)
+        shape = self._shape
+        if shape.source == "live_kv":
+            verdict = self._truth.judge(bucket.log_offset, batches, bucket.digest)
+        else:
+            digest = bucket.digest if shape.source == "hybrid" else None
+            verdict = self._truth.judge_changes(shape.begins_at, scanned.positions.get(0), batches, digest)
         outcome = Outcome(
             cut=cut,
             struck=path.struck,
@@ -242,7 +256,7 @@ class Campaign:
                 return await client.table(TABLE)
         return await client.table(TABLE)
 
-    async def _read(self, table: scanner.Table) -> tuple[pa.Table, scanner.ScanStatistics]:
+    async def _read(self, table: scanner.Table) -> tuple[pa.Table, scanner.Batches]:
         received: list[pa.RecordBatch] = []
         scan = self._shape.scan(table)
         async with scan.execute() as batches:
@@ -250,7 +264,7 @@ class Campaign:
                 received.append(batch)
                 if self._shape.write_every and len(received) % self._shape.write_every == 0:
                     await self._truth.write(self._writer)
-            return pa.Table.from_batches(received, scan.schema), batches.statistics()
+            return pa.Table.from_batches(received, scan.schema), batches
 
     async def wrap(self, cut: Cut | None, before: int) -> CutStream:
         """Make a connection that is cut.

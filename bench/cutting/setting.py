@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 CONFIG: Final = ScannerConfig(block_rows_max=64, block_bytes_max=8192)
 READY_PREFIX: Final = b"listening on "
-READY_TIMEOUT_S: Final = 60.0
+READY_TIMEOUT_S: Final = 300.0
+"""Long, for a machine that is busy with other things."""
 KILL_TIMEOUT_S: Final = 10.0
 
 
@@ -41,6 +42,11 @@ class Scenario:
 
     name: str
     mode: str = "push"
+    source: str = "live_kv"
+    credit_bytes: int = 6_000
+    """By push."""
+    writes_before: int = 0
+    """Writes after the first rows, before any scan: HYBRID shows them as changes, behind the snapshot of the rows."""
     write_every: int | None = None
     """Batches of the scan after which the table is written to."""
     writes_between: int = 0
@@ -52,13 +58,25 @@ class Scenario:
     compacts: bool = False
     """A checkpoint is made and the bucket compacted while the scan is cut off."""
 
-    @property
-    def shape(self) -> Shape:
-        """How the table is scanned."""
-        return Shape(mode=self.mode, write_every=self.write_every, connections_cut=self.connections_cut)
+    def shape(self, loaded: int) -> Shape:
+        """How the table is scanned.
+
+        Args:
+            loaded: The log offset behind the first rows.
+        """
+        return Shape(
+            mode=self.mode,
+            source=self.source,
+            begins_at=loaded if self.source == "hybrid" else 0,
+            credit_bytes=self.credit_bytes,
+            write_every=self.write_every,
+            connections_cut=self.connections_cut,
+        )
 
 
 QUIET: Final = Scenario(name="quiet")
+HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=3_000, writes_before=6)
+LOG: Final = Scenario(name="log", source="log", credit_bytes=3_000, writes_before=6)
 SCENARIOS: Final = (
     QUIET,
     Scenario(name="writer", write_every=20, writes_between=2),
@@ -68,6 +86,9 @@ SCENARIOS: Final = (
     *(Scenario(name=mode, mode=mode) for mode in ("session", "token", "cursor", "asof")),
     Scenario(name="token-writer", mode="token", write_every=20, writes_between=2),
     Scenario(name="asof-writer", mode="asof", write_every=20, writes_between=2),
+    HYBRID,
+    Scenario(name="hybrid-writer", source="hybrid", writes_before=6, write_every=20, writes_between=2),
+    LOG,
 )
 
 
@@ -95,8 +116,11 @@ async def open_campaign(
     ):
         table = await client.table(TABLE)
         truth = await load(table, keys, rng)
+        shape = scenario.shape(truth.changes)
+        for _ in range(scenario.writes_before):
+            await truth.write(table)
         between = _between(scenario, truth, table, client, server, store)
-        yield Campaign(dial, truth, scenario.shape, writer=table, rng=rng, between=between)
+        yield Campaign(dial, truth, shape, writer=table, rng=rng, between=between)
 
 
 async def load(table: scanner.Table, keys: int, rng: random.Random) -> Truth:
@@ -143,11 +167,21 @@ class KilledServer:
     Args:
         data: The data directory.
         options: Further options of `weir serve`.
+        same_port: Start it again on the port that it had.
     """
 
-    def __init__(self, data: Path, options: tuple[str, ...]) -> None:
-        self._command = [sys.executable, "-m", "scanner.cli", "serve", "--data", str(data), "--port", "0"]
-        self._command += options
+    def __init__(self, data: Path, options: tuple[str, ...], *, same_port: bool = False) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "scanner.cli",
+            "serve",
+            "--data",
+            str(data),
+            *options,
+            "--port",
+        ]
+        self._same_port = same_port
         self._process: trio.Process | None = None
         self.endpoint = ""
         """HOST:PORT of the process that runs now."""
@@ -159,8 +193,9 @@ class KilledServer:
         Raises:
             BenchFailed: It does not.
         """
+        port = self.endpoint.rpartition(":")[2] if self._same_port and self.endpoint else "0"
         self._process = await trio.lowlevel.open_process(
-            self._command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            [*self._command, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self._process.stdout is not None
         said = b""
@@ -192,9 +227,11 @@ class KilledServer:
 
 
 @asynccontextmanager
-async def open_killed_server(data: Path, *options: str) -> AsyncIterator[KilledServer]:
+async def open_killed_server(
+    data: Path, *options: str, same_port: bool = False
+) -> AsyncIterator[KilledServer]:
     """Run a server for the length of a block; it ends by SIGKILL, too."""
-    server = KilledServer(data, options)
+    server = KilledServer(data, options, same_port=same_port)
     await server.start()
     try:
         yield server

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import trio
 
 from bench.harness.ledger import SCHEMA, rows
@@ -15,8 +17,6 @@ from scanner.data.digest import checksum
 from scanner.data.table import TableDescription
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     import scanner
     from scanner.data.rows import RowCodec
 
@@ -97,6 +97,39 @@ class Truth:
             stored = [row for batch in state.to_batches() for row in self._codec.encode_batch(batch)]
             self._expected = (offset, checksum(b"".join(stored)))
         return self._expected[1]
+
+    def judge_changes(self, start: int, end: int | None, scanned: pa.Table, digest: int | None) -> Verdict:
+        """Judge a complete scan of changes, up to where the log ended when it was opened.
+
+        Args:
+            start: The log offset at which the changes begin; what is in front of them is the state as of it.
+            end: Its position at the end; None: it has told none.
+            scanned: What came, in that order.
+            digest: Of the snapshot in front of the changes; None: there is none.
+        """
+        found: list[Violation] = []
+        if end is None:
+            return Verdict((Violation("torn", "a scan of changes ended without a position"),), True, True)
+        offsets = [offset for offset in scanned.column("_log_offset").to_pylist() if offset is not None]
+        counts = Counter(offsets)
+        found += [
+            Violation("repeated", f"the change at {at} came {n} times") for at, n in counts.items() if n > 1
+        ]
+        found += [Violation("missing", f"the change at {at}") for at in range(start, end) if at not in counts]
+        found += [Violation("extra", f"a change at {at}") for at in counts if not start <= at < end]
+        folded: dict[object, dict[str, object]] = {}
+        for row in scanned.to_pylist():
+            kind = row.pop("_change_type")
+            if kind in ("delete", "update_preimage"):
+                folded.pop(row["id"], None)
+            else:
+                folded[row["id"]] = row
+        found += self._history.violations(end, pa.Table.from_pylist(list(folded.values()), schema=SCHEMA))
+        return Verdict(
+            violations=tuple(found),
+            in_order=all(left < right for left, right in itertools.pairwise(offsets)),
+            digest_equal=digest is None or digest == self.digest(start),
+        )
 
     def judge(self, offset: int, scanned: pa.Table, digest: int | None) -> Verdict:
         """Judge a complete scan by the state at the offset that it claims."""

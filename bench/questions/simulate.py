@@ -26,7 +26,7 @@ from rich.progress import Progress
 from bench.harness.bars import Bar, machine
 from bench.simulation.history import History
 from bench.simulation.validators import Violation
-from bench.simulation.workload import State
+from bench.simulation.workload import State, TailStart
 from bench.simulation.world import Outcome, simulate
 from scanner import ScanMode
 
@@ -54,8 +54,18 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     **{f"ended {mode.value}": f"{mode.value} scans ended" for mode in ScanMode if not mode.of_changes},
     **{f"ended as of {state.value}": f"scans of state {state.value} ended" for state in State},
     "ended raw": "push scans by a raw client ended",
+    "log by product": "scans of the changelog by the product's client",
+    "log by raw": "scans of the changelog by a raw client",
+    "hybrid by product": "snapshots with their changes by the product's client",
+    "hybrid by raw": "snapshots with their changes by a raw client",
+    **{f"log from {start.value}": f"scans of the changelog from {start.value}" for start in TailStart},
+    "log ended after resumes": "scans of the changelog resumed and ended",
+    "hybrid ended after resumes": "snapshots with their changes resumed and ended",
+    "has_all": "tails without an end that had everything",
+    "returns": "tails left and begun again at their positions",
     "torn cursors": "cursor scans of no single state",
     "error SnapshotLost": "SNAPSHOT_LOST seen",
+    "error OffsetOutOfRange": "OFFSET_OUT_OF_RANGE seen",
 }
 """What a history counts, and what people call it."""
 GROWTH_BYTES_MAX: Final = 60_000_000

@@ -14,6 +14,7 @@ from bench.simulation.connections import Connections
 from bench.simulation.history import History, WriteRecord
 from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
+from bench.simulation.tails import Following
 from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.writes import encode_mutations, route
@@ -47,6 +48,7 @@ class Actors:
         self._serving = serving
         self._history = history
         self._model = model
+        self._writers_done = trio.Event()
         self.running: list[str] = []
         """Who has not come to an end."""
 
@@ -75,11 +77,16 @@ class Actors:
             servers: Runs the servers that are started again.
         """
         async with trio.open_nursery() as nursery:
-            for number, writer in enumerate(self._workload.writers):
-                nursery.start_soon(self._write, f"writer {number}", writer)
+            nursery.start_soon(self._write_all)
             for number, scans in enumerate(self._workload.scanners):
                 nursery.start_soon(self._scan, f"scanner {number}", scans)
             nursery.start_soon(self._strike_all, servers)
+
+    async def _write_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for number, writer in enumerate(self._workload.writers):
+                nursery.start_soon(self._write, f"writer {number}", writer)
+        self._writers_done.set()
 
     @contextmanager
     def _acting(self, who: str) -> Iterator[tuple[Connections, random.Random]]:
@@ -90,8 +97,9 @@ class Actors:
 
     async def _scan(self, who: str, task: ScannerTask) -> None:
         with self._acting(who) as (connections, rng):
+            following = Following(self._model, self._writers_done)
             await Scanner(
-                who, self._workload, connections, self._serving, self._history, self._model, rng
+                who, self._workload, connections, self._serving, self._history, self._model, rng, following
             ).run(task)
 
     async def _write(self, who: str, task: WriterTask) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from bench.simulation.workload import State
 from scanner import (
     LeaseNotFound,
+    OffsetOutOfRange,
     ScanMode,
     SessionExpired,
     SessionUnknown,
@@ -28,7 +29,9 @@ FEW: Final = 8
 """A cap that is lower can be reached."""
 
 
-def excuse(scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed: bool) -> bool:
+def excuse(
+    scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed: bool, restarted: bool
+) -> bool:
     """Whether something happened that may end this scan with its error.
 
     Args:
@@ -36,10 +39,10 @@ def excuse(scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed:
         workload: Its limits.
         serving: Knows how far back the logs reach.
         disturbed: A connection was struck, or the server, since the scan began.
+        restarted: The server was ended since then, or told to forget the snapshots that linger.
     """
     error, config, mode = scan.error, workload.server_config, scan.task.mode
-    taken_away = config.log_pinned_bytes_max < MANY_BYTES
-    """Retention ends what pins more than that."""
+    taken_away = _taken_away(workload)
     if isinstance(error, TooManyScans):
         caps = (config.sessions_per_bucket_max, config.page_snapshots_per_bucket_max, config.snapshots_max)
         return min(caps) < FEW
@@ -53,13 +56,15 @@ def excuse(scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed:
         return disturbed
     if isinstance(error, SlowConsumer):
         return taken_away
+    if scan.task.tail is not None:
+        return _excuse_tail(scan, workload, serving, disturbed=disturbed)
     log_is_gone = any(serving.log_start(bucket) > offset for bucket, offset in _offsets(scan).items())
     if isinstance(error, LeaseNotFound):
         return taken_away or log_is_gone
     if not isinstance(error, SnapshotLost):
         return False
     if mode is ScanMode.TOKEN:
-        return disturbed or scan.task.pause_s >= config.page_snapshot_ttl_s
+        return _excuse_token(scan, workload, restarted=restarted)
     if scan.task.state is State.CHECKPOINT and all(each.log_offset is None for each in scan.buckets.values()):
         return True  # There is none yet.
     if scan.task.state is State.LEASE and not scan.promised:
@@ -67,6 +72,39 @@ def excuse(scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed:
     if _was_pinned(scan) and not disturbed and not taken_away:
         return any(serving.cut_by_force[bucket] > offset for bucket, offset in _offsets(scan).items())
     return log_is_gone
+
+
+def _taken_away(workload: Workload) -> bool:
+    """Whether retention may end what pins the log of this run."""
+    return workload.server_config.log_pinned_bytes_max < MANY_BYTES
+
+
+def _excuse_token(scan: ScanRecord, workload: Workload, *, restarted: bool) -> bool:
+    """Whether a snapshot may be lost that the server keeps between two pages.
+
+    It keeps it for `page_snapshot_ttl_s` after each page that it has made, and, in case that the last page or the
+    answer to the first request is lost on the way, for `snapshot_linger_s`. A page is made after the one before it has
+    come, so the scan must not fail before that time has passed, however its line was cut. Only a restart takes the
+    snapshot, or somebody who has no room for another one.
+    """
+    config, task = workload.server_config, scan.task
+    kept_s = min(config.snapshot_linger_s, config.page_snapshot_ttl_s)
+    # What was fetched ahead came before its consumer paused.
+    paused_s = task.pause_s * (task.page_depth + 1)
+    return restarted or config.snapshots_max < FEW or scan.waited_s + paused_s >= kept_s
+
+
+def _excuse_tail(scan: ScanRecord, workload: Workload, serving: Serving, *, disturbed: bool) -> bool:
+    """Whether the log may be gone from where a tail stands."""
+    if not isinstance(scan.error, OffsetOutOfRange | SnapshotLost) or scan.bounds is None:
+        return False
+    buckets = range(workload.rows.description.buckets) if scan.task.bucket is None else (scan.task.bucket,)
+    # Where it stands, at least; it was not opened yet, or it is in its snapshot, where it begins.
+    stands = {bucket: max(scan.bounds.earliest[bucket], scan.reached(bucket)) for bucket in buckets}
+    opened = all(bucket in scan.buckets and scan.buckets[bucket].log_offset is not None for bucket in buckets)
+    if opened and not scan.resumes and not disturbed and not _taken_away(workload):
+        return any(serving.cut_by_force[bucket] > stands[bucket] for bucket in buckets)
+    return any(serving.log_start(bucket) > stands[bucket] for bucket in buckets)
 
 
 def _was_pinned(scan: ScanRecord) -> bool:

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from bench.simulation.network import Fault
+from scanner.data.changes import CHANGE_COLUMNS
 
 if TYPE_CHECKING:
     from bench.simulation.tables import Row, Rows
+    from bench.simulation.tails import TailBounds
     from bench.simulation.workload import ScanTask
     from scanner import ScannerError
 
 
+CHANGE_NAMES: Final = tuple(field.name for field in CHANGE_COLUMNS)
 DISTURBING: Final = frozenset({*(fault.value for fault in Fault), "killed", "draining", "swizzled"})
 """Events after which a connection, or what the server kept for it, may be gone."""
 
@@ -69,6 +72,11 @@ class History:
         """How often something has struck that can cut off what somebody is doing."""
         return sum(self._struck[each] for each in (who, "server", "network"))
 
+    @property
+    def restarts(self) -> int:
+        """How often the server has lost what it keeps for scans that are cut."""
+        return sum(self.counts[what] for what in ("killed", "draining", "emptied"))
+
     def fingerprint(self) -> str:
         """Of everything that happened; equal for equal histories."""
         digest = hashlib.sha256()
@@ -98,6 +106,17 @@ class BucketRecord:
     reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Bookmark:
+    """A position of a tail that its consumer was told."""
+
+    bucket: int
+    rows: int
+    """Rows of the bucket that it had been given by then."""
+    offset: int
+    """Every change before it that passes was among them."""
+
+
 @dataclass(slots=True)
 class ScanRecord:
     """One scan, as its consumer saw it."""
@@ -108,6 +127,12 @@ class ScanRecord:
     rows: list[Row] = field(default_factory=list)
     """What was delivered, in the order of arrival; a row that came again when an old token was used counts once."""
     buckets: dict[int, BucketRecord] = field(default_factory=dict)
+    bounds: TailBounds | None = None
+    """Where it was to begin and to end, if it is a tail."""
+    changes: dict[int, list[Row]] = field(default_factory=dict)
+    """A tail's rows by bucket."""
+    bookmarks: list[Bookmark] = field(default_factory=list)
+    """A tail's positions, in the order in which they were told."""
     promised: Mapping[int, int] = field(default_factory=dict)
     """The log offsets, by bucket, that it was told it would show."""
     resumes: int = 0
@@ -120,6 +145,8 @@ class ScanRecord:
     """It came to its explicit end."""
     left: bool = False
     """Its consumer left it."""
+    waited_s: float = 0.0
+    """At its end: how long nothing had come of a bucket that was not complete."""
     error: ScannerError | None = None
     excused: bool = False
     """Something happened that may cause this error."""
@@ -127,4 +154,15 @@ class ScanRecord:
 
     def columns(self, rows: Rows) -> tuple[str, ...]:
         """The columns of what was delivered."""
-        return self.task.columns or tuple(rows.schema.names)
+        changed = CHANGE_NAMES if self.task.tail is not None else ()
+        return self.task.columns or (*rows.schema.names, *changed)
+
+    def bookmark(self, bucket: int, offset: int) -> None:
+        """Take a position that was told now."""
+        told = Bookmark(bucket, len(self.changes.get(bucket, ())), offset)
+        if told not in self.bookmarks[-1:]:
+            self.bookmarks.append(told)
+
+    def reached(self, bucket: int) -> int:
+        """The newest position of a bucket that was told; -1: none."""
+        return max((each.offset for each in self.bookmarks if each.bucket == bucket), default=-1)

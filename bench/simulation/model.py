@@ -6,7 +6,7 @@ them, one after another, into dicts. `RecordingStore` is the in-memory store wit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,12 +14,12 @@ from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
 from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
-    from scanner.storage.interface import Mutation, PreparedCommit
+    from scanner.storage.interface import GroupState, Mutation, PreparedCommit
     from scanner.storage.memory.bucket import MemoryBucket
     from scanner.storage.memory.store import MemoryDisk
 
-OnCommit = Callable[[int, int, int, "Sequence[Mutation]"], None]
-"""Told bucket, start, end and mutations of every group that was committed."""
+OnCommit = Callable[[int, int, int, "Sequence[Mutation]", int], None]
+"""Told bucket, start, end, mutations and commit time (microseconds since 1970) of every group that was committed."""
 
 
 class RecordingStore(MemoryStore):
@@ -47,14 +47,19 @@ class _RecordingBucket:
         self._on_commit = on_commit
         self._groups: Sequence[Sequence[Mutation]] = ()
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         self._groups = groups
-        return self._bucket.prepare(groups, clock_us)
+        return self._bucket.prepare(groups, clock_us, after_us)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
-        self._bucket.commit_prepared(prepared)
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
+        self._bucket.commit_prepared(prepared, group_states)
+        times = {entry.start: entry.timestamp_us for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
-            self._on_commit(self._index, start, end, group)
+            self._on_commit(self._index, start, end, group, times.get(start, 0))
 
     def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
         prepared = self.prepare(groups)
@@ -75,11 +80,28 @@ class ModelRow:
     stored: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class ModelChange:
+    """One change, at its place in the changelog."""
+
+    kind: str
+    """As `scanner.data.changes` calls it."""
+    row: ModelRow
+    timestamp_us: int
+    commit_end: int
+    """Where its commit ends."""
+
+
 @dataclass(slots=True)
-class _Commit:
+class Commit:
+    """One group of mutations, as storage has it."""
+
     start: int
     end: int
     at_s: float
+    """When it was durable, virtual seconds."""
+    timestamp_us: int
+    """The time that storage gave it, microseconds since 1970; 0 if it changed nothing."""
     mutations: list[Mutation]
 
 
@@ -94,16 +116,51 @@ class Model:
 
     rows: Rows
     decode: Callable[[Sequence[bytes]], Any]
-    _commits: dict[int, list[_Commit]] = field(default_factory=dict)
+    _commits: dict[int, list[Commit]] = field(default_factory=dict)
     _decoded: dict[bytes, Row] = field(default_factory=dict)
     _states: dict[tuple[int, int], list[ModelRow]] = field(default_factory=dict)
+    _changes: dict[int, list[ModelChange]] = field(default_factory=dict)
     _ever: dict[int, list[ModelRow]] = field(default_factory=dict)
     _by_tag: dict[object, ModelRow] = field(default_factory=dict)
     _buckets: dict[Key, int] = field(default_factory=dict)
 
-    def commit(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], at_s: float) -> None:
+    def commit(
+        self,
+        bucket: int,
+        start: int,
+        end: int,
+        mutations: Sequence[Mutation],
+        timestamp_us: int,
+        at_s: float,
+    ) -> None:
         """Be told of a commit, at a time."""
-        self._commits.setdefault(bucket, []).append(_Commit(start, end, at_s, list(mutations)))
+        commit = Commit(start, end, at_s, timestamp_us, list(mutations))
+        self._commits.setdefault(bucket, []).append(commit)
+
+    def commits(self, bucket: int) -> list[Commit]:
+        """Those that changed something, in their order."""
+        return [commit for commit in self._commits.get(bucket, []) if commit.end > commit.start]
+
+    def end(self, bucket: int) -> int:
+        """One past the newest change."""
+        return self.offsets(bucket)[-1]
+
+    def changes(self, bucket: int) -> list[ModelChange]:
+        """The whole changelog of a bucket, by offset, worked out from the mutations. Once the run is over."""
+        if bucket not in self._changes:
+            found: list[ModelChange] = []
+            state: dict[bytes, bytes] = {}
+            for commit in self._commits.get(bucket, []):
+                for key, row in commit.mutations:
+                    for kind, stored in _changes_of(state.get(key), row):
+                        (of,) = self._model_rows([stored])
+                        found.append(ModelChange(kind, of, commit.timestamp_us, commit.end))
+                    if row is None:
+                        state.pop(key, None)
+                    else:
+                        state[key] = row
+            self._changes[bucket] = found
+        return self._changes[bucket]
 
     def offsets(self, bucket: int) -> list[int]:
         """The log offsets that are states: not in the middle of a commit."""
@@ -127,12 +184,7 @@ class Model:
         self, bucket: int, offset: int, filter_: Sequence[Comparison], start: Key | None, end: Key | None
     ) -> list[ModelRow]:
         """The rows of a state that are in a key range and fulfil a filter."""
-        positions = [self.rows.schema.get_field_index(each.column) for each in filter_]
-        return [
-            row
-            for row in self.in_range(bucket, offset, start, end)
-            if all(each.holds(row.cells[at]) for each, at in zip(filter_, positions, strict=True))
-        ]
+        return [row for row in self.in_range(bucket, offset, start, end) if self.fulfils(row, filter_)]
 
     def in_range(self, bucket: int, offset: int, start: Key | None, end: Key | None) -> list[ModelRow]:
         """The rows of a state that are in a key range."""
@@ -178,9 +230,23 @@ class Model:
                 self._by_tag[row.cells[tag]] = row
                 self._buckets[row.key] = bucket
 
+    def fulfils(self, row: ModelRow, filter_: Sequence[Comparison]) -> bool:
+        """Whether a row passes a filter."""
+        at = self.rows.schema.get_field_index
+        return all(each.holds(row.cells[at(each.column)]) for each in filter_)
+
     def _model_rows(self, stored: Sequence[bytes]) -> list[ModelRow]:
         missing = [row for row in stored if row not in self._decoded]
         if missing:
             self._decoded.update(zip(missing, rows_of(self.decode(missing)), strict=True))
         width = len(self.rows.key_columns)
         return [ModelRow(cells[:width], cells, row) for row in stored for cells in (self._decoded[row],)]
+
+
+def _changes_of(before: bytes | None, after: bytes | None) -> Sequence[tuple[str, bytes]]:
+    """What a mutation does to its key: nothing, one change, or two."""
+    if after is None:
+        return () if before is None else (("delete", before),)
+    if before is None:
+        return (("insert", after),)
+    return (("update_preimage", before), ("update_postimage", after))

@@ -7,6 +7,7 @@ sees: rows that come a second time must be the same, and no batch may come past 
 
 from __future__ import annotations
 
+import datetime
 import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, cast
@@ -14,10 +15,12 @@ from typing import TYPE_CHECKING, cast
 import trio
 
 import transport
-from bench.simulation.history import BucketRecord, History, ScanRecord
+from bench.simulation.history import Bookmark, BucketRecord, History, ScanRecord
 from bench.simulation.tables import rows_of
+from bench.simulation.tails import SOURCES, Following
 from bench.simulation.workload import RETRIES, Behaviour, State
 from scanner.client.failures import as_scanner_error
+from scanner.client.scan.table_scan import microseconds
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import bare
 from scanner.wire import methods
@@ -46,6 +49,7 @@ class RawScan:
         dial: Makes a connection.
         query: What to scan.
         config: Of its ends of connections.
+        following: Tells when a tail that has no end has everything.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class RawScan:
         dial: Callable[[], Awaitable[trio.abc.Stream]],
         query: pb.ScanQuery,
         config: transport.TransportConfig,
+        following: Following,
     ) -> None:
         self._record = record
         self._task = record.task
@@ -64,6 +69,7 @@ class RawScan:
         self._dial = dial
         self._query = query
         self._config = config
+        self._following = following
         self._over = False
         self._tokens: list[tuple[int, bytes]] = []
         """Those got so far, and the ordinals that they go on from; ascending."""
@@ -72,8 +78,17 @@ class RawScan:
         self._source = pb.SCAN_SOURCE_LIVE_KV
         if record.task.state is State.CHECKPOINT:
             self._source = pb.SCAN_SOURCE_SNAPSHOT
+        if record.task.tail is not None:
+            self._source = SOURCES[record.task.tail.source]
         self._batches = 0
-        record.buckets[query.bucket] = BucketRecord()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nothing was delivered, so nothing is lost by a scan of another state."""
+        record, bucket = self._record, self._query.bucket
+        record.buckets[bucket] = BucketRecord()
+        record.changes[bucket] = record.rows
+        record.bookmarks.clear()
 
     async def run(self) -> None:
         """Scan; errors are recorded."""
@@ -118,6 +133,7 @@ class RawScan:
                 resume_token=token,
                 as_of=self._record.promised.get(self._query.bucket),
             )
+            self._set_bounds(opening)
             await stream.send(pb.ScanRequest(open=opening).SerializeToString())
             call = _Call(self, stream, ordinal)
             if token:
@@ -125,10 +141,27 @@ class RawScan:
                 self._history.add(self._record.who, "resumes", ordinal=ordinal, of=len(self._record.rows))
             self._over = await call.run()
 
+    def _set_bounds(self, opening: pb.ScanOpen) -> None:
+        """Say where a tail begins and ends; its token knows that better."""
+        bounds = self._record.bounds
+        if bounds is None or opening.resume_token:
+            return
+        match bounds.start if self._source == pb.SCAN_SOURCE_LOG else None:
+            case dict(offsets):
+                opening.log_start.offset = offsets[self._query.bucket]
+            case datetime.datetime() as time:
+                opening.log_start.timestamp_us = microseconds(time)
+            case "latest":
+                opening.log_start.latest = True
+        match bounds.stop:
+            case dict(offsets):
+                opening.stop_offset = offsets[self._query.bucket]
+            case "end":
+                opening.stop_at_end = True
+
     def _choose_token(self) -> tuple[int, bytes]:
         if not self._tokens:
-            # Nothing was delivered, so nothing is lost by a scan of another state.
-            self._record.buckets[self._query.bucket] = BucketRecord()
+            self._begin_anew()
             return 0, b""
         if self._rewinds_left and self._rng.random() < 0.3:
             self._rewinds_left -= 1
@@ -152,9 +185,23 @@ class RawScan:
             record.found.append(("resumable", f"rows {ordinal} on differ when they are asked for again"))
         record.rows += rows[len(seen) :]
 
+    def got_position(self, ordinal: int, offset: int) -> None:
+        """Take a position, with so many rows; whoever has none of them again was told it before."""
+        self._record.bookmarks.append(Bookmark(self._query.bucket, ordinal, offset))
+
+    def has_all(self) -> bool:
+        """Whether this is a tail that may be left."""
+        if not self._following.has_all(self._record):
+            return False
+        self._record.left = True
+        self._history.add(self._record.who, "has_all")
+        return True
+
     def got_offset(self, log_offset: int) -> None:
-        """Take the state that the scan shows, which never changes."""
+        """Take the state that the scan shows, which never changes; of a LOG where it begins, which is told first."""
         told = self._record.buckets[self._query.bucket]
+        if told.log_offset is not None and self._source == pb.SCAN_SOURCE_LOG:
+            return
         if told.log_offset is not None and told.log_offset != log_offset:
             found = f"a scan as of {told.log_offset} went on as of {log_offset}"
             self._record.found.append(("isolated", found))
@@ -207,9 +254,13 @@ class _Call:
                 self._started(response.started)
             elif response.HasField("heartbeat"):
                 self._heartbeat(response.heartbeat)
+            elif response.HasField("snapshot_end"):
+                self._snapshot_end(response.snapshot_end)
             elif response.HasField("end"):
                 end = response.end
                 await self._say(None)
+            if end is None and not self._left:
+                self._left = self._scan.has_all()
         if self._left:
             return True
         return self._ended(end)
@@ -239,6 +290,15 @@ class _Call:
             found = f"a heartbeat says {heartbeat.rows} rows, delivered were {self._ordinal}"
             self._record.found.append(("resumable", found))
         self._scan.got_token(heartbeat.rows, heartbeat.resume_token)
+        if heartbeat.HasField("position"):
+            self._scan.got_position(heartbeat.rows, heartbeat.position)
+
+    def _snapshot_end(self, boundary: pb.SnapshotEnd) -> None:
+        told = self._record.buckets[self._scan._query.bucket]
+        if boundary.log_offset != told.log_offset:
+            found = f"the snapshot as of {told.log_offset} ends as one as of {boundary.log_offset}"
+            self._record.found.append(("isolated", found))
+        self._scan.got_position(self._ordinal, boundary.log_offset)
 
     async def _batch(self, batch: RowBatch) -> None:
         assert self._schema is not None, "rows came before the start of the scan"
@@ -254,6 +314,8 @@ class _Call:
             self._record.who, "batch", ordinal=batch.row_ordinal, rows=rows.num_rows, crc32c=batch.crc32c
         )
         self._ordinal += rows.num_rows
+        if batch.changes.commit_end:
+            self._scan.got_position(self._ordinal, batch.changes.end)
         self._scan.got_token(self._ordinal, batch.resume_token)
         self._left = await self._scan.pause()
         if not self._left and not self._task.window_only:
@@ -304,6 +366,8 @@ class _Call:
             )
         reason = pb.ScanEnd.Reason.Name(end.reason).removeprefix("REASON_")
         self._scan._history.add(self._record.who, "end", reason=reason, rows=end.rows, digest=end.digest)
+        if self._task.tail is not None and end.HasField("end_offset"):
+            self._scan.got_position(self._ordinal, end.end_offset)
         if reason == "DRAINED":
             self._scan.got_token(self._ordinal, end.resume_token)
             return False

@@ -17,6 +17,8 @@ BuilderT = TypeVar("BuilderT", bound=ScanBuilder)
 
 def describe(scan: BuilderT, task: ScanTask) -> BuilderT:
     """Tell a builder which rows a task wants."""
+    if task.tail is not None:
+        scan = scan.with_source(task.tail.source)
     if task.columns:
         scan = scan.select(*task.columns)
     if task.filter:

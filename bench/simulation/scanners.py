@@ -15,7 +15,8 @@ from bench.simulation.product_scan import ProductScan
 from bench.simulation.raw_scan import RawScan
 from bench.simulation.scan_queries import query_of
 from bench.simulation.tables import TABLE
-from bench.simulation.workload import Client, ScannerTask, ScanTask, State
+from bench.simulation.tails import Following, choose_bounds
+from bench.simulation.workload import Client, ScannerTask, ScanTask, State, TailTask
 
 if TYPE_CHECKING:
     from bench.simulation.connections import Connections
@@ -40,6 +41,7 @@ class Scanner:
         history: Told of everything.
         model: Knows which offsets there are to scan as of.
         rng: Of this scanner.
+        following: Tells when a tail that has no end has everything.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Scanner:
         history: History,
         model: Model,
         rng: random.Random,
+        following: Following,
     ) -> None:
         self._who = who
         self._workload = workload
@@ -59,6 +62,7 @@ class Scanner:
         self._history = history
         self._model = model
         self._rng = rng
+        self._following = following
 
     async def run(self, task: ScannerTask) -> None:
         """Make all scans."""
@@ -75,11 +79,13 @@ class Scanner:
         record, history = ScanRecord(self._who, task, trio.current_time()), self._history
         if task.state is State.PAST:
             record.promised = self._earlier()
+        source = task.mode.value
+        if task.tail is not None:
+            record.bounds = choose_bounds(task, record.promised, self._model, self._serving, self._rng)
+            source = task.tail.source.value
         history.scans.append(record)
-        history.add(
-            record.who, "scans", mode=task.mode.value, client=task.client.value, state=task.state.value
-        )
-        disturbances = history.disturbances(self._who)
+        history.add(record.who, "scans", mode=source, client=task.client.value, state=task.state.value)
+        disturbances, restarts = history.disturbances(self._who), history.restarts
         try:
             await self._scan_by(record, client)
         except scanner.ScannerError as error:
@@ -87,7 +93,13 @@ class Scanner:
         record.closed_at_s = trio.current_time()
         if record.error is not None:
             disturbed = history.disturbances(self._who) > disturbances
-            record.excused = excuse(record, self._workload, self._serving, disturbed=disturbed)
+            record.excused = excuse(
+                record,
+                self._workload,
+                self._serving,
+                disturbed=disturbed,
+                restarted=history.restarts > restarts,
+            )
         self._tell_end(record)
 
     async def _scan_by(self, record: ScanRecord, client: scanner.Client | None) -> None:
@@ -97,7 +109,10 @@ class Scanner:
         if record.task.client is Client.RAW:
             query = query_of(self._workload.rows.description, record.task)
             config = self._workload.transport_config
-            await RawScan(record, self._history, self._rng, self._connections.dial, query, config).run()
+            scan = RawScan(
+                record, self._history, self._rng, self._connections.dial, query, config, self._following
+            )
+            await scan.run()
         elif client is not None:
             await self._scan_product(record, client)
         else:
@@ -107,7 +122,7 @@ class Scanner:
     async def _scan_product(self, record: ScanRecord, client: scanner.Client) -> None:
         table = await self._connections.again(lambda: client.table(TABLE))
         if record.task.state is not State.LEASE:
-            await ProductScan(record, self._history).run(table)
+            await self._product_scan(record).run(table)
             return
         target = scanner.LeaseTarget(TABLE, state=self._rng.choice(tuple(scanner.LeaseState)))
         lease = await self._connections.again(lambda: client.acquire_lease(target, ttl_s=LEASE_S))
@@ -115,7 +130,11 @@ class Scanner:
             record.promised = {each.bucket: each.log_offset for each in lease.buckets}
             self._history.add(record.who, "leased", offsets=tuple(record.promised.items()))
             await trio.sleep(self._rng.choice((0.0, 1.0)))
-            await ProductScan(record, self._history, lease).run(table)
+            await self._product_scan(record, lease).run(table)
+
+    def _product_scan(self, record: ScanRecord, lease: scanner.Lease | None = None) -> ProductScan:
+        rows = self._workload.rows
+        return ProductScan(record, rows, self._history, self._following, lease)
 
     def _earlier(self) -> Mapping[int, int]:
         """A state of each bucket's past that the log still reaches back to."""
@@ -132,7 +151,9 @@ class Scanner:
         offsets = {bucket: told.log_offset for bucket, told in record.buckets.items()}
         rows, history = len(record.rows), self._history
         history.add(record.who, what, rows=rows, offsets=offsets, resumes=record.resumes, error=error)
-        if record.ended:
+        if record.task.tail is not None:
+            self._tell_tail(record, record.task.tail)
+        elif record.ended:
             who = "raw" if record.task.client is Client.RAW else record.task.mode.value
             history.counts[f"ended {who}"] += 1
             history.counts[f"ended as of {record.task.state.value}"] += 1
@@ -140,3 +161,10 @@ class Scanner:
         if error is not None:
             history.counts[f"error {error}"] += 1
         history.counts["resumes by clients"] += record.resumes
+
+    def _tell_tail(self, record: ScanRecord, tail: TailTask) -> None:
+        counts, source = self._history.counts, tail.source.value
+        counts[f"{source} by {record.task.client.value}"] += record.error is None
+        counts[f"{source} ended after resumes"] += record.ended and bool(record.resumes)
+        if tail.source is scanner.ScanSource.LOG:
+            counts[f"log from {tail.start.value}"] += bool(record.bookmarks)

@@ -14,7 +14,7 @@
     live       everybody comes to an end
 
 `cursor` has a snapshot for each page, so it is not held to be isolated: its rows must have existed while it ran, and
-those that did not change meanwhile must be there.
+those that did not change meanwhile must be there. What tails are held to is in `bench.simulation.tail_validators`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bench.simulation.tail_validators import judge_tail
 from scanner import ScanMode
 from scanner.data.digest import checksum
 
@@ -52,7 +53,13 @@ class Violation:
 def judge(history: History, model: Model) -> list[Violation]:
     """All violations of a run."""
     scans = _Scans(model)
-    found = [found for scan in history.scans for found in scans.judge(scan)]
+    found = [found for scan in history.scans if scan.task.tail is None for found in scans.judge(scan)]
+    found += [
+        Violation(name, scan.who, f"{detail} ({_describe(scan)})")
+        for scan in history.scans
+        if scan.task.tail is not None
+        for name, detail in (*judge_tail(scan, model), *scans.judge_course(scan))
+    ]
     history.counts["torn cursors"] += scans.torn_cursors
     return [
         *found,
@@ -90,11 +97,15 @@ class _Scans:
 
     def judge(self, scan: ScanRecord) -> Iterator[Violation]:
         """All that is wrong with one scan."""
-        for name, detail in (*scan.found, *self._judge_rows(scan), *self._bounded(scan)):
+        for name, detail in (*self._judge_rows(scan), *self.judge_course(scan)):
             yield Violation(name, scan.who, f"{detail} ({_describe(scan)})")
+
+    def judge_course(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
+        """What is wrong with how a scan went, whatever its rows are."""
+        yield from scan.found
+        yield from self._bounded(scan)
         if scan.error is not None and not scan.excused:
-            what = f"{type(scan.error).__name__}: {scan.error} ({_describe(scan)})"
-            yield Violation("justified", scan.who, what)
+            yield "justified", f"{type(scan.error).__name__}: {scan.error}"
 
     def _judge_rows(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
         parts = self._parts(scan)
@@ -264,7 +275,8 @@ def _describe(scan: ScanRecord) -> str:
     task = scan.task
     offsets: Mapping[int, int | None] = {bucket: told.log_offset for bucket, told in scan.buckets.items()}
     state = "ended" if scan.ended else "left" if scan.left else "failed"
+    mode = task.mode.value if task.tail is None else task.tail.source.value
     return (
-        f"{task.client.value} {task.mode.value}, {state}, offsets {offsets}, {len(scan.rows)} rows,"
+        f"{task.client.value} {mode}, {state}, offsets {offsets}, {len(scan.rows)} rows,"
         f" {scan.resumes} resumes"
     )

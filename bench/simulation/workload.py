@@ -6,6 +6,7 @@ table does to big limits, a few hundred rows do to small ones.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import random
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from typing import Final
 from bench.simulation.network import Fault, FaultPlan
 from bench.simulation.pipes import Line
 from bench.simulation.tables import Comparison, Key, Rows
-from scanner import ScanMode
+from scanner import ScanMode, ScanSource
+from scanner.data.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from scanner.server.config import ScannerConfig
 from transport import TransportConfig
 
@@ -23,7 +25,11 @@ KIB: Final = 1024
 ROWS_MAX: Final = 200
 SMALL_TABLES: Final = (0, 1, 7)
 SCANNERS_MAX: Final = 4
+"""Of those that read rows; one more may read changes."""
 FAULT_AT_BYTES_MEAN: Final = 2_500
+TAIL_CHANCE: Final = 0.4
+TAIL_POLL_S: Final = 0.3
+"""A tail that waits for others to write would do nothing but ask."""
 POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
@@ -71,6 +77,28 @@ class State(enum.Enum):
     """What a lease keeps, for as long as it lives."""
 
 
+class TailStart(enum.Enum):
+    """Where a scan of the changelog is to begin."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    """At the end of some commit."""
+    TIME = "time"
+    """With the commit of some time."""
+
+
+class TailStop(enum.Enum):
+    """Where a scan of the changelog is to end."""
+
+    END = "end"
+    """Where the log ends when it is opened."""
+    OFFSET = "offset"
+    """At the end of some commit."""
+    NEVER = "never"
+    """Nowhere: it is left when nobody writes any more and everything has come."""
+
+
 class StrikeKind(enum.Enum):
     """What happens to the server."""
 
@@ -97,6 +125,17 @@ class Strike:
     """TRUNCATE: the part of the log that stays."""
     down_s: float = 0.0
     """KILL, DRAIN: how long nobody answers."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TailTask:
+    """What a scan of changes reads."""
+
+    source: ScanSource
+    """LOG or HYBRID."""
+    start: TailStart
+    """Of a LOG."""
+    stop: TailStop
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,6 +170,8 @@ class ScanTask:
     batch_rows_max: int = 0
     window_only: bool = False
     """RAW: never demands; HTTP/2's windows alone hold it back."""
+    tail: TailTask | None = None
+    """None: it reads rows, not changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +234,18 @@ class Workload:
             for _ in range(rng.choice((0, 1, 1, 2)))
         ]
         self.strikes = _strikes(rng, self.rows.description.buckets)
+        self._add_tails(self.rng("tails"))
+
+    def _add_tails(self, rng: random.Random) -> None:
+        """Scans of changes, and the limits that only they feel."""
+        if rng.random() < TAIL_CHANCE:
+            self.scanners.append(ScannerTask((tail_task(rng, self.rows),), at_once=False))
+        self.server_config = dataclasses.replace(
+            self.server_config,
+            tail_heartbeat_interval_s=rng.choice((5.0, 30.0)),
+            log_ring_bytes=rng.choice((1, 3_000, 1024 * KIB)),
+            log_rings_bytes=rng.choice((2_000, 1024 * KIB, 1024 * KIB)),
+        )
 
     def rng(self, who: str) -> random.Random:
         """The random generator of one part of the run, which no other part draws from."""
@@ -233,8 +286,8 @@ def _server_config(rng: random.Random) -> ScannerConfig:
         log_retention_bytes=rng.choice((4_000, 1024 * KIB, 1024 * KIB)),
         log_pinned_bytes_max=rng.choice((2_000, *[1024 * KIB] * 4)),
         log_retention_s=rng.choice((0.5, 1e6)),
-        retention_interval_s=rng.choice((0.3, 2.0)),
-        checkpoint_interval_s=rng.choice((0.0, 0.1, 1.0)),
+        retention_interval_s=rng.choice((0.5, 2.0)),
+        checkpoint_interval_s=rng.choice((0.0, 0.5, 2.0)),
         session_ttl_s=rng.choice((3.0, 60.0)),
         session_sweep_interval_s=1.0,
         sessions_per_bucket_max=rng.choice((1, 8)),
@@ -296,6 +349,35 @@ def _scan_task(rng: random.Random, rows: Rows) -> ScanTask:
         batch_bytes_max=rng.choice((0, 0, 1, 900)),
         batch_rows_max=rng.choice((0, 0, 1, 13)),
         window_only=rng.random() < 0.15,
+    )
+
+
+def tail_task(rng: random.Random, rows: Rows) -> ScanTask:
+    """Any scan of changes, asked for as others are. Its offsets must be told, or nobody could judge it.
+
+    Args:
+        rng: Decides.
+        rows: Of the table.
+    """
+    source = rng.choice((ScanSource.LOG, ScanSource.HYBRID))
+    start = rng.choice(tuple(TailStart))
+    stop = rng.choice((TailStop.END, TailStop.OFFSET, TailStop.NEVER, TailStop.NEVER))
+    if source is ScanSource.LOG and start is TailStart.LATEST:
+        stop = TailStop.NEVER
+    task = _scan_task(rng, rows)
+    columns = list(task.columns)
+    if columns:
+        columns += [CHANGE_TYPE, LOG_OFFSET, *rng.choice(((), (COMMIT_TIMESTAMP,)))]
+        rng.shuffle(columns)
+    return dataclasses.replace(
+        task,
+        mode=ScanMode.PUSH,
+        columns=tuple(columns),
+        start=None,
+        end=None,
+        state=rng.choice((State.NOW, State.NOW, State.PAST)) if source is ScanSource.HYBRID else State.NOW,
+        pause_s=TAIL_POLL_S if task.behaviour is Behaviour.POLLING else task.pause_s,
+        tail=TailTask(source=source, start=start, stop=stop),
     )
 
 

@@ -16,7 +16,7 @@ import gc
 import logging
 import secrets
 import threading
-from collections.abc import Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -61,17 +61,21 @@ class Outcome:
         return self.history.fingerprint()
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int, shape: Callable[[Workload], None] | None = None) -> Outcome:
     """Run one seed and judge it.
 
     Args:
         seed: Decides everything.
+        shape: Changes what the seed has decided, to look at one thing at little cost.
 
     Raises:
         Exception: Something failed that is neither a scan nor a write: the run itself is broken.
     """
     with _deterministic(seed), _logged_errors() as logged:
-        world = World(Workload(seed))
+        workload = Workload(seed)
+        if shape is not None:
+            shape(workload)
+        world = World(workload)
         trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
     world.history.logged = logged
     return Outcome(seed, world.history, judge(world.history, world.model))
@@ -230,6 +234,8 @@ class World:
     def _told(self, connection: Connection, fault: Fault) -> None:
         self.history.add(connection.name, fault.value)
 
-    def _committed(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation]) -> None:
-        self.model.commit(bucket, start, end, mutations, trio.current_time())
+    def _committed(
+        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], timestamp_us: int
+    ) -> None:
+        self.model.commit(bucket, start, end, mutations, timestamp_us, trio.current_time())
         self.history.add("storage", "committed", bucket=bucket, start=start, end=end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from scanner.cli.app import fail
@@ -54,6 +54,28 @@ def parse_time(option: str, text: str) -> datetime.datetime:
     except ValueError:
         fail(f"cannot read {option} {text!r}; write a time such as {_TIME}")
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
+
+
+def require_places(option: str, places: Mapping[int, int], wanted: Sequence[int], buckets: int) -> None:
+    """Check that offsets given by bucket are of the buckets that are read.
+
+    Args:
+        option: Names them in errors.
+        places: By bucket.
+        wanted: The buckets that are read.
+        buckets: How many the table has.
+
+    Raises:
+        Failure: One is of a bucket that the table does not have, or one is missing.
+    """
+    unknown = [bucket for bucket in places if bucket >= buckets]
+    if unknown:
+        fail(f"{option} names bucket {unknown[0]}; the table has buckets 0..{buckets - 1}")
+    missing = [bucket for bucket in wanted if bucket not in places]
+    if missing:
+        fail(
+            f"{option} says nothing of bucket {missing[0]}; write {option} BUCKET:OFFSET for each bucket that is read"
+        )
 
 
 def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import functools
 import json
 import shlex
 import sys
@@ -22,7 +23,7 @@ from scanner.cli.app import connected, endpoint_option, example, fail, is_termin
 from scanner.cli.connection import META
 from scanner.cli.ending import Ending
 from scanner.cli.escapes import escaped, escaped_json
-from scanner.cli.log_places import parse_stop, resolve_start
+from scanner.cli.log_places import parse_stop, require_places, resolve_start
 from scanner.cli.output import json_values
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import LATEST, ScanSource
@@ -37,9 +38,11 @@ from scanner.data.changes import (
 from scanner.errors import ScannerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
-    from scanner.sync import Batches, Scan, Table
+    from scanner.sync import Batches, GroupBatches, GroupScan, Scan, Table
 
 _BUCKET: Final = "_bucket"
 _SYMBOLS: Final = dict(zip(CHANGE_TYPES, ("+I", "-U", "+U", "-D"), strict=True))
@@ -55,6 +58,7 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
         "weir tail orders --from 2026-03-29T08:00:00Z",
         "weir tail orders --from 0:812 --from 1:799",
         "weir tail orders --snapshot --json",
+        "weir tail orders --group billing --json",
     )
 )
 @click.argument("table")
@@ -73,6 +77,13 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
     help="End there: end (where the log ends now), OFFSET, or BUCKET:OFFSET for each bucket. Default: never.",
 )
 @click.option("--snapshot", is_flag=True, help="Begin with the rows that are there, then print what changes.")
+@click.option(
+    "--group",
+    "-g",
+    metavar="NAME",
+    help="Share the buckets out with the other readers of this group, and store how far the output has come. Where the"
+    " group has stored that already it goes on there, elsewhere at --from.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
 @click.option(
@@ -98,6 +109,7 @@ def tail(
     from_: tuple[str, ...],
     to: tuple[str, ...],
     snapshot: bool,
+    group: str | None,
     as_json: bool,
     columns: tuple[str, ...],
     where: tuple[str, ...],
@@ -113,6 +125,8 @@ def tail(
     """
     if snapshot and from_:
         fail("--snapshot begins with the rows that are there; leave --from away")
+    if group is not None and (snapshot or bucket is not None):
+        fail("--group reads the changes of all buckets; leave --snapshot and --bucket away")
     stop = parse_stop(to)
     with connected(endpoint) as client:
         opened = client.table(table)
@@ -120,14 +134,21 @@ def tail(
         if bucket is not None:
             planned = planned.bucket(bucket)
         planned = _with_columns(planned, opened, names(columns), as_json=as_json)
+        read = planned.plan.buckets
+        if isinstance(stop, dict):
+            require_places("--to", stop, read, opened.buckets)
         planned = planned.where(*where).stop_at(stop).with_retries(retries)
         if limit is not None:
             planned = planned.limit(limit)
         start: dict[int, int] = {}
         if not snapshot:
             start = resolve_start(opened, from_ or (LATEST,))
+            require_places("--from", start, read, opened.buckets)
             planned = planned.start_at(start)
-        place = _Place(planned.plan.buckets, start)
+        if group is not None:
+            _follow_group(planned.in_group(group), as_json=as_json)
+            return
+        place = _Place(read, start)
         try:
             _follow(planned, place, as_json=as_json)
         finally:
@@ -150,17 +171,42 @@ def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
     with planned.execute() as batches:
         try:
             with Ending(out) as ending:
-                _print_all(batches, ending, out, place, as_json=as_json, coloured=coloured)
+                taken = functools.partial(place.take, batches)
+                _print_all(batches, ending, out, taken, as_json=as_json, coloured=coloured)
         finally:
             place.take_last(batches)
 
 
+def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
+    out = sys.stdout.buffer
+    coloured = not as_json and is_terminal(sys.stdout)
+    with planned.execute() as batches, Ending(out) as ending:
+
+        def commit(_: pa.RecordBatch) -> None:
+            for bucket in batches.commit():
+                note(
+                    f"bucket {bucket} has another reader now: what was printed of it last is printed there, too"
+                )
+
+        _print_all(batches, ending, out, commit, as_json=as_json, coloured=coloured)
+
+
 def _print_all(
-    batches: Batches, ending: Ending, out: IO[bytes], place: _Place, *, as_json: bool, coloured: bool
+    batches: Batches | GroupBatches,
+    ending: Ending,
+    out: IO[bytes],
+    on_printed: Callable[[pa.RecordBatch], None],
+    *,
+    as_json: bool,
+    coloured: bool,
 ) -> None:
+    outdated = False
     while True:
         with ending.at_once():
             batch = next(batches, None)
+        if batches.schema_outdated and not outdated:
+            outdated = True
+            note("the table has got new columns, which this tail does not show; end it and go on to see them")
         if batch is None:
             return
         assert batches.bucket is not None
@@ -169,7 +215,7 @@ def _print_all(
         )
         out.write("".join(lines).encode())
         out.flush()
-        place.take(batch, batches)
+        on_printed(batch)
 
 
 class _Place:
@@ -193,7 +239,7 @@ class _Place:
         """Whether anything is known beside the start."""
         return bool(self._positions)
 
-    def take(self, batch: pa.RecordBatch, batches: Batches) -> None:
+    def take(self, batches: Batches, batch: pa.RecordBatch) -> None:
         """A batch, the newest, was printed."""
         assert batches.bucket is not None
         self._rows += batch.num_rows

@@ -131,6 +131,36 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LogPinInfo:
+    """What keeps a changelog from an offset on."""
+
+    what: str
+    """For people: `scan of the changelog`, `lease NAME`."""
+    principal: str
+    """Whose it is."""
+    offset: int
+    """The oldest change that it needs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CompactedLog:
+    """The changelog of a bucket after it was cut off."""
+
+    bucket: int
+    """Its number, from 0."""
+    start_offset: int
+    """Offset of its oldest change now."""
+    end_offset: int
+    """One past its newest."""
+    changes_dropped: int
+    """How many changes went."""
+    changes_pinned: int
+    """How many would have gone, too, and are kept by `pins`."""
+    pins: tuple[LogPinInfo, ...]
+    """What keeps them; the one that keeps the most first."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DrainBegun:
     """The answer to a request to drain."""
 
@@ -186,6 +216,20 @@ def checkpoint_from_proto(info: pb.CheckpointInfo) -> CheckpointInfo:
         log_offset=info.log_offset,
         timestamp_us=info.timestamp_us,
         leases=info.leases,
+    )
+
+
+def compacted_from_proto(info: pb.CompactedLog) -> CompactedLog:
+    """Read what became of one changelog."""
+    return CompactedLog(
+        bucket=info.bucket,
+        start_offset=info.start_offset,
+        end_offset=info.end_offset,
+        changes_dropped=info.changes_dropped,
+        changes_pinned=info.changes_pinned,
+        pins=tuple(
+            LogPinInfo(what=pin.what, principal=pin.principal, offset=pin.offset) for pin in info.pins
+        ),
     )
 
 

@@ -6,6 +6,7 @@ Every exception that leaves it is a `ScannerError`, or one of trio's about the c
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -14,10 +15,12 @@ from google.protobuf.message import Message
 
 from scanner.client.admin import (
     CheckpointInfo,
+    CompactedLog,
     DrainBegun,
     SnapshotInfo,
     StreamInfo,
     checkpoint_from_proto,
+    compacted_from_proto,
     snapshot_from_proto,
     stream_from_proto,
 )
@@ -25,6 +28,7 @@ from scanner.client.calls import call_unary
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
+from scanner.client.scan.table_scan import microseconds
 from scanner.client.table import Table
 from scanner.data.table import TableDescription
 from scanner.errors import (
@@ -257,6 +261,38 @@ class Client:
         request = admin_pb.ListCheckpointsRequest(table=table)
         reply = await self._administer("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
         return list(map(checkpoint_from_proto, reply.checkpoints))
+
+    async def compact_log(
+        self, table: str, *, before: int | datetime.datetime | None = None, bucket: int | None = None
+    ) -> list[CompactedLog]:
+        """Cut a table's changelogs off now, as retention does from time to time; never past what is still needed.
+
+        Args:
+            table: Its name.
+            before: What goes: commits that end at or before an offset, with `bucket`, or those before a time; without a
+                zone it is one of UTC. None: those that the server's retention by age and size lets go.
+            bucket: The only one; None: all of the table.
+
+        Returns:
+            By bucket, what went, and what keeps the rest.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is nothing to cut.
+            ArgumentInvalid: An offset without its bucket, or a time in the future.
+            OffsetOutOfRange: The offset is past the log's end.
+            PermissionDenied: The server lets others administer it.
+        """
+        if bucket is not None and not 0 <= bucket < 2**32:
+            raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
+        request = admin_pb.CompactLogRequest(table=table, bucket=bucket)
+        if isinstance(before, datetime.datetime):
+            request.timestamp_us = microseconds(before)
+        elif before is not None:
+            if not 0 <= before < 2**64:
+                raise ArgumentInvalid(f"an offset is 0 to 2^64 - 1, not {before}")
+            request.offset = before
+        reply = await self._administer("CompactLog", request, admin_pb.CompactLogResponse)
+        return list(map(compacted_from_proto, reply.buckets))
 
     async def acquire_lease(
         self,

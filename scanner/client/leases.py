@@ -104,6 +104,17 @@ class LeaseInfo:
     buckets: tuple[LeasedBucket, ...]
     """By table and bucket."""
 
+    def offsets(self, table: str) -> dict[int, int]:
+        """By bucket of a table, the offset of its state: with it a scan of the changes goes on (`start_at`).
+
+        Raises:
+            ArgumentInvalid: It keeps nothing of that table.
+        """
+        offsets = {each.bucket: each.log_offset for each in self.buckets if each.table == table}
+        if not offsets:
+            raise ArgumentInvalid(f"lease {self.lease_id!r} keeps nothing of table {table!r}")
+        return offsets
+
 
 @dataclass(frozen=True, slots=True)
 class NotLeased:
@@ -205,6 +216,14 @@ class Lease:
     def buckets(self) -> tuple[LeasedBucket, ...]:
         """What it keeps, as the server told of it last."""
         return self.info.buckets
+
+    def offsets(self, table: str) -> dict[int, int]:
+        """By bucket of a table, the offset of its state: with it a scan of the changes goes on (`start_at`).
+
+        Raises:
+            ArgumentInvalid: It keeps nothing of that table.
+        """
+        return self.info.offsets(table)
 
     def __repr__(self) -> str:
         return f"<Lease {self.id}: {len(self.buckets)} buckets, {self.info.ttl_s:g} s>"

@@ -5,16 +5,22 @@ Every exception that leaves it is a `ScannerError`, or one of trio's about the c
 
 from __future__ import annotations
 
+import dataclasses
+import datetime
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import pyarrow as pa
+import trio
 
 from scanner.client.calls import call_unary
+from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.folded import folded_scan
+from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
 from scanner.client.writer import (
     OffsetRange,
@@ -26,16 +32,15 @@ from scanner.client.writer import (
     open_writer,
 )
 from scanner.data.keys import key_cells
-from scanner.errors import KeyInvalid, SourceUnsupported
+from scanner.errors import KeyInvalid, OffsetOutOfRange, SourceUnsupported
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
 from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
-    import datetime
-
     from scanner.client.connection import Connection
+    from scanner.client.scan.folded import FoldedScan, TableAt
     from scanner.data.table import TableDescription
 
 Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
@@ -225,15 +230,40 @@ class Table:
             ArgumentInvalid: The time is in the future.
             SourceUnsupported: The server is older than this question.
         """
-        request = pb.ListOffsetsRequest(
-            table=self.name, timestamp_us=None if at is None else microseconds(at)
-        )
-        reply = await call_unary(self._connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
         if at is None:
-            return sorted(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges)
-        if not all(each.HasField("at_offset") for each in reply.ranges):
-            raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
-        return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset) for r in reply.ranges)
+            return sorted(
+                OffsetRange(r.bucket, r.start_offset, r.end_offset)
+                for r in await _list_offsets(self._connection, self.name)
+            )
+        return await _offsets_at(self._connection, self.name, at)
+
+    async def groups(self) -> list[GroupSummary]:
+        """The reader groups of the table, by name.
+
+        Raises:
+            TableNotFound: The table was dropped.
+        """
+        return await list_groups(self._connection, self.name)
+
+    async def group(self, name: str) -> GroupInfo:
+        """A reader group: who is in, who reads which bucket, and how far.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+        """
+        return await describe_group(self._connection, self.name, name)
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a reader group and its positions. The next reader begins it anew.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+            GroupNotEmpty: It has members.
+
+        Cancellation:
+            The group may be forgotten, or a part of its positions.
+        """
+        await delete_group(self._connection, self.name, name)
 
 
 class Scan(ScanBuilder):
@@ -259,6 +289,23 @@ class Scan(ScanBuilder):
         """
         return open_scan(self._connection, self._plan)
 
+    def in_group(self, group: str, *, member: str = "", auto_commit: bool = False) -> GroupScan:
+        """Share the buckets of the table out among the readers of a group (source LOG).
+
+        Args:
+            group: Its name: 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. It is begun if the table has none of that
+                name. Where it has stored a position, reading begins there, elsewhere at `start_at`.
+            member: Names this reader, likewise. One that joins under a name that is in use takes its place. Empty: a
+                name is made up.
+            auto_commit: Store the positions of what was handed out by itself: when the next batch is asked for, once a
+                second or when none waits, and when the block ends well. A batch is stored as dealt with when the next
+                one is asked for.
+        """
+        return GroupScan(
+            self._connection,
+            dataclasses.replace(self._plan, group=group, member=member, auto_commit=auto_commit),
+        )
+
     async def to_arrow(self) -> pa.Table:
         """Run the scan and collect every row.
 
@@ -269,6 +316,91 @@ class Scan(ScanBuilder):
         self.plan.require_end("to_arrow()")
         async with self.execute() as batches:
             return pa.Table.from_batches([batch async for batch in batches], schema=batches.schema)
+
+    async def to_table(self, at: TableAt = None) -> pa.Table:
+        """Fold a snapshot and its changes, source HYBRID, to the table as it is at some offsets, in no defined order.
+
+        The filter and the columns of the scan count; key columns that were not selected are fetched all the same.
+
+        Args:
+            at: None: where the scan stops (`stop_at`), or else as of now. An offset, or a dict with one for each
+                bucket: as of these, which `as_of` or the changelog must reach back to. A `datetime` (without a zone:
+                UTC): with every commit before it, and none from it on, so that `start_at` the same time goes on.
+
+        Raises:
+            ArgumentInvalid: The source is another, there is a limit, a column is none of the table's, the time is in
+                the future, or an offset is inside a commit.
+            OffsetOutOfRange: An offset is not in the changelog, or the time may be before it.
+            SnapshotLost: The changelog does not reach back to where the snapshot is as of.
+            ScannerError: The scan failed.
+
+        Waits:
+            For every row and change, and for threads that fold them.
+
+        Cancellation:
+            Ends the scan.
+        """
+        folded = await self.folded(at)
+        fold = folded.new_fold()
+        async with open_scan(self._connection, folded.plan) as batches:
+            async for batch in batches:
+                await trio.to_thread.run_sync(fold.apply, batch)
+        return await trio.to_thread.run_sync(folded.finish, fold)
+
+    async def folded(self, at: TableAt) -> FoldedScan:
+        """What `to_table` runs, and folds."""
+        if not isinstance(at, datetime.datetime):
+            return folded_scan(self._plan, at)
+        folded_scan(self._plan, None)  # Refuses before the server is asked.
+        offsets = {}
+        for each in await _offsets_at(self._connection, self._plan.table.name, at):
+            if each.bucket in self._plan.buckets and 0 < each.at_offset == each.start_offset:
+                raise OffsetOutOfRange(
+                    f"{self._plan.table.name} bucket {each.bucket}: the changelog begins at {each.start_offset}, and"
+                    f" what was before is gone: the table at {at.isoformat()} cannot be told",
+                    oldest_offset=each.start_offset,
+                )
+            offsets[each.bucket] = each.at_offset
+        return folded_scan(self._plan, offsets)
+
+
+async def _list_offsets(
+    connection: Connection, table: str, timestamp_us: int | None = None
+) -> Sequence[pb.OffsetRange]:
+    request = pb.ListOffsetsRequest(table=table, timestamp_us=timestamp_us)
+    return (await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)).ranges
+
+
+async def _offsets_at(connection: Connection, table: str, at: datetime.datetime) -> list[OffsetsAt]:
+    ranges = await _list_offsets(connection, table, microseconds(at))
+    if not all(each.HasField("at_offset") for each in ranges):
+        raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
+    return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset) for r in ranges)
+
+
+class GroupScan(ScanBuilder):
+    """A scan of the changes of a table as a reader of a group; made by `Scan.in_group`."""
+
+    def __init__(self, connection: Connection, plan: ScanPlan) -> None:
+        super().__init__(plan)
+        self._connection = connection
+
+    def with_plan(self, plan: ScanPlan) -> GroupScan:
+        """The scan that `plan` describes, on the same connection."""
+        return GroupScan(self._connection, plan)
+
+    _derive = with_plan
+
+    def execute(self) -> AbstractAsyncContextManager[GroupBatches]:
+        """Join the group for the length of a block, and read what is this reader's of it.
+
+        Example:
+            >>> async with orders.new_scan().with_source("log").in_group("billing").execute() as batches:
+            ...     async for batch in batches:
+            ...         ...
+            ...         await batches.commit()
+        """
+        return open_group_scan(self._connection, self._plan)
 
 
 def keys_to_arrow(

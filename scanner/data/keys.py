@@ -139,13 +139,19 @@ class KeyCodec:
             KeyInvalid: a key column is missing or null in some row, or a key is longer than KEY_BYTES_MAX.
             SchemaMismatch: a key column has another type.
         """
-        columns = []
-        for field in self.schema:
-            index = batch.schema.get_field_index(field.name)
-            if index < 0:
-                raise KeyInvalid(f"the batch lacks the primary key column {field.name!r}")
-            columns.append(batch.column(index))
-        return self._encode(columns)
+        return self._encode(self._columns(batch))
+
+    def encode_array(self, batch: pa.RecordBatch) -> pa.Array:
+        """Encode the keys of a batch of stored rows as a binary array, without an object for each.
+
+        Args:
+            batch: As in `encode_batch`.
+
+        Raises:
+            KeyInvalid: a key column is missing or null in some row.
+            SchemaMismatch: a key column has another type.
+        """
+        return self._joined(self._columns(batch))
 
     def encode(self, values: Sequence[object]) -> bytes:
         """Encode one key, or the first columns of one: a prefix that bounds a key range.
@@ -201,7 +207,16 @@ class KeyCodec:
             raise DataCorrupted(f"{key.hex()} is longer than a key of this table")
         return tuple(values)
 
-    def _encode(self, columns: Sequence[pa.Array]) -> list[bytes]:
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        columns = []
+        for field in self.schema:
+            index = batch.schema.get_field_index(field.name)
+            if index < 0:
+                raise KeyInvalid(f"the batch lacks the primary key column {field.name!r}")
+            columns.append(batch.column(index))
+        return columns
+
+    def _joined(self, columns: Sequence[pa.Array]) -> pa.Array:
         parts: list[pa.Array] = []
         for column, cell, field in zip(columns, self._cells, self.schema, strict=False):
             if column.null_count:
@@ -210,10 +225,12 @@ class KeyCodec:
             if column.type != field.type:
                 raise SchemaMismatch(f"key column {field.name!r} is {column.type}, not {field.type}")
             parts.append(cell.encode(column))
-        keys = (
+        return (
             parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
         )
-        encoded: list[bytes] = keys.to_pylist()
+
+    def _encode(self, columns: Sequence[pa.Array]) -> list[bytes]:
+        encoded: list[bytes] = self._joined(columns).to_pylist()
         longest = max(map(len, encoded), default=0)
         if longest > KEY_BYTES_MAX:
             raise KeyInvalid(f"a primary key takes {longest} bytes; at most {KEY_BYTES_MAX} are allowed")

@@ -145,6 +145,20 @@ class ScannerConfig:
     lease_buckets_per_principal_max: int = 5000
     """Buckets that the leases of one principal keep, added up; more is refused with TOO_MANY_SCANS."""
 
+    groups_per_table_max: int = 100
+    """Reader groups of one table, above 0; the next is refused with TOO_MANY_SCANS. One is kept until it is deleted."""
+
+    group_members_max: int = 256
+    """Members of one reader group at once, above 0; the next is refused with TOO_MANY_SCANS."""
+
+    group_session_timeout_s: float = 30.0
+    """Time without a word after which a member of a reader group is taken for dead, above 0, and its buckets are given
+    to others. One whose connection ends is taken out at once."""
+
+    group_handover_s: float = 10.0
+    """Time that a member has to commit what it was given of a bucket that is to move to another one, above 0; then it
+    moves all the same."""
+
     filter_predicates_max: int = 64
     """Predicates in one filter; more is an ARGUMENT_INVALID."""
 
@@ -254,6 +268,11 @@ class ScannerConfig:
         self._check_order("row_bytes_max", "write_decoded_bytes_max")
         # One block has to fit into what the pages and batches are cut from.
         self._check_order("block_rows_max", "batch_rows_max")
+
+    @property
+    def idle_interval_s(self) -> float:
+        """The longest silence of a tail that waits for a commit, seconds."""
+        return max(self.tail_heartbeat_interval_s, self.heartbeat_interval_s)
 
     def _check_order(self, smaller: str, larger: str) -> None:
         if getattr(self, smaller) > getattr(self, larger):

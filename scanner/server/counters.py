@@ -75,6 +75,10 @@ class ActivityStatistics:
     which the server keeps nothing."""
     sessions_opened: int
     """Sessions of the pull model."""
+    group_assignments: int
+    """Times that a bucket was given to a member of a reader group."""
+    group_refusals: int
+    """Scans and positions that were refused because their epoch was no longer their bucket's."""
     checkpoints_made: int
     """Checkpoints of buckets."""
     log_changes_dropped: int
@@ -102,6 +106,8 @@ class Activity:
     scans_resumed: Counter[str] = field(default_factory=Counter)
     seeks: int = 0
     sessions_opened: int = 0
+    group_assignments: int = 0
+    group_refusals: int = 0
     checkpoints_made: int = 0
     log_changes_dropped: int = 0
     log_blocks_decoded: int = 0
@@ -110,6 +116,14 @@ class Activity:
     commit_rows: int = 0
     commits_failed: int = 0
     audited: Counter[str] = field(default_factory=Counter)
+
+    def count_group_assignment(self) -> None:
+        """A bucket was given to a member of a reader group."""
+        self.group_assignments += 1
+
+    def count_group_refusal(self) -> None:
+        """A scan or a position was refused, because its epoch was old."""
+        self.group_refusals += 1
 
     def count_log_block(self) -> None:
         """A block of a changelog was read and decoded."""
@@ -125,6 +139,8 @@ class Activity:
             scans_resumed=dict(self.scans_resumed),
             seeks=self.seeks,
             sessions_opened=self.sessions_opened,
+            group_assignments=self.group_assignments,
+            group_refusals=self.group_refusals,
             checkpoints_made=self.checkpoints_made,
             log_changes_dropped=self.log_changes_dropped,
             log_blocks_decoded=self.log_blocks_decoded,

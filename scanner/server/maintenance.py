@@ -19,6 +19,7 @@ from scanner.server.retention.log_retention import Retention
 from scanner.server.scan.checkpoint_scans import SnapshotScans
 from scanner.server.services.checkpoints import CheckpointService
 from scanner.server.services.leases import LeaseService
+from scanner.server.services.log_compaction import CompactionService
 from scanner.wire import methods
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Maintenance:
     leases: LeaseKeeper
     retention: Retention
     disk: DiskWatch
+    clock: WallClock
 
     @classmethod
     async def load(
@@ -80,7 +82,7 @@ class Maintenance:
         await leases.load()
         retention = Retention(catalog, config, run_blocking, clock)
         disk = DiskWatch(store, catalog, config, run_blocking)
-        return cls(catalog, config, checkpoints, leases, retention, disk)
+        return cls(catalog, config, checkpoints, leases, retention, disk, clock)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
@@ -100,7 +102,10 @@ class Maintenance:
     def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
         """The call of each path."""
         leases = LeaseService(self.leases, self.config, self.catalog.activity).calls()
-        admin = CheckpointService(self.catalog, self.checkpoints).calls()
+        admin = {
+            **CheckpointService(self.catalog, self.checkpoints).calls(),
+            **CompactionService(self.catalog, self.retention, self.clock.now_us).calls(),
+        }
         return {
             **{methods.LEASES + name: call for name, call in leases.items()},
             **{methods.ADMIN + name: call for name, call in admin.items()},

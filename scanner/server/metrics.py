@@ -128,6 +128,17 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
 def _kept(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
     yield _gauge("weir_leases", "Leases, now.", now.leases)
+    yield _gauge("weir_group_members", "Members of reader groups, now.", now.group_members)
+    yield _counter(
+        "weir_group_assignments",
+        "Times that a bucket was given to a member of a reader group.",
+        activity.group_assignments,
+    )
+    yield _counter(
+        "weir_group_refusals",
+        "Scans and positions of reader groups refused, because their bucket had another reader.",
+        activity.group_refusals,
+    )
     yield _counter("weir_checkpoints_made", "Checkpoints of buckets.", activity.checkpoints_made)
     yield _counter(
         "weir_log_changes_dropped", "Changes that retention cut off the logs.", activity.log_changes_dropped

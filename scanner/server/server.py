@@ -28,15 +28,18 @@ from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
+from scanner.server.groups.registry import ReaderGroups
 from scanner.server.log.opener import LogOpener
 from scanner.server.maintenance import Maintenance
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
+from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.services.admin import AdminService
 from scanner.server.services.fetch import FetchService
+from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
@@ -44,6 +47,7 @@ from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
 from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
+from scanner.server.tables.commit_floor import CommitTimeFloor
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
@@ -85,6 +89,8 @@ class ScannerStatistics:
     """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
     """Leases that have not ended."""
+    group_members: int
+    """Members of reader groups."""
     disk_free_bytes: int | None
     """Free bytes of the data directory's disk at the last look; None: there is no disk, or none was taken yet."""
     disk_read_only: bool
@@ -172,6 +178,7 @@ class Server:
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),
+            group_members=self._services.groups.members,
             disk_free_bytes=None if disk.status is None else disk.status.free_bytes,
             disk_read_only=failed > 0 or (disk.status is not None and disk.status.read_only),
             buckets_failed=failed,
@@ -184,6 +191,8 @@ class Server:
     async def drain(self, timeout_s: float | None = None) -> bool:
         """Take no new calls, report that by the health service, and wait for those that run.
 
+        Tails without an end are not waited for: they end at once, with DRAINING and their tokens.
+
         Args:
             timeout_s: How long the drain takes at most, in seconds; None: the transport's `drain_timeout_s`.
 
@@ -194,17 +203,19 @@ class Server:
         self._draining = True
         self._services.admin.drain_begun.set()
         self._health.drain()
+        self._services.scans.drain(_draining("the server is going down; go on elsewhere or later"))
         try:
             return await self._server.drain(timeout_s, self._cut_off)
         finally:
             self._drained.set()
 
     def _cut_off(self, stream: ServerStream) -> transport.CallFailed:
-        error = Draining(
-            "the server is going down and did not wait any longer; go on elsewhere or later",
-            metadata={RETRY_AFTER_MS: str(_RESTART_MS)},
-        )
+        error = _draining("the server is going down and did not wait any longer; go on elsewhere or later")
         return to_call_failed(self._services.scans.with_resume_token(stream, error))
+
+
+def _draining(message: str) -> Draining:
+    return Draining(message, metadata={RETRY_AFTER_MS: str(_RESTART_MS)})
 
 
 @asynccontextmanager
@@ -279,6 +290,7 @@ async def open_server(
 class _Services:
     config: ScannerConfig
     catalog: Catalog
+    groups: ReaderGroups
     scans: ScanService
     sessions: SessionService
     pages: PageService
@@ -286,6 +298,7 @@ class _Services:
     tables: TablesService
     gets: GetService
     admin: AdminService
+    memberships: GroupService
     maintenance: Maintenance
 
     def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
@@ -314,6 +327,8 @@ class _Services:
             **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
             **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
             **{path: _unary(answer) for path, answer in self.maintenance.calls().items()},
+            methods.JOIN: streaming(self.memberships.join),
+            **{methods.GROUPS + name: _unary(answer) for name, answer in self.memberships.calls().items()},
         }
 
 
@@ -347,7 +362,8 @@ async def _open_services(
     tokens = Tokens(await run_blocking(functools.partial(load_token_keys, store)))
     async with bare(trio.open_nursery()) as nursery:
         clock = clock or WallClock()
-        catalog = Catalog(store, config, nursery, run_blocking, activity, clock)
+        floor = await CommitTimeFloor.load(store, run_blocking, clock.now_us)
+        catalog = Catalog(store, config, nursery, run_blocking, activity, clock, floor)
         maintenance = await Maintenance.load(store, catalog, config, run_blocking, clock)
         opener = ScanOpener(catalog, config, tokens)
         reader = TokenReader(catalog, tokens)
@@ -356,7 +372,11 @@ async def _open_services(
         pages = PageService(opener, reader, config)
         nursery.start_soon(sweep_forever, pages.kept, config.session_sweep_interval_s)
         logs = LogOpener(catalog, config, tokens, opener, clock.now_us)
-        scans = ScanService(opener, maintenance.snapshot_scans(opener), logs, reader, config, activity)
+        groups = ReaderGroups(catalog, config, nursery, clock.now_ms)
+        idle_tails = IdleTails(config.idle_interval_s, floor.refresh)
+        nursery.start_soon(idle_tails.run)
+        snapshots = maintenance.snapshot_scans(opener)
+        scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails)
         maintenance.start(nursery)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
@@ -364,6 +384,7 @@ async def _open_services(
             yield _Services(
                 config,
                 catalog,
+                groups,
                 scans,
                 sessions,
                 pages,
@@ -371,6 +392,7 @@ async def _open_services(
                 TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
                 AdminService(catalog, nursery),
+                GroupService(groups, config, activity),
                 maintenance,
             )
         finally:

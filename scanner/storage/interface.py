@@ -13,18 +13,19 @@ Invariants that every implementation holds:
 3. A scan shows the bucket as of its `log_offset`, whatever is committed, truncated or compacted after it
    was opened. So does a snapshot, every scan of it, and a reader of single rows.
 4. A scan that ended has delivered every key of its range: the end is proven, or it is an error.
-5. What `commit_prepared`, `truncate_log`, `create_checkpoint`, `drop_checkpoint` and `write_document` returned from
-   is durable.
+5. What `commit_prepared` (rows and states of reader groups), `truncate_log`, `create_checkpoint`, `drop_checkpoint`
+   and `write_document` returned from is durable.
 
 This module knows no RocksDB, no trio and no Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.storage.group_states import GroupState
 from scanner.storage.records import (
     ENTRY_BYTES_MAX,
     Change,
@@ -59,6 +60,7 @@ __all__ = [
     "ChangeKind",
     "Checkpoint",
     "Entry",
+    "GroupState",
     "KeyRange",
     "KeysOf",
     "Mutation",
@@ -157,12 +159,20 @@ class Bucket(Protocol):
         """
 
     @property
+    def newest_commit_us(self) -> int:
+        """Time of the newest durable commit, in microseconds since 1970 UTC; later ones have later times. 0: none."""
+
+    @property
     def open_iterators(self) -> int:
         """Iterators that scans and snapshots of the live bucket hold open, and its readers: they pin the directory."""
 
     @property
     def lineage(self) -> Lineage:
         """The histories that the changelog is made of."""
+
+    @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """The reader groups of the bucket that have a state, by name; all of it durable. Not to be changed."""
 
     @property
     def lost_changes(self) -> int:
@@ -208,7 +218,9 @@ class Bucket(Protocol):
             StoreFailed, DataCorrupted, StoreClosed: it cannot be opened.
         """
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """Work out a commit: read what it replaces, and encode what it writes. Nothing is changed yet.
 
         Blocks on the disk and computes; meant for a worker thread, one caller at a time, beside scans that are opened
@@ -220,6 +232,7 @@ class Bucket(Protocol):
                 key is no change, and a group without changes makes no entry.
             clock_us: What the clock says, in microseconds since 1970 UTC; None: the system's. Entries are stamped with
                 it, or with a microsecond more than the one before, whichever is later.
+            after_us: Every entry is stamped with a later time than this one, in microseconds since 1970 UTC.
 
         Returns:
             The commit. A group whose entry would hold more than `ENTRY_BYTES_MAX` is refused by itself.
@@ -230,10 +243,16 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """Apply a prepared commit atomically, and make it durable. One that changes nothing writes nothing.
 
         Blocks on the disk; meant for a worker thread, one caller at a time.
+
+        Args:
+            prepared: The commit.
+            group_states: What becomes of these reader groups in the same commit, by name; None: it is forgotten.
 
         Raises:
             StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;

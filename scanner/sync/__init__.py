@@ -11,7 +11,19 @@ batches are for one thread at a time.
 """
 
 from scanner.sync.client import Client, Table, Writer, connect
+from scanner.sync.groups import GroupBatches, GroupScan
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.scan import Batches, Scan
 
-__all__ = ["Batches", "Client", "Lease", "Leases", "Scan", "Table", "Writer", "connect"]
+__all__ = [
+    "Batches",
+    "Client",
+    "GroupBatches",
+    "GroupScan",
+    "Lease",
+    "Leases",
+    "Scan",
+    "Table",
+    "Writer",
+    "connect",
+]

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from scanner.client.admin import CheckpointInfo, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
     from scanner.client.table import Keys
@@ -151,6 +152,14 @@ class Client:
         """The checkpoints of a table that are kept; see `scanner.Client.list_checkpoints`."""
         return self._portal.call(self._client.list_checkpoints, table)
 
+    def compact_log(
+        self, table: str, *, before: int | datetime.datetime | None = None, bucket: int | None = None
+    ) -> list[CompactedLog]:
+        """Cut a table's changelogs off now; see `scanner.Client.compact_log`."""
+        return self._portal.call(
+            functools.partial(self._client.compact_log, table, before=before, bucket=bucket)
+        )
+
     def acquire_lease(
         self,
         *targets: Leasable,
@@ -271,6 +280,18 @@ class Table:
         if at is None:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
+
+    def groups(self) -> list[GroupSummary]:
+        """The reader groups of the table; see `scanner.Table.groups`."""
+        return self._portal.call(self._table.groups)
+
+    def group(self, name: str) -> GroupInfo:
+        """A reader group: members, buckets, positions; see `scanner.Table.group`."""
+        return self._portal.call(self._table.group, name)
+
+    def delete_group(self, name: str) -> None:
+        """Forget a reader group and its positions; see `scanner.Table.delete_group`."""
+        self._portal.call(self._table.delete_group, name)
 
 
 class Writer:

@@ -39,6 +39,10 @@ class Lease:
         """What it keeps, as the server told of it last."""
         return self._lease.buckets
 
+    def offsets(self, table: str) -> dict[int, int]:
+        """By bucket of a table, the offset of its state; see `scanner.Lease.offsets`."""
+        return self._lease.offsets(table)
+
     @property
     def not_leased(self) -> tuple[NotLeased, ...]:
         """What could not be leased, of a partial acquisition."""

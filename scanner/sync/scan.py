@@ -6,6 +6,7 @@ A scan is a recipe. Each use of it runs it anew, as of then, as a query of DuckD
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -17,12 +18,14 @@ import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.extras import extras_needed
+from scanner.sync.groups import GroupScan
 from scanner.sync.progress import with_progress
 
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from scanner.client.scan.folded import TableAt
     from scanner.client.scan.statistics import ScanStatistics
     from scanner.client.scan.table_scan import Batches as TrioBatches
     from scanner.client.table import Scan as TrioScan
@@ -60,6 +63,10 @@ class Scan(ScanBuilder):
             held.leave(abandoned=True)
             raise
         held.leave()
+
+    def in_group(self, group: str, *, member: str = "", auto_commit: bool = False) -> GroupScan:
+        """Share the buckets out among the readers of a group; see `scanner.Scan.in_group`."""
+        return GroupScan(self._portal, self._scan.in_group(group, member=member, auto_commit=auto_commit))
 
     def to_batches(self) -> pa.RecordBatchReader:
         """Run the scan and read its batches: it begins when the first is asked for.
@@ -101,6 +108,15 @@ class Scan(ScanBuilder):
         with self.execute() as batches:
             shown = with_progress(batches, self.plan.row_limit) if progress else batches
             return pa.Table.from_batches(shown, schema=batches.schema)
+
+    def to_table(self, at: TableAt = None) -> pa.Table:
+        """Fold a snapshot and its changes, source HYBRID, to the table at some offsets; see `scanner.Scan.to_table`."""
+        folded = self._portal.call(self._scan.folded, at)
+        fold = folded.new_fold()
+        with self._derive(folded.plan).execute() as batches:
+            for batch in batches:
+                fold.apply(batch)
+        return folded.finish(fold)
 
     def to_pandas(self, *, progress: bool = False) -> pd.DataFrame:
         """Run the scan and collect every row as a data frame of pandas.
@@ -147,6 +163,7 @@ class _Place(NamedTuple):
     bucket: int | None = None
     positions: Mapping[int, int] = MappingProxyType({})
     snapshot_ends: Mapping[int, int] = MappingProxyType({})
+    watermark: datetime.datetime | None = None
 
 
 class Batches(Iterator[pa.RecordBatch]):
@@ -183,6 +200,15 @@ class Batches(Iterator[pa.RecordBatch]):
         """HYBRID: by bucket, the offset that its snapshot is as of; see `scanner.Batches.snapshot_ends`."""
         return dict(self._place.snapshot_ends)
 
+    def watermark(self) -> datetime.datetime | None:
+        """LOG and HYBRID: the time at or below which all buckets are complete; see `scanner.Batches.watermark`."""
+        return self._place.watermark
+
+    @property
+    def schema_outdated(self) -> bool:
+        """LOG and HYBRID: whether the table has got columns since; see `scanner.Batches.schema_outdated`."""
+        return self._batches.schema_outdated
+
     def __next__(self) -> pa.RecordBatch:
         """The next batch; the one before counts as consumed.
 
@@ -211,7 +237,9 @@ class Batches(Iterator[pa.RecordBatch]):
         try:
             self._taken = await batches.__anext__()
         finally:
-            self._reached = _Place(batches.bucket, batches.positions, batches.snapshot_ends)
+            self._reached = _Place(
+                batches.bucket, batches.positions, batches.snapshot_ends, batches.watermark()
+            )
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""

@@ -51,6 +51,7 @@ _VARINT_BYTES_MAX = 10
 _RESPONSE_BATCH = b"\x12"
 _BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
 _BATCH_START, _BATCH_END, _BATCH_COMMIT_END = b"\x28", b"\x30", b"\x38\x01"
+_BATCH_GROUP_EPOCH = b"\x40"
 _BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
 _PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
@@ -64,6 +65,8 @@ _FETCHED_LENGTH_BYTES = 4
 NO_CHANGES = ChangeRange(0, 0, commit_end=False)
 ANY_CHANGES = ChangeRange(2**64 - 1, 2**64 - 1, commit_end=True)
 """No other takes more room in a message."""
+ANY_GROUP_EPOCH = 2**64 - 1
+"""Nor does any other epoch."""
 
 PageFieldsT = TypeVar("PageFieldsT", pb.ScanSessionResponse, pb.ScanPageResponse)
 """The response of a pull model: the fields that a page has of them are numbered alike in all."""
@@ -87,6 +90,8 @@ class RowBatch:
     """Length of the message that brought it: what it costs in credit."""
     changes: ChangeRange = NO_CHANGES
     """What it covers of the changelog; nothing, [0, 0), if its rows are those of a state."""
+    group_epoch: int = 0
+    """Of the reader group's assignment that it is for; 0: it is for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,7 @@ def encode_row_batch(
     payload: Buffer,
     resume_token: bytes = b"",
     changes: ChangeRange = NO_CHANGES,
+    group_epoch: int = 0,
 ) -> Parts:
     """Encode one `ScanResponse` with a batch.
 
@@ -151,9 +157,11 @@ def encode_row_batch(
         payload: Arrow IPC record batch message; not copied, so not to be changed until it is sent.
         resume_token: Continues the scan after this batch.
         changes: What it covers of the changelog.
+        group_epoch: Of the reader group's assignment that it is for, 0 to 2^64 - 1; 0: it is for none.
     """
     view = _octets(payload)
-    return _batch_prefix(row_ordinal, row_count, crc32c, len(view), resume_token, changes), view
+    prefix = _batch_prefix(row_ordinal, row_count, crc32c, len(view), resume_token, changes, group_epoch)
+    return prefix, view
 
 
 def row_batch_overhead(
@@ -162,9 +170,11 @@ def row_batch_overhead(
     payload_bytes_max: int,
     token_bytes: int = 0,
     changes: ChangeRange = NO_CHANGES,
+    group_epoch: int = 0,
 ) -> int:
     """An upper bound, in bytes, of what a batch's message is longer than its payload, some 30 too high."""
-    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, bytes(token_bytes), changes)
+    token = bytes(token_bytes)
+    prefix = _batch_prefix(row_ordinal, rows_max, 1, payload_bytes_max, token, changes, group_epoch)
     return len(prefix) + 3 * _ALIGNMENT_BYTES  # smaller numbers may need more padding
 
 
@@ -238,6 +248,7 @@ def decode_scan_response(message: Buffer) -> RowBatch | pb.ScanResponse:
         payload=memoryview(batch.arrow_batch),
         message_bytes=len(view),
         changes=_changes_of(batch),
+        group_epoch=batch.group_epoch,
     )
 
 
@@ -387,6 +398,7 @@ def _batch_prefix(
     payload_bytes: int,
     resume_token: bytes,
     changes: ChangeRange,
+    group_epoch: int,
     *,
     tag: bytes = _RESPONSE_BATCH,
     position: int = 0,
@@ -400,6 +412,7 @@ def _batch_prefix(
         payload_bytes: Length of the payload.
         resume_token: Empty: none.
         changes: What the batch covers.
+        group_epoch: 0: of no group.
         tag: Of the field that the batch is in its message.
         position: Of that tag in the message, for the alignment.
     """
@@ -412,7 +425,8 @@ def _batch_prefix(
     start = _BATCH_START + _varint(changes.start) if changes.start else b""
     end = _BATCH_END + _varint(changes.end) if changes.end else b""
     commit_end = _BATCH_COMMIT_END if changes.commit_end else b""
-    small = b"".join((ordinal, count, check, token, start, end, commit_end))
+    epoch = _BATCH_GROUP_EPOCH + _varint(group_epoch) if group_epoch else b""
+    small = b"".join((ordinal, count, check, token, start, end, commit_end, epoch))
     for padding in (b"", *_BATCH_PADDING):
         fields = b"".join((small, padding, tail))
         prefix = tag + _varint(len(fields) + payload_bytes) + fields
@@ -442,6 +456,7 @@ def _bucket_contents(
             len(view),
             b"",
             batch.changes,
+            0,
             tag=_FETCHED_BATCH,
             position=position,
         )
@@ -470,6 +485,7 @@ def _row_batch(view: memoryview, start: int) -> RowBatch:
         payload=payload,
         message_bytes=len(view),
         changes=_changes_of(fields),
+        group_epoch=fields.group_epoch,
     )
 
 

@@ -54,7 +54,7 @@ async def test_a_push_scan_cut_at_every_frame(
     autojump_clock: trio.testing.MockClock, cut_points: CutPoints
 ) -> None:
     """After every frame of either direction, and at places inside frames: 0 lost, 0 repeated, the same digest."""
-    found = await run_scenario(QUIET, MemoryStore(), 700, "all", 30, SEED)
+    found = await run_scenario(QUIET, MemoryStore(), 350, "all", 30, SEED)
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,8 +12,11 @@ from grpc_tools import protoc
 
 from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from tests.interop.blobs import Served, serving_blobs
+from transport.protocol.abuse import ALLOWANCES, Cost
 
 PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
+SCALE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10
+"""What budgets and numbers of messages are divided by."""
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +45,15 @@ def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         == 0
     )
     return out
+
+
+@pytest.fixture
+def scaled_budgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server, which runs in this process, has a tenth of its budgets, at once and per second; not so at night.
+
+    What a message earns is left: a client that spends more than it earns is cut off after a tenth of the messages.
+    """
+    for cost in (Cost.PING, Cost.RESET, Cost.WINDOW_UPDATE):
+        real = ALLOWANCES[cost]
+        scaled = dataclasses.replace(real, burst=real.burst / SCALE, per_second=real.per_second / SCALE)
+        monkeypatch.setitem(ALLOWANCES, cost, scaled)

@@ -57,13 +57,14 @@ class Serving:
         """Its exit status."""
         return self.process.wait(TIMEOUT_S)
 
-    def wait_streaming(self, channel: grpc.Channel) -> None:
-        """Return when a scan has been sent something."""
+    def wait_streaming(self, channel: grpc.Channel, client: subprocess.Popen[bytes]) -> None:
+        """Return when the client's scan has been sent something; fail if the client has ended before that."""
         ask: Any = channel.unary_unary("/weir.v1.Admin/ListStreams")
-        while True:
+        while client.poll() is None:
             listed = admin_pb2.ListStreamsResponse.FromString(ask(b"", timeout=TIMEOUT_S))
             if any(stream.path == SCAN_PATH and stream.bytes_sent > CREDIT for stream in listed.streams):
                 return
+        raise AssertionError(f"the client ended with {client.returncode} before its scan began")
 
 
 @contextlib.contextmanager
@@ -187,7 +188,7 @@ def test_node_reads_on(data: Path) -> None:
             grpc.insecure_channel(server.endpoint) as channel,
             subprocess.Popen(command, stdout=subprocess.PIPE, env=modules) as node,
         ):
-            server.wait_streaming(channel)
+            server.wait_streaming(channel, node)
             server.begin_drain()
             printed, _ = node.communicate(timeout=TIMEOUT_S)
         found = json.loads(printed)

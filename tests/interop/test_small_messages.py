@@ -2,6 +2,7 @@
 
 grpc-go sends a PING and a WINDOW_UPDATE for each DATA frame while no PING is out, grpcio two WINDOW_UPDATEs for each
 unary reply, and behind a proxy one connection carries what many clients send.
+Budgets and numbers of messages are a tenth (`scaled_budgets`), but for HYPOTHESIS_PROFILE=nightly.
 """
 
 from __future__ import annotations
@@ -21,17 +22,24 @@ import scanner.sync
 from bench.harness.errors import BenchFailed
 from bench.harness.proxies import open_proxy
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from tests.interop.conftest import SCALE
 from tests.interop.stock import scan_method
 
 if TYPE_CHECKING:
     from tests.interop.blobs import Served
 
-pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.socket,
+    pytest.mark.rocks,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("scaled_budgets"),
+]
 
 GO_PEER = Path(__file__).resolve().parents[2] / ".venv" / "go" / "peer"
-TABLE, ROWS = "small", 2_000
-CALLS = 12_000
-"""As many as 200 a second are in a minute."""
+TABLE, ROWS = "small", 4_000 // SCALE
+CALLS = 12_000 // SCALE
+"""As many as 200 a second are in a minute, scaled."""
 HANG_S = 500.0
 """More than the slowest machine needs."""
 
@@ -62,7 +70,7 @@ def go(*arguments: str) -> Any:
 
 @pytest.mark.parametrize("how", [("scan", "1"), ("resume", str(ROWS // 2))], ids=lambda each: each[0])
 def test_grpc_go_scans_row_by_row(endpoint: str, digest: int, how: tuple[str, str]) -> None:
-    """Two thousand batches of one row, each demanded apart: all of them, also when the connection is cut half-way."""
+    """Hundreds of batches of one row, each demanded apart: all of them, also when the connection is cut half-way."""
     found = go(how[0], endpoint, TABLE, how[1])
 
     assert (found["status"], found["message"]) == ("OK", "")
@@ -71,18 +79,18 @@ def test_grpc_go_scans_row_by_row(endpoint: str, digest: int, how: tuple[str, st
 
 
 def test_grpc_go_watches_beside_many_calls(blobs: Served) -> None:
-    """A Watch outlives twelve thousand health checks on its connection, as fast as four callers make them."""
+    """A Watch outlives a minute of health checks on its connection, as fast as four callers make them."""
     found = go("watch", blobs.endpoint, str(CALLS))
 
     assert (found["status"], found["message"], found["calls"]) == ("OK", "", CALLS)
 
 
 def test_grpcio_makes_many_calls_on_one_channel(blobs: Served) -> None:
-    """Twenty thousand health checks from four threads on one channel: none fails."""
+    """Two thousand health checks from four threads on one channel: none fails."""
     failures: list[grpc.RpcError] = []
 
     def check(stub: Any) -> None:
-        for _ in range(5_000):
+        for _ in range(5_000 // SCALE):
             try:
                 stub.Check(health_pb2.HealthCheckRequest(), timeout=HANG_S)
             except grpc.RpcError as failure:
@@ -120,7 +128,7 @@ def test_strangers_behind_haproxy_share_a_connection(blobs: Served, digest: int,
                 with grpc.insecure_channel(
                     endpoint, options=[("grpc.use_local_subchannel_pool", 1)]
                 ) as other:
-                    for _ in range(60):
+                    for _ in range(60 // SCALE):
                         call = scan_method(other)(iter([open_request, demand(1)]))
                         assert next(call).WhichOneof("response") == "started"
                         assert next(call).WhichOneof("response") == "batch"

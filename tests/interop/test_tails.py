@@ -1,4 +1,7 @@
-"""Other people's clients tail a table, straight and through proxies: thousands of commits, each of one row."""
+"""Other people's clients tail a table, straight and through proxies: many commits, each of one row.
+
+Budgets and numbers of messages are a tenth (`scaled_budgets`), but for HYPOTHESIS_PROFILE=nightly.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,22 @@ import pytest
 
 import scanner.sync
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from tests.interop.conftest import SCALE
 from tests.interop.test_small_messages import go
 
 if TYPE_CHECKING:
     from tests.interop.blobs import Served
 
-pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.socket,
+    pytest.mark.rocks,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("scaled_budgets"),
+]
 
 CLIENT = Path(__file__).with_name("stock_tail_client.py")
-COMMITS = 3_000
+COMMITS = 6_000 // SCALE
 CREDIT = 4_000
 HANG_S = 500.0
 """More than the slowest machine needs."""

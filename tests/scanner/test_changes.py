@@ -148,6 +148,15 @@ async def test_a_tail_waits_for_what_is_not_there_yet(autojump_clock: trio.testi
     [
         (lambda scan: scan.with_source("log").start_at("newest"), "earliest"),
         (lambda scan: scan.with_source("log").start_at(-1), "start_at"),
+        (lambda scan: scan.with_source("log").start_at(datetime.date(2020, 1, 1)), "a datetime"),
+        (
+            lambda scan: scan.with_source("log").start_at(datetime.datetime(2999, 1, 1)).execute(),
+            "2999-01-01T",
+        ),
+        (lambda scan: scan.with_source("log").start_at(datetime.datetime.max).execute(), "in the future"),
+        (lambda scan: scan.with_source("log").start_at({0: 0, 1: 0, 2: 0, 3: 0}), "0..2, not 3"),
+        (lambda scan: scan.with_source("log").stop_at(datetime.datetime(2020, 1, 1)), "stop_at takes"),
+        (lambda scan: scan.with_source("log").stop_at(-1), "stop_at"),
         (lambda scan: scan.with_source("log").stop_at({7: 0}), "bucket"),
         (lambda scan: scan.with_source("log").start_at({0: 0}).execute(), "bucket 1"),
         (lambda scan: scan.start_at("latest").execute(), "source LOG"),

@@ -43,3 +43,4 @@ def test_every_snippet_runs(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
     assert b"go on with: weir tail orders --from 0:" in printed.err
     assert sorted(namespace["copy"]) == [1, 2]
     assert sum(namespace["places"].values()) == 5
+    assert sorted(namespace["fold"].to_table()["id"].to_pylist()) == [1, 2, 7, 8]

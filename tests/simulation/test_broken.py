@@ -9,26 +9,47 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+from bench.simulation.tables import Rows
+from bench.simulation.workload import (
+    Behaviour,
+    Client,
+    ScannerTask,
+    State,
+    Workload,
+    WriterTask,
+    tail_task,
+)
 from bench.simulation.world import simulate
+from scanner import ScanMode
+from scanner.data.changes import change_rows
+from scanner.data.filters import Filter
 from scanner.errors import SnapshotLost
+from scanner.server.config import ScannerConfig
+from scanner.server.log.opener import LogOpener
 from scanner.server.scan.opener import ScanOpener
 from scanner.server.scan.push import PushScan
 from scanner.server.tables.bucket import OpenScan, ServedBucket
 from scanner.server.tables.log_pins import LogPins
-from scanner.server.tables.snapshots import SharedSnapshot, SnapshotRegistry
+from scanner.server.tables.snapshots import SharedSnapshot, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import EndReason
 from scanner.sources.kv import KvSource
+from scanner.sources.log import LogSource
+from scanner.sources.log_blocks import LogBlock, LogBlocks
 from scanner.sources.overlay import Overlay
 
 if TYPE_CHECKING:
     from bench.simulation.validators import Violation
+    from scanner.server.log.log_scan import LogScan
 
 SEEDS_MAX = 100
 """Seeds within which every defect is found."""
 
 Break = Callable[[pytest.MonkeyPatch], None]
+Shape = Callable[[Workload], None]
 
 
 def drop_row_after_resume(patch: pytest.MonkeyPatch) -> None:
@@ -200,14 +221,13 @@ BROKEN: list[tuple[Break, str]] = [
     (lose_state, "justified"),
     (last_change_wins, "isolated"),
     (close_shared_snapshot, "justified"),
-    (ignore_pins, "justified"),
 ]
 
 
-def first_found(validator: str) -> tuple[int, Violation] | None:
+def first_found(validator: str, shape: Shape | None = None) -> tuple[int, Violation] | None:
     """The first seed in which a validator finds something, and what."""
     for seed in range(SEEDS_MAX):
-        for violation in simulate(seed).violations:
+        for violation in simulate(seed, shape).violations:
             if violation.validator == validator:
                 return seed, violation
     return None
@@ -218,3 +238,207 @@ def test_defect_is_found_by_name(defect: Break, validator: str, monkeypatch: pyt
     """A broken server is found within a hundred seeds, by the validator that is there for its defect."""
     defect(monkeypatch)
     assert first_found(validator) is not None
+
+
+# ---------------------------------------------------------------------- in small worlds that are made for them
+
+
+def small(workload: Workload) -> None:
+    """Twenty keys in one bucket, and nobody scans yet."""
+    workload.rows = Rows(workload.rng("small"), 20, 1)
+    keys = workload.rows.keys
+    workload.initial = [keys[:10], keys[5:]]
+    workload.strikes = []
+    workload.storage_s_max = 0.0
+    workload.writers = [WriterTask(writes=8, keys_max=5, pause_s=0.2)]
+
+
+def tails(workload: Workload) -> None:
+    """Three tails, some of which stall, in front of one writer, with small credits, over lines that break."""
+    small(workload)
+    rng = workload.rng("tails of a small world")
+    made = [tail_task(rng, workload.rows) for _ in range(3)]
+    workload.scanners = [
+        ScannerTask(
+            (dataclasses.replace(task, credit_bytes=rng.choice((700, 2_000)), row_limit=None),), at_once=False
+        )
+        for task in made
+    ]
+    workload.server_config = dataclasses.replace(
+        ScannerConfig(), heartbeat_interval_s=0.5, park_after_s=1.0, checkpoint_interval_s=0.0
+    )
+    workload.chaos = 0.7
+
+
+def held_tails(workload: Workload) -> None:
+    """Tails that stall while retention would cut all that they do not keep."""
+    tails(workload)
+    workload.chaos = 0.0
+    workload.scanners = [
+        ScannerTask(
+            tuple(
+                dataclasses.replace(
+                    task,
+                    behaviour=Behaviour.STALLED,
+                    turn_at=0,
+                    pause_s=7.0,
+                    credit_bytes=1,
+                    batch_rows_max=1,
+                )
+                for task in scanner.scans
+            ),
+            at_once=False,
+        )
+        for scanner in workload.scanners
+    ]
+    workload.server_config = dataclasses.replace(
+        workload.server_config, log_retention_s=0.5, log_retention_bytes=1_000, retention_interval_s=0.5
+    )
+
+
+def cut_tokens(workload: Workload) -> None:
+    """Scans by token over lines that break and come back, of a server that is left alone."""
+    small(workload)
+    task = dataclasses.replace(
+        workload.scanners[0].scans[0], client=Client.PRODUCT, mode=ScanMode.TOKEN, bucket=None, filter=(), columns=(),
+        start=None, end=None, row_limit=None, page_bytes=2_000, page_depth=0, state=State.NOW, tail=None,
+        behaviour=Behaviour.FAST, retries=200, pause_s=0.0, after_s=0.0,
+    )  # fmt: skip
+    workload.scanners = [ScannerTask((task,) * 3, at_once=False) for _ in range(3)]
+    workload.server_config = dataclasses.replace(ScannerConfig(), checkpoint_interval_s=0.0)
+    workload.chaos = 0.95
+
+
+def decode_otherwise(patch: pytest.MonkeyPatch, take: Callable[[int], list[int]]) -> None:
+    """Blocks of the log with other rows than they have: those at `take(how many)`."""
+    decode = LogBlocks._decode
+
+    def other(self: LogBlocks, *arguments: Any) -> LogBlock:
+        block = decode(self, *arguments)
+        indices = take(block.rows.num_rows)
+        return dataclasses.replace(
+            block,
+            rows=block.rows.take(pa.array(indices, pa.int64())),
+            offsets=block.offsets[np.array(indices, int)],
+        )
+
+    patch.setattr(LogBlocks, "_decode", other)
+
+
+def reverse_changes(patch: pytest.MonkeyPatch) -> None:
+    """A log that is read backwards, block by block."""
+    decode_otherwise(patch, lambda rows: list(range(rows))[::-1])
+
+
+def repeat_change(patch: pytest.MonkeyPatch) -> None:
+    """A block whose first change comes twice."""
+    decode_otherwise(patch, lambda rows: [0, *range(rows)] if rows else [])
+
+
+def lose_change(patch: pytest.MonkeyPatch) -> None:
+    """A block whose last change is left out; the range that it covers is said to be the whole."""
+    decode_otherwise(patch, lambda rows: list(range(rows - 1)))
+
+
+def bookmark_anywhere(patch: pytest.MonkeyPatch) -> None:
+    """Positions inside commits."""
+    patch.setattr(LogBlock, "newest_entry_end", lambda self, offset: offset)
+
+
+def promise_what_is_read(patch: pytest.MonkeyPatch) -> None:
+    """A heartbeat whose position says what was read, not what was sent."""
+    step = LogSource.step
+
+    def read(self: LogSource, *arguments: Any) -> None:
+        step(self, *arguments)
+        if self._block is not None:
+            self.bookmark = self._block.end
+
+    patch.setattr(LogSource, "step", read)
+
+
+def lose_change_after_resume(patch: pytest.MonkeyPatch) -> None:
+    """A tail that goes on leaves out its first change."""
+    resume = LogOpener.resume
+
+    async def skip(self: LogOpener, *arguments: Any) -> Any:
+        opened = await resume(self, *arguments)
+        source = opened.scan.source
+        source.step()
+        if source._block is not None and source._block.rows.num_rows > 1:
+            source._taken = 1
+        return opened
+
+    patch.setattr(LogOpener, "resume", skip)
+
+
+def ignore_filter(patch: pytest.MonkeyPatch) -> None:
+    """A tail that shows what its filter drops."""
+    whole = LogBlocks.__init__
+
+    def init(self: LogBlocks, bucket: Any, table: Any, *arguments: Any, **options: Any) -> None:
+        whole(self, bucket, table, *arguments, **options)
+        self._filter = Filter((), table.schema)
+
+    patch.setattr(LogBlocks, "__init__", init)
+
+
+def call_updates_inserts(patch: pytest.MonkeyPatch) -> None:
+    """A log that knows no updates: the row after one is an insert."""
+
+    def rows(decoded: Any, schema: Any, kinds: Any, *arguments: Any) -> Any:
+        return change_rows(decoded, schema, np.where(kinds == 3, 1, kinds).astype(np.uint8), *arguments)
+
+    patch.setattr("scanner.sources.log_blocks.change_rows", rows)
+
+
+def leave_a_gap(patch: pytest.MonkeyPatch) -> None:
+    """A snapshot whose changes begin one commit too late, and say otherwise."""
+    cross = LogOpener._cross
+
+    def late(self: LogOpener, principal: str, snapshot: Any) -> LogScan:
+        opened = cross(self, principal, snapshot)
+        source, storage = opened.scan.source, opened.bucket.storage
+        if source.next_offset < source._stop:
+            source.next_offset = source.bookmark = storage.entry_at(source.next_offset).end
+        return opened
+
+    patch.setattr(LogOpener, "_cross", late)
+
+
+def let_go_at_once(patch: pytest.MonkeyPatch) -> None:
+    """A server that does not keep the last page of a scan by token for those who ask again."""
+    patch.setattr(SnapshotPool, "let_linger", lambda *_: False)
+
+
+BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
+    (reverse_changes, "ordered", tails),
+    (repeat_change, "unique", tails),
+    (bookmark_anywhere, "atomic", tails),
+    (lose_change, "reliable", tails),
+    (lose_change_after_resume, "resumable", tails),
+    (promise_what_is_read, "bookmarkable", held_tails),
+    (ignore_filter, "filterable", tails),
+    (call_updates_inserts, "faithful", tails),
+    (leave_a_gap, "foldable", tails),
+    (ignore_pins, "justified", held_tails),
+    (let_go_at_once, "justified", cut_tokens),
+]
+
+
+@pytest.mark.parametrize(
+    ("defect", "validator", "shape"), BROKEN_IN_SMALL, ids=lambda it: getattr(it, "__name__", it)
+)
+def test_defect_is_found_in_a_small_world(
+    defect: Break, validator: str, shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What few scans meet has a small world in which they all do."""
+    defect(monkeypatch)
+    assert first_found(validator, shape) is not None
+
+
+@pytest.mark.parametrize("shape", [tails, held_tails, cut_tokens], ids=lambda it: it.__name__)
+def test_small_worlds_are_sound(shape: Shape) -> None:
+    """With nothing broken nothing is found: what the other tests find is the defect."""
+    for seed in range(8):
+        assert simulate(seed, shape).violations == []

@@ -40,8 +40,10 @@ class Case:
             task, mode=ScanMode.PUSH, bucket=0, columns=(), filter=(), start=None, end=None, row_limit=None
         )
 
-    def _committed(self, bucket: int, start: int, end: int, mutations: Sequence[Mutation]) -> None:
-        self.model.commit(bucket, start, end, mutations, self.at_s)
+    def _committed(
+        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], timestamp_us: int
+    ) -> None:
+        self.model.commit(bucket, start, end, mutations, timestamp_us, self.at_s)
 
     def write(self, keys: Sequence[Key]) -> int:
         """Write keys anew, one second later; returns the log's end."""

@@ -8,19 +8,25 @@ from pyspark.sql import SparkSession
 
 from scanner.sync import Client, connect
 from spark_source import register
+from tests.spark_source import python_of_workers
 from tests.support.server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session with format `weir`, whose workers are this Python."""
+    python = tmp_path_factory.mktemp("python") / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {python_of_workers.__file__} "$@"\n')
+    python.chmod(0o755)
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("PYSPARK_PYTHON", sys.executable)
+        environment.setenv("PYSPARK_PYTHON", str(python))
         session = (
             SparkSession.builder.master("local[2, 2]")  # Two cores, and two attempts for each task.
             .appName("weir tests")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.memory", "1g")
+            # For minutes of queries, neither a second compiler nor a collector with threads pays for itself.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.sql.session.timeZone", "UTC")

@@ -1,5 +1,8 @@
 """What crosses Spark's pickle boundary arrives as it left."""
 
+import subprocess
+import sys
+
 import pytest
 
 from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
@@ -55,3 +58,12 @@ def test_data_source_goes_by_reference() -> None:
     """Executors import the class; they are not sent its code."""
     assert sent_to_worker(WeirDataSource) is WeirDataSource
     assert len(pickled(WeirDataSource)) < 200
+
+
+def test_a_python_that_has_imported_nothing_understands() -> None:
+    """Class, partition and options arrive in a process that has not heard of weir."""
+    sent = pickled((WeirDataSource, bucket_partitions(OPTIONS, 4, PlannedStates(None, (5,), (b"",)))[0]))
+    program = "import pickle, sys; print(pickle.load(sys.stdin.buffer))"
+    done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
+    assert b"spark_source.data_source.WeirDataSource" in done.stdout
+    assert b"table_id=4, bucket=0" in done.stdout

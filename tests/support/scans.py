@@ -136,6 +136,7 @@ class RawScan:
 
     stream: transport.Stream
     schema: pa.Schema | None = None
+    started: pb.ScanStarted | None = None
     log_offset: int | None = None
     row_ordinal: int = 0
     """Of the first row: what a resumed scan begins with."""
@@ -183,6 +184,7 @@ class RawScan:
             self._take_batch(response)
         elif response.HasField("started"):
             assert self.schema is None
+            self.started = response.started
             self.schema = decode_schema(response.started.arrow_schema)
             self.log_offset = response.started.log_offset
             self.row_ordinal = response.started.row_ordinal
@@ -229,6 +231,8 @@ async def open_scan(
     log_start: pb.LogStart | None = None,
     stop_offset: int | None = None,
     stop_at_end: bool = False,
+    group: str = "",
+    group_epoch: int = 0,
 ) -> AsyncIterator[RawScan]:
     """Open a push scan of the sample table, or continue one."""
     opening = pb.ScanOpen(
@@ -236,6 +240,8 @@ async def open_scan(
         log_start=log_start,
         stop_offset=stop_offset,
         stop_at_end=stop_at_end,
+        group=group,
+        group_epoch=group_epoch,
         query=query or pb.ScanQuery(table="items"),
         batch_bytes_max=batch_bytes_max,
         batch_rows_max=batch_rows_max,

@@ -6,7 +6,8 @@ Invariants:
    gets room back before the consumer asks for the batch after (`Delivery.consumed`).
 2. The end is reported once every producer has finished and every batch is taken, and stays reported.
 3. A failure is reported at once, stays reported, and is never an end; batches that wait are dropped with it.
-4. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing.
+4. Buckets take turns (`scanner.client.scan.turns`): one that has much does not hold up one that has little.
+5. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing.
 
 Where the scan's time goes is accounted here: CONSUMER while a batch waits and nobody asks for it, PEER while the
 consumer waits for one, RUNNING otherwise. Of transport this module knows that account, and no more.
@@ -14,37 +15,19 @@ consumer waits for one, RUNNING otherwise. Of transport this module knows that a
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
 
+from scanner.client.scan.turns import Turns
 from transport import StallAccount, StallReason
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A batch on its way to the consumer."""
-
-    bucket: int
-    batch: pa.RecordBatch
-    size: int
-    """Message bytes that it keeps in memory."""
-    consumed: Callable[[], None]
-    """Called once, when the consumer asks for the next batch."""
-    position: int | None = None
-    """LOG and HYBRID: a commit's end; every change before it has come with this delivery or earlier."""
-    snapshot_end: int | None = None
-    """HYBRID: the snapshot of the bucket, as of this offset, is complete."""
+    from scanner.client.scan.turns import Delivery
 
 
 class HandOff:
-    """A queue of batches with an explicit end and a lasting failure.
+    """A queue of batches, in turns between buckets, with an explicit end and a lasting failure.
 
     Args:
         producers: How many have to call `finish` before the end, >= 0.
@@ -52,7 +35,7 @@ class HandOff:
 
     def __init__(self, producers: int) -> None:
         self._unfinished = producers
-        self._waiting: deque[Delivery] = deque()
+        self._waiting = Turns()
         self._in_hand: Delivery | None = None
         self._failure: Exception | None = None
         self._closed = False
@@ -63,7 +46,6 @@ class HandOff:
         self.held_bytes_max = 0
         self.first_put_at: float | None = None
         """When the first batch was put, in seconds of `trio.current_time()`; None until then."""
-        self._unconsumed: Counter[int] = Counter()
         self._consumed = trio.Event()
         self.stalls = StallAccount(trio.current_time())
         """Ends when the end or a failure is reported, or the scan is left."""
@@ -74,10 +56,9 @@ class HandOff:
             return
         if self.first_put_at is None:
             self.first_put_at = trio.current_time()
-        self._waiting.append(delivery)
+        self._waiting.put(delivery)
         if not self._taking and not self.stalls.behind:
             self.stalls.fall_behind(trio.current_time())
-        self._unconsumed[delivery.bucket] += 1
         self.held_bytes += delivery.size
         self.held_bytes_max = max(self.held_bytes_max, self.held_bytes)
         self._changed.set()
@@ -106,18 +87,22 @@ class HandOff:
         self._drop()
 
     @property
+    def waits(self) -> bool:
+        """Whether `take` would wait."""
+        return not self._reportable
+
+    @property
     def _ended(self) -> bool:
-        return self._unfinished <= 0 and not self._waiting
+        return self._unfinished <= 0 and not self._waiting.ready
 
     @property
     def _reportable(self) -> bool:
-        return bool(self._waiting or self._closed or self._failure or self._ended)
+        return bool(self._waiting.ready or self._closed or self._failure or self._ended)
 
     def _drop(self) -> None:
         self._waiting.clear()
         self._in_hand = None
         self.held_bytes = 0
-        self._unconsumed.clear()
         self._changed.set()
         self._consumed.set()
 
@@ -126,7 +111,6 @@ class HandOff:
         delivery, self._in_hand = self._in_hand, None
         if delivery is not None:
             self.held_bytes -= delivery.size
-            self._unconsumed[delivery.bucket] -= 1
             self._consumed.set()
             delivery.consumed()
 
@@ -136,7 +120,7 @@ class HandOff:
         Cancellation:
             No effect.
         """
-        while self._unconsumed[bucket] > 0:
+        while self._waiting.has(bucket) or (self._in_hand is not None and self._in_hand.bucket == bucket):
             if self._consumed.is_set():  # Several buckets may wait on the same event.
                 self._consumed = trio.Event()
             await self._consumed.wait()
@@ -163,8 +147,9 @@ class HandOff:
         self.release()
         await trio.lowlevel.checkpoint()
         self._taking = True
+        ready = self._waiting.ready
         try:
-            if not self._reportable:
+            if not ready and not self._reportable:
                 self.stalls.enter(StallReason.PEER, trio.current_time())
                 try:
                     while not self._reportable:
@@ -174,15 +159,18 @@ class HandOff:
                     self.stalls.leave(StallReason.PEER, trio.current_time())
         finally:
             self._taking = False
-        if self._failure is not None or self._closed or not self._waiting:
-            self.stalls.finish(trio.current_time())
+        if not ready:
+            self._report_end()
+            return None
+        delivery = self._in_hand = self._waiting.take()
+        if not ready and self.stalls.behind:
+            self.stalls.catch_up(trio.current_time())
+        return delivery
+
+    def _report_end(self) -> None:
+        """Nothing waits, and nothing will: return if that is the end, else raise why."""
+        self.stalls.finish(trio.current_time())
         if self._failure is not None:
             raise self._failure
         if self._closed:
             raise trio.ClosedResourceError("the scan was left; execute it again")
-        if not self._waiting:
-            return None
-        self._in_hand = self._waiting.popleft()
-        if not self._waiting and self.stalls.behind:
-            self.stalls.catch_up(trio.current_time())
-        return self._in_hand

@@ -133,6 +133,12 @@ class ScanPlan:
     """LOG and HYBRID: where to end."""
     histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     """By bucket, the history that its offset is of, where that is known."""
+    group: str = ""
+    """LOG: the reader group that shares the buckets out; empty: none."""
+    member: str = ""
+    """Names this reader within the group; empty: a name is made up."""
+    auto_commit: bool = False
+    """Store the positions of what was handed out by itself."""
     retries: int | None = None
     """Attempts at going on, in a row and without progress, that may fail; None: as the client was told."""
     resume_every_batches: int | None = None
@@ -239,7 +245,8 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: It is none of these, or negative, or of a bucket that the table does not have.
         """
-        if isinstance(start, str) and start not in (EARLIEST, LATEST):
+        named = isinstance(start, str) and start in (EARLIEST, LATEST)
+        if not (named or isinstance(start, datetime.datetime | int | Mapping)):
             raise ArgumentInvalid(
                 f"start_at takes {EARLIEST!r}, {LATEST!r}, an offset or a datetime, not {start!r}"
             )
@@ -259,7 +266,7 @@ class ScanBuilder:
         """
         if stop is None or stop == END:
             return self._replace(stop_at=stop)
-        if isinstance(stop, str):
+        if not isinstance(stop, int | Mapping):
             raise ArgumentInvalid(f"stop_at takes {END!r}, an offset or None, not {stop!r}")
         return self._replace(stop_at=_offsets(stop, self._plan.table.buckets, "stop_at"))
 
@@ -552,13 +559,13 @@ def _member(kind: type[_E], value: _E | str, what: str) -> _E:
     return known[value.lower()]
 
 
-def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int) -> dict[int, int]:
-    """The log offsets that `as_of` gives to buckets: one to all of them, or one to each that it names.
+def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = "as_of") -> dict[int, int]:
+    """The log offsets that an argument, `what`, gives to buckets: one to all of them, or one to each that it names.
 
     Raises:
         ArgumentInvalid: One is negative or no whole number, or of a bucket that a table of so many does not have.
     """
-    offsets = _offsets(as_of, buckets, "as_of")
+    offsets = _offsets(as_of, buckets, what)
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.client.failures import translated
-from scanner.client.scan.batch_queue import Delivery, HandOff
 from scanner.client.scan.pull import PagesAhead
+from scanner.client.scan.turns import Delivery
 from scanner.errors import ScannerError, ServerUnavailable
 from scanner.wire import methods
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
+    from scanner.client.scan.batch_queue import HandOff
     from scanner.client.scan.fetch_receiver import FetchedRows, FetchReceiver
     from scanner.client.scan.statistics import BucketProgress
 

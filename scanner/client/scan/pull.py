@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import trio
 
 from scanner.client.failures import translated
-from scanner.client.scan.batch_queue import Delivery, HandOff
+from scanner.client.scan.turns import Delivery
 from scanner.errors import InternalError, ScannerError, TooManyScans
 from scanner.tasks import bare
 from transport import TransportError
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
+    from scanner.client.scan.batch_queue import HandOff
     from scanner.client.scan.statistics import BucketProgress
 
 OPEN_RETRY_DELAYS_S: Final = (0.1, 0.2, 0.4)

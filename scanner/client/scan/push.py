@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.client.failures import translated
-from scanner.client.scan.batch_queue import Delivery, HandOff
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
+from scanner.client.scan.turns import Delivery
 from scanner.errors import ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.tasks import run_with_companion
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
+    from scanner.client.scan.batch_queue import HandOff
     from scanner.client.scan.statistics import BucketProgress
     from transport import Stream
 
@@ -176,6 +177,8 @@ class BucketReceiver:
                         consumed,
                         taken.position,
                         taken.snapshot_end,
+                        taken.commit_time_floor_us,
+                        self._scan_open.group_epoch,
                     )
                 )
                 self._batches += taken.batch.num_rows > 0

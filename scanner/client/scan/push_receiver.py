@@ -23,7 +23,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from scanner.client.scan.sequence import RowSequence, no_rows, require_rows, require_schema
+from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
@@ -43,6 +46,8 @@ _COMPLETE_WITH_CHANGES: Final = {
     pb.ScanEnd.REASON_LIMIT: "LIMIT",
 }
 """Those that mean the end of one with changes."""
+_TIMES_US: Final = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+"""Those that a `datetime` has, the years 1 to 9999, in microseconds since 1970."""
 _CHANGES: Final = (pb.SCAN_SOURCE_LOG, pb.SCAN_SOURCE_HYBRID)
 
 
@@ -69,6 +74,9 @@ class Arrival:
     yet, inside a commit, or in the snapshot."""
     snapshot_end: int | None = None
     """HYBRID: the snapshot is complete, and this is the offset that it is as of."""
+    commit_time_floor_us: int | None = None
+    """LOG and HYBRID: every change committed at this time or before it that passes has come with this or earlier, in
+    microseconds since 1970 UTC. None: nothing new is known."""
 
 
 class PushReceiver:
@@ -101,11 +109,17 @@ class PushReceiver:
         """What every further stream must be as of."""
         self._history = b""
         """The history that the offset is of; empty: the server has not said."""
+        self._schema_id: int | None = None
+        """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV
+        self._group_epoch = 0
         self._changes_end = 0
         """Where the changes that came end."""
         self._behind_snapshot = False
         """HYBRID: `SnapshotEnd` has come."""
+        self._in_log = False
+        """Whether changes come, and not rows of a state."""
+        self._commit_times = _CommitTimes(what, schema)
         self._filtered = False
         self._fresh = True
         """Whether the newest stream has brought no changes yet."""
@@ -132,6 +146,8 @@ class PushReceiver:
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
         self._source = scan_open.source
+        self._in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
+        self._group_epoch = scan_open.group_epoch
         self._filtered = bool(scan_open.query.filter)
         self._fresh = True
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
@@ -236,7 +252,16 @@ class PushReceiver:
         self._log_offset = self._progress.log_offset = started.log_offset
         self._history = self._progress.history = started.history
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
+        if started.HasField("schema_id"):
+            self._see_schema(started.schema_id)
         self.state = ReceiverState.SCANNING
+
+    def _see_schema(self, schema_id: int) -> None:
+        """The table has this schema now; the first one seen is the scan's."""
+        if self._schema_id is None:
+            self._schema_id = schema_id
+        elif schema_id > self._schema_id:
+            self._progress.schema_outdated = True
 
     def _log_started(self, started: pb.ScanStarted) -> None:
         """A scan of the log goes on where the one before it stood, or behind changes that do not pass."""
@@ -266,19 +291,27 @@ class PushReceiver:
             ordinal=batch.row_ordinal, count=batch.row_count, crc32c=batch.crc32c, payload=batch.payload
         )
         rows = require_rows(self._what, decode_batch(batch.payload, self._schema), batch.row_count)
+        self._require_epoch(batch.group_epoch)
         position = self._take_changes(batch)
+        floor_us = self._commit_times.take(rows, position is not None) if batch.changes.end else None
         further = batch.row_count > 0 or batch.resume_token != self._token
         # A batch without a token makes the one before useless: it would bring these rows again.
         self._token = batch.resume_token
         if further:
             self._on_advance()
-        return Arrival(rows, size, position)
+        return Arrival(rows, size, position, None, floor_us)
+
+    def _require_epoch(self, epoch: int) -> None:
+        if epoch != self._group_epoch:
+            raise DataCorrupted(
+                f"{self._what}: the server sent what is for epoch {epoch} of a reader group, and this scan is for"
+                f" {self._group_epoch}"
+            )
 
     def _take_changes(self, batch: RowBatch) -> int | None:
         """Check that a batch's changes follow those that came; its position, if it has one."""
-        in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
         start, end, commit_end = batch.changes
-        if not in_log:
+        if not self._in_log:
             if end:
                 raise DataCorrupted(f"{self._what}: changes [{start}, {end}) in a scan of a state")
             return None
@@ -302,17 +335,21 @@ class PushReceiver:
             )
         if self._behind_snapshot:
             return None  # Said again on a further stream.
-        self._behind_snapshot = True
+        self._behind_snapshot = self._in_log = True
         self._changes_end = boundary.log_offset
         self._on_advance()
         return self._without_rows(boundary.log_offset, boundary.log_offset)
 
-    def _without_rows(self, position: int, snapshot_end: int | None = None) -> Arrival:
-        return Arrival(no_rows(self._schema), 0, position, snapshot_end)
+    def _without_rows(
+        self, position: int | None, snapshot_end: int | None = None, commit_time_floor_us: int | None = None
+    ) -> Arrival:
+        return Arrival(no_rows(self._schema), 0, position, snapshot_end, commit_time_floor_us)
 
     def _heartbeat(self, heartbeat: pb.Heartbeat) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
             return None  # It says that the server lives, and no more.
+        if heartbeat.HasField("schema_id"):
+            self._see_schema(heartbeat.schema_id)
         further = bool(heartbeat.resume_token) and heartbeat.resume_token != self._token
         if further:
             self._token = heartbeat.resume_token
@@ -320,10 +357,18 @@ class PushReceiver:
         waiting = heartbeat.state == pb.Heartbeat.STATE_WAITING_DATA
         if further or waiting or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
-        if not heartbeat.HasField("position") or heartbeat.position <= self._changes_end:
+        if not heartbeat.HasField("position"):
             return None
-        self._changes_end = heartbeat.position
-        return self._without_rows(heartbeat.position)
+        self._require_epoch(heartbeat.group_epoch)
+        position: int | None = None
+        if heartbeat.position > self._changes_end:
+            position = self._changes_end = heartbeat.position
+        floor_us: int | None = None
+        if heartbeat.HasField("commit_time_floor_us") and self._in_log:
+            floor_us = self._commit_times.raise_floor(heartbeat.commit_time_floor_us)
+        if position is None and floor_us is None:
+            return None
+        return self._without_rows(position, None, floor_us)
 
     def _end(self, end: pb.ScanEnd) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -350,3 +395,42 @@ class PushReceiver:
         if end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
         return None
+
+
+class _CommitTimes:
+    """Up to which commit time all changes that pass have come. Commit times grow from commit to commit of a bucket.
+
+    Args:
+        what: Names the scan in errors.
+        schema: Of its batches. Without `_commit_timestamp` heartbeats alone tell.
+    """
+
+    def __init__(self, what: str, schema: pa.Schema) -> None:
+        self._what = what
+        self._column = schema.get_field_index(COMMIT_TIMESTAMP)
+        self._newest_us: int | None = None
+        """Of the last change that came."""
+        self._floor_us = _TIMES_US.start
+
+    def take(self, rows: pa.RecordBatch, commit_end: bool) -> int | None:
+        """Take the changes of a batch; whether they end a commit. Returns the floor if it has risen."""
+        if self._column < 0:
+            return None
+        if rows.num_rows:
+            self._newest_us = rows.column(self._column)[-1].value
+        if self._newest_us is None:
+            return None
+        return self.raise_floor(self._newest_us if commit_end else self._newest_us - 1)
+
+    def raise_floor(self, floor_us: int) -> int | None:
+        """Take a floor; returns it if it is higher than those before.
+
+        Raises:
+            DataCorrupted: It is no time that Python can tell.
+        """
+        if floor_us not in _TIMES_US:
+            raise DataCorrupted(f"{self._what}: {floor_us} us since 1970 is no time of a commit")
+        if floor_us <= self._floor_us:
+            return None
+        self._floor_us = floor_us
+        return floor_us

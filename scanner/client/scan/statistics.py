@@ -96,6 +96,7 @@ class BucketProgress:
     overrun_bytes: int = 0
     resumes: int = 0
     states: int = 0
+    schema_outdated: bool = False
     server_stalls: StallTimes | None = None
 
     def add_server_stalls(self, stalls: StallTimes) -> None:

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
+    from scanner.client.scan.turns import Delivery
 
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
@@ -81,12 +82,14 @@ class Batches:
         self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
         self._hand_off = HandOff(producers=len(self._progress))
         self._rows_left = plan.row_limit
+        self._has_changes = plan.source.has_changes
         # `statistics` may be asked for by another thread, which has no trio.
         self._clock = trio.lowlevel.current_clock()
         self._started_at = self._clock.current_time()
         self._tasks = trio.CancelScope()
         self._positions: dict[int, int] = {}
         self._snapshot_ends: dict[int, int] = {}
+        self._commit_time_floors_us: dict[int, int] = {}
         self.bucket: int | None = None
         """The bucket that the newest batch is of; None: none has come."""
 
@@ -103,6 +106,26 @@ class Batches:
     def snapshot_ends(self) -> dict[int, int]:
         """HYBRID: by bucket, the offset that its snapshot is as of, once all rows of that were handed out."""
         return dict(self._snapshot_ends)
+
+    def watermark(self) -> datetime.datetime | None:
+        """LOG and HYBRID: the time (UTC) at or below which all buckets are complete.
+
+        Every change that passes the filter and was committed at that time or before it was handed out, of every
+        bucket. It never goes back. Commits move it, and over buckets where nothing happens heartbeats do; without
+        `_commit_timestamp` among the columns heartbeats alone. A bucket that reached its stop holds it where that is.
+
+        Returns:
+            None: of some bucket nothing is known yet, because neither a change nor a heartbeat with a time has come, or
+            because it is in its snapshot.
+        """
+        if len(self._commit_time_floors_us) < len(self._progress) or not self._progress:
+            return None
+        return _EPOCH + datetime.timedelta(microseconds=min(self._commit_time_floors_us.values()))
+
+    @property
+    def schema_outdated(self) -> bool:
+        """LOG and HYBRID: whether the table has got columns since the scan began; opened anew, a scan has them."""
+        return any(each.schema_outdated for each in self._progress.values())
 
     @property
     def schema(self) -> pa.Schema:
@@ -133,14 +156,20 @@ class Batches:
                 raise StopAsyncIteration
             batch = self._within_limit(delivery.batch)
             # A batch that the limit cuts does not bring what its position stands behind.
-            if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
-                self._positions[delivery.bucket] = delivery.position
-            if delivery.snapshot_end is not None:
-                self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
+            if self._has_changes and batch.num_rows == delivery.batch.num_rows:
+                self._note_changes(delivery)
             if batch.num_rows:
                 self.bucket = delivery.bucket
                 self._progress[delivery.bucket].rows += batch.num_rows
                 return batch
+
+    def _note_changes(self, delivery: Delivery) -> None:
+        if delivery.position is not None:
+            self._positions[delivery.bucket] = delivery.position
+        if delivery.snapshot_end is not None:
+            self._snapshot_ends[delivery.bucket] = delivery.snapshot_end
+        if delivery.commit_time_floor_us is not None:
+            self._commit_time_floors_us[delivery.bucket] = delivery.commit_time_floor_us
 
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
@@ -220,7 +249,7 @@ class Batches:
     async def _fetch(self, connection: Connection) -> None:
         """Fetch the changes of all buckets."""
         plan, progress = self._plan, self._progress
-        query = self._query(0)
+        query = bucket_query(plan, 0)
         # By name: what is added to the table meanwhile is not this scan's.
         query.columns[:] = plan.schema.names
         query.ClearField("range")
@@ -259,13 +288,13 @@ class Batches:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
             source=_SOURCES[plan.source],
-            query=self._query(progress.bucket),
+            query=bucket_query(plan, progress.bucket),
             as_of=plan.as_of_bucket(progress.bucket),
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
         )
         if plan.source.has_changes:
-            _set_log_bounds(scan_open, plan, progress.bucket)
+            set_log_bounds(scan_open, plan, progress.bucket)
         bucket = BucketReceiver(
             connection,
             scan_open,
@@ -288,7 +317,7 @@ class Batches:
 
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
-        plan, query = self._plan, self._query(progress.bucket)
+        plan, query = self._plan, bucket_query(self._plan, progress.bucket)
         if plan.mode is ScanMode.SESSION:
             return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
@@ -300,21 +329,22 @@ class Batches:
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"
 
-    def _query(self, bucket: int) -> pb.ScanQuery:
-        plan = self._plan
-        return query_to_proto(
-            ScanQuery(
-                table=plan.table.name,
-                bucket=bucket,
-                columns=plan.columns,
-                predicates=plan.predicates,
-                row_limit=plan.row_limit,
-                range=plan.key_range,
-            )
+
+def bucket_query(plan: ScanPlan, bucket: int) -> pb.ScanQuery:
+    """What a plan asks of one bucket."""
+    return query_to_proto(
+        ScanQuery(
+            table=plan.table.name,
+            bucket=bucket,
+            columns=plan.columns,
+            predicates=plan.predicates,
+            row_limit=plan.row_limit,
+            range=plan.key_range,
         )
+    )
 
 
-def _set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
+def set_log_bounds(scan_open: pb.ScanOpen, plan: ScanPlan, bucket: int) -> None:
     """Where the scan of a bucket's changes begins and ends."""
     if plan.source is ScanSource.LOG:
         scan_open.log_start.CopyFrom(_log_start(plan, bucket))
@@ -346,7 +376,13 @@ def _log_start(plan: ScanPlan, bucket: int) -> pb.LogStart:
 
 
 def microseconds(time: datetime.datetime) -> int:
-    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC."""
+    """A time as it is on the wire, since 1970 UTC; without a zone it is one of UTC.
+
+    Raises:
+        ArgumentInvalid: It is no `datetime`.
+    """
+    if not isinstance(time, datetime.datetime):
+        raise ArgumentInvalid(f"a time is a datetime, not {time!r}")
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
     return (zoned - _EPOCH) // datetime.timedelta(microseconds=1)
 
@@ -375,7 +411,7 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
             f"mode {plan.mode.value} reads {reads.name} only, not {plan.source.name}; use mode push"
         )
     _check_as_of(plan)
-    _check_changes(plan)
+    check_changes(plan)
     batches = Batches(plan)
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(batches._receive, connection)
@@ -399,7 +435,12 @@ def _check_as_of(plan: ScanPlan) -> None:
         plan.as_of_bucket(bucket)
 
 
-def _check_changes(plan: ScanPlan) -> None:
+def check_changes(plan: ScanPlan) -> None:
+    """See that where a scan begins and ends goes with its source.
+
+    Raises:
+        ArgumentInvalid: It does not.
+    """
     if plan.source is not ScanSource.LOG and plan.start_at != EARLIEST:
         raise ArgumentInvalid(f"start_at is for source LOG; {plan.source.name} begins with a state (as_of)")
     if not plan.source.has_changes:

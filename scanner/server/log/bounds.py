@@ -10,14 +10,17 @@ This module knows no stream and no token.
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange
 
 if TYPE_CHECKING:
     from scanner.proto.weir.v1 import scanner_pb2 as pb
     from scanner.storage.interface import Bucket
+
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,15 @@ def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:
     offset = storage.offset_at(timestamp_us)
     if offset == storage.log_end and timestamp_us > now_us:
         raise ArgumentInvalid(
-            f"the start time {timestamp_us} us is in the future (it is {now_us} us now); begin at the latest offset"
+            f"{_shown(timestamp_us)} is in the future: the server's clock says {_shown(now_us)};"
+            " latest begins with the next commit"
         )
     return offset
+
+
+def _shown(timestamp_us: int) -> str:
+    """A time as people read it; what no `datetime` has, as the number that it is."""
+    try:
+        return (_EPOCH + datetime.timedelta(microseconds=timestamp_us)).isoformat()
+    except OverflowError:
+        return f"{timestamp_us} us since 1970"

@@ -79,6 +79,11 @@ class HybridScan:
         return self._half.waiting
 
     @property
+    def endless(self) -> bool:
+        """See `PushedScan`."""
+        return self._half.endless
+
+    @property
     def end(self) -> EndReason | None:
         """See `PushedScan`; the end of the snapshot is not the scan's."""
         return None if self._crosses else self._half.end
@@ -98,9 +103,9 @@ class HybridScan:
         self._boundary_due = True
 
     def notice(self) -> pb.ScanResponse | None:
-        """See `PushedScan`: the boundary, once the scan is behind it."""
+        """See `PushedScan`: the boundary, once the scan is behind it, and what its half has to say."""
         if not self._boundary_due:
-            return None
+            return self._half.notice()
         self._boundary_due = False
         return pb.ScanResponse(snapshot_end=pb.SnapshotEnd(log_offset=self._snapshot_offset))
 
@@ -116,12 +121,15 @@ class HybridScan:
         """See `PushedScan`; its offset is the snapshot's, in either half."""
         started = self._half.started()
         started.log_offset = self._snapshot_offset
+        started.schema_id = self._half.table.schema.schema_id_of(self._half.query)
         started.history = self._half.bucket.storage.lineage.history_of(self._snapshot_offset)
         return started
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""
-        return self._half.heartbeat()
+        heartbeat = self._half.heartbeat()
+        heartbeat.schema_id = self._half.table.schema.row_codec.schema_id
+        return heartbeat
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:
         """See `PushedScan`."""

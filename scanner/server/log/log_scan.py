@@ -5,7 +5,9 @@ Invariants:
 1. A token continues the scan right behind the changes that were taken, inside a commit, too; where nothing is left to
    take, behind those that were read.
 2. A heartbeat's position is an entry's end, and every change before it that passes was sent before the heartbeat.
-3. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
+3. A heartbeat names a commit-time floor only where everything was delivered: whatever is committed at or behind its
+   position has a later time.
+4. The log is kept from the position on for as long as the scan is open, parked or not, within what its principal may
    keep.
 
 This module knows no stream, and no call waits.
@@ -22,6 +24,7 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.tokens import MODEL_PUSH, TOKEN_OVERHEAD_BYTES, TokenState, stop_id
 from scanner.wire.batches import (
     ANY_CHANGES,
+    ANY_GROUP_EPOCH,
     encode_row_batch,
     encode_rows,
     encode_schema,
@@ -60,6 +63,13 @@ class LogScan:
     """Number of the wire's ScanSource, for the tokens."""
     snapshot_offset: int = 0
     """HYBRID: what its snapshot is as of."""
+    group_epoch: int = 0
+    """Of the reader group's assignment that it is for; 0: it is of no group."""
+    _schema_told: int = field(init=False)
+    """The newest schema of the table that its client knows of."""
+
+    def __post_init__(self) -> None:
+        self._schema_told = self.table.schema.schema_id_of(self.query)
 
     @property
     def rows(self) -> int:
@@ -78,6 +88,11 @@ class LogScan:
         return not (self.scan.parked or self.pending or source.wants_step) and source.end is None
 
     @property
+    def endless(self) -> bool:
+        """See `PushedScan`."""
+        return self.stop_offset is None
+
+    @property
     def end(self) -> EndReason | None:
         """See `PushedScan`."""
         return None if self.scan.parked else self.scan.source.end
@@ -92,13 +107,20 @@ class LogScan:
         self._moved()
 
     def notice(self) -> pb.ScanResponse | None:
-        """See `PushedScan`; there is none."""
-        return None
+        """See `PushedScan`: columns were added, which the scan does not deliver."""
+        newest = self.table.schema.row_codec.schema_id
+        if newest <= self._schema_told:
+            return None
+        self._schema_told = newest
+        heartbeat = self.heartbeat()
+        heartbeat.state = pb.Heartbeat.STATE_WAITING_DATA if self.waiting else pb.Heartbeat.STATE_SCANNING
+        return pb.ScanResponse(heartbeat=heartbeat)
 
     def take(self, message_bytes_max: int, limits: BatchLimits) -> Parts:
         """See `PushedScan`."""
         source = self.scan.source
-        payload_max = min(limits.payload_bytes_max, message_bytes_max - _overhead_bytes(limits))
+        overhead = _overhead_bytes(limits, of_group=self.group_epoch > 0)
+        payload_max = min(limits.payload_bytes_max, message_bytes_max - overhead)
         batch = source.take(payload_max, limits.rows_max)
         assert batch is not None  # Something is pending.
         assert batch.changes is not None
@@ -111,6 +133,7 @@ class LogScan:
             encoded.payload,
             self.token(),
             batch.changes,
+            self.group_epoch,
         )
 
     def token(self) -> bytes:
@@ -138,15 +161,22 @@ class LogScan:
             log_offset=source.next_offset,
             row_ordinal=source.rows,
             history=self.history,
+            schema_id=self.table.schema.schema_id_of(self.query),
         )
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""
+        # Before the log's end is read: a commit that becomes durable in between is later than this.
+        floor_us = self.bucket.commit_time_floor_us
+        position, log_end = self.scan.source.bookmark, self.bucket.storage.log_end
         return pb.Heartbeat(
             resume_token=self.token(),
-            high_watermark=self.bucket.storage.log_end,
+            high_watermark=log_end,
             rows=self.rows,
-            position=self.scan.source.bookmark,
+            group_epoch=self.group_epoch,
+            position=position,
+            commit_time_floor_us=floor_us if floor_us and position == log_end else None,
+            schema_id=self.table.schema.row_codec.schema_id,
         )
 
     def ended(self, reason: EndReason) -> pb.ScanEnd:
@@ -170,8 +200,13 @@ class LogScan:
 
 
 @functools.lru_cache(maxsize=64)
-def _overhead_bytes(limits: BatchLimits) -> int:
+def _overhead_bytes(limits: BatchLimits, *, of_group: bool) -> int:
     """What a batch's message takes beside its payload, at most."""
     return row_batch_overhead(
-        _ORDINAL_MAX, limits.rows_max, limits.payload_bytes_max, TOKEN_OVERHEAD_BYTES, ANY_CHANGES
+        _ORDINAL_MAX,
+        limits.rows_max,
+        limits.payload_bytes_max,
+        TOKEN_OVERHEAD_BYTES,
+        ANY_CHANGES,
+        ANY_GROUP_EPOCH if of_group else 0,
     )

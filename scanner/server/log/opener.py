@@ -84,7 +84,9 @@ class LogOpener:
         self._fetched: weakref.WeakKeyDictionary[ServedBucket, deque[LogBlocks]] = weakref.WeakKeyDictionary()
         """What fetches wanted lately: between two of them nobody else may keep it."""
 
-    async def open(self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop) -> LogScan:
+    async def open(
+        self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop, group_epoch: int = 0
+    ) -> LogScan:
         """Open a changelog.
 
         Args:
@@ -92,6 +94,7 @@ class LogOpener:
             principal: Name of the caller.
             start: Where to begin.
             stop: Where to end.
+            group_epoch: Of the reader group's assignment that it is for; 0: it is of no group.
 
         Raises:
             TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query or a bound does not fit.
@@ -111,15 +114,18 @@ class LogOpener:
             query = table.schema.resolve(query, changes=True)
             offset = start_offset(bucket.storage, start, self._now_us())
             stop_offset = stop.resolve(bucket.storage, offset)
-            return self._admit(table, bucket, query, principal, offset, stop_offset)
+            return self._admit(table, bucket, query, principal, offset, stop_offset, group_epoch=group_epoch)
 
-    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> LogScan:
+    async def resume(
+        self, query: ScanQuery, principal: str, state: TokenState, group_epoch: int = 0
+    ) -> LogScan:
         """Go on with a changelog.
 
         Args:
             query: What the scan delivers, with its columns.
             principal: Name of the caller.
             state: What its token says.
+            group_epoch: As for `open`.
 
         Raises:
             OffsetOutOfRange: Retention has passed the token's position.
@@ -150,6 +156,7 @@ class LogOpener:
                 source=state.source,
                 snapshot_offset=state.log_offset,
                 position=state.position,
+                group_epoch=group_epoch,
             )
 
     async def open_hybrid(
@@ -341,10 +348,13 @@ class LogOpener:
         source: int = pb.SCAN_SOURCE_LOG,
         snapshot_offset: int = 0,
         position: Position = START,
+        group_epoch: int = 0,
     ) -> LogScan:
         scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, position))
         scan.pin = bucket.pins.pin(offset, principal, "scan of the changelog", scan.end)
-        return self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
+        opened = self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
+        opened.group_epoch = group_epoch
+        return opened
 
     def _log_scan(
         self,

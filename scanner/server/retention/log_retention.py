@@ -10,8 +10,8 @@ Invariants:
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
    (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
 
-Only buckets in use are looked at: one that was not used since the start, or that was closed for being idle,
-has not grown. One that takes no writes cannot be cut.
+A bucket that was closed for being idle has not grown, but grown old: it is opened once in a while for a look. One that
+was not used since the start is not looked at, and one that takes no writes cannot be cut.
 
 This module knows no wire and no transport.
 """
@@ -20,7 +20,11 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import trio
 
 from scanner.errors import ScannerError, SlowConsumer
 
@@ -29,13 +33,33 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.log_pins import LogPin
     from scanner.storage.interface import Bucket
     from scanner.tasks import RunBlocking
 
 _ENTRIES_WALKED_MAX: Final = 10_000
 """In one sweep, where commit times are of no use; the next sweep goes on from there."""
+_IDLE_LOOK_S_MAX: Final = 3600.0
+_IDLE_LOOK_SHARE: Final = 10
+"""A bucket that is closed for being idle is looked at so many times in the age that changes may reach, or each hour."""
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """A changelog that was cut, as it was then."""
+
+    start: int
+    """Offset of its oldest change."""
+    end: int
+    """One past its newest."""
+    dropped: int
+    """Changes that went."""
+    pinned: int
+    """Changes that were to go, too, and are pinned."""
+    pins: tuple[LogPin, ...]
+    """What keeps them; the one that keeps the most first."""
 
 
 class Retention:
@@ -55,36 +79,80 @@ class Retention:
         self._config = config
         self._run_blocking = run_blocking
         self._clock = clock
+        self._looked_at: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
 
     async def sweep(self) -> None:
-        """Look at every bucket in use. A failure is logged, and the bucket tried again at the next sweep."""
+        """Look at every bucket that was used. A failure is logged, and the bucket tried again at the next sweep."""
         for name, index, bucket in list(self._catalog.open_buckets()):
-            if not bucket.is_open or bucket.storage.failure is not None:
+            if bucket.storage.failure is not None or not self._is_due(bucket):
                 continue
+            idle = not bucket.is_open
+            self._looked_at[bucket] = trio.current_time()
             try:
-                dropped = await self._sweep_bucket(name, index, bucket)
+                wanted = await self.wanted_start(bucket)
+                if wanted > bucket.storage.log_start:
+                    self._end_longest(f"{name}[{index}]", bucket, wanted)
+                    await self.cut(name, index, bucket, wanted)
+                if idle:
+                    await bucket.close_idle(0)
             except ScannerError as error:
                 _logger.warning("the changelog of %s[%d] is not cut: %s", name, index, error)
-                continue
-            self._catalog.activity.log_changes_dropped += dropped
-            if dropped:
-                _logger.info("the changelog of %s[%d] lost its %d oldest changes", name, index, dropped)
 
-    async def _sweep_bucket(self, name: str, index: int, bucket: ServedBucket) -> int:
-        """Cut one changelog; returns how many changes went."""
-        storage = bucket.storage
+    def _is_due(self, bucket: ServedBucket) -> bool:
+        if bucket.is_open:
+            return True
+        if bucket.storage.log_start == bucket.storage.log_end:
+            return False
+        every_s = min(_IDLE_LOOK_S_MAX, self._config.log_retention_s / _IDLE_LOOK_SHARE)
+        return trio.current_time() - self._looked_at.get(bucket, bucket.used_at) >= every_s
+
+    async def wanted_start(self, bucket: ServedBucket) -> int:
+        """Where a changelog would begin if nothing pinned it: by age and size.
+
+        Raises:
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+        """
         now_us = self._clock.now_us()
-        wanted = await self._run_blocking(functools.partial(self._wanted_start, storage, now_us))
-        if wanted <= storage.log_start:
-            return 0
-        self._end_longest(f"{name}[{index}]", bucket, wanted)
+        return await self._run_blocking(functools.partial(self._wanted_start, bucket.storage, now_us))
+
+    async def cut(self, name: str, index: int, bucket: ServedBucket, wanted: int) -> LogCut:
+        """Cut a changelog in front of an offset and of what is still needed. A commit that it is inside of stays.
+
+        Args:
+            name: Of the table, for the log.
+            index: Of the bucket.
+            bucket: Whose changelog it is.
+            wanted: Where it is to begin.
+
+        Raises:
+            ScannerError: Storage failed.
+
+        Waits:
+            For the commit that runs now, if one does, and for storage.
+
+        Cancellation:
+            It may have been cut.
+        """
+        storage = bucket.storage
         async with bucket.between_commits():
-            before = storage.log_start
-            oldest = bucket.pins.oldest()
+            before, oldest = storage.log_start, bucket.pins.oldest()
+            wanted = min(wanted, storage.log_end)
+            if before < wanted < storage.log_end:
+                wanted = storage.entry_at(wanted).start
             start = wanted if oldest is None else min(wanted, oldest)
             if start > before:
                 await self._run_blocking(functools.partial(storage.truncate_log, start))
-            return storage.log_start - before
+            dropped = storage.log_start - before
+            keeping = sorted((pin for pin in bucket.pins if pin.offset < wanted), key=lambda pin: pin.offset)
+            pinned = max(0, wanted - storage.log_start) if keeping else 0
+            done = LogCut(storage.log_start, storage.log_end, dropped, pinned, tuple(keeping))
+        self._catalog.activity.log_changes_dropped += dropped
+        if dropped:
+            _logger.info("the changelog of %s[%d] lost its %d oldest changes", name, index, dropped)
+        return done
 
     def _wanted_start(self, storage: Bucket, now_us: int) -> int:
         """Where the log would begin if nothing pinned it."""

@@ -50,6 +50,10 @@ class PushedScan(Protocol):
         """Whether nothing is left to read until the next commit; never so for a scan of a state."""
 
     @property
+    def endless(self) -> bool:
+        """Whether it goes on until somebody ends it: a tail without a stop. A snapshot before one has an end."""
+
+    @property
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may, and while it is parked."""
 

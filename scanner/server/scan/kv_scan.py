@@ -88,6 +88,11 @@ class KvScan:
         """See `PushedScan`; a state has an end."""
         return False
 
+    @property
+    def endless(self) -> bool:
+        """See `PushedScan`; a state has an end."""
+        return False
+
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `PushedScan`; no commit matters."""
         return _nothing

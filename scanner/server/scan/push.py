@@ -11,7 +11,8 @@ Invariants:
 5. Between two steps of the source, and between two batches, every other task gets its turn.
 6. A scan that could send nothing for the park time, for lack of credit or window, holds no iterator, no snapshot and
    no rows, until it can send again. It never fails for being slow.
-7. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
+7. A server that drains waits for no scan that has no end.
+8. Every batch, heartbeat and end carries the token that continues the scan right after it, and so does an error after
    which the scan can go on.
 
 This module knows no storage, no tables, no Arrow, and not what a token says.
@@ -34,6 +35,7 @@ from scanner.tasks import run_with_companion
 from transport import StallReason
 
 if TYPE_CHECKING:
+    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.interface import BatchLimits, PushedScan
     from transport import ServerStream
 
@@ -63,17 +65,24 @@ class PushScan:
         stream: Its open has been received.
         pushed: The scan. Not closed by this class.
         limits: To be kept.
+        idle_tails: Keeps the time of those that wait for a commit.
     """
 
-    def __init__(self, stream: ServerStream, pushed: PushedScan, limits: PushLimits) -> None:
+    def __init__(
+        self, stream: ServerStream, pushed: PushedScan, limits: PushLimits, idle_tails: IdleTails
+    ) -> None:
         self._stream = stream
         self._pushed = pushed
         self._scan = pushed.scan
         self._limits = limits
+        self._idle_tails = idle_tails
         self._requests = RequestSide(stream.credit)
         self._changed = trio.Event()
         self._first_row = pushed.rows
-        self._sent_at = trio.current_time()
+        self.sent_at = trio.current_time()
+        """When something was sent last; seconds of trio's clock."""
+        self._beat_due = False
+        self._drained_by: ScannerError | None = None
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
         self._slow_start = SlowStart()
@@ -119,6 +128,12 @@ class PushScan:
     def stop(self, error: ScannerError) -> None:
         """End the scan with an error, whatever it is waiting for."""
         self._scan.end(error)
+
+    def drain(self, error: ScannerError) -> None:
+        """End the scan with an error if it has no end of its own, or as soon as it comes to where it has none."""
+        self._drained_by = error
+        if self._pushed.endless:
+            self.stop(error)
 
     def with_resume_token(self, error: ScannerError) -> ScannerError:
         """The error as this scan's client gets it: with a token, if the scan can go on after it."""
@@ -184,6 +199,8 @@ class PushScan:
         notice = self._pushed.notice()
         if notice is not None:
             await self._send(notice)
+        if self._drained_by is not None and self._pushed.endless:
+            raise self._drained_by
         return self._end_reason()
 
     @property
@@ -211,7 +228,7 @@ class PushScan:
         self._stalled_at = None
         parts = self._pushed.take(self._stream.credit.available, self._limits.batch)
         await self._stream.send_counted(*parts)
-        self._sent_at, self._moved = trio.current_time(), False
+        self.sent_at, self._moved = trio.current_time(), False
         # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
         await pass_turn()
 
@@ -223,11 +240,21 @@ class PushScan:
     async def _wait_commit(self) -> None:
         """Wait for the next commit, or for the client to say something. Nothing holds the scan up meanwhile."""
         self._stalled_at = None
-        due = self._heartbeat_at if self._moved else self._sent_at + self._limits.idle_interval_s
-        with trio.move_on_at(due):
-            await self._changed.wait()
-        if trio.current_time() >= due:
+        if self._moved:
+            with trio.move_on_at(self._heartbeat_at):
+                await self._changed.wait()
             await self._send_heartbeat_if_due(pb.Heartbeat.STATE_WAITING_DATA)
+            return
+        with self._idle_tails.idle(self._stream.connection_id, self):
+            await self._changed.wait()
+        if self._beat_due:
+            self._beat_due = False
+            await self._send_heartbeat(pb.Heartbeat.STATE_WAITING_DATA)
+
+    def beat(self) -> None:
+        """Called while the scan waits for a commit: a heartbeat is due."""
+        self._beat_due = True
+        self._wake()
 
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):
@@ -258,10 +285,14 @@ class PushScan:
 
     @property
     def _heartbeat_at(self) -> float:
-        return self._sent_at + self._limits.heartbeat_interval_s
+        return self.sent_at + self._limits.heartbeat_interval_s
 
     async def _send_heartbeat_if_due(self, state: pb.Heartbeat.State) -> None:
-        if trio.current_time() < self._heartbeat_at or not self._stream.writable:
+        if trio.current_time() >= self._heartbeat_at:
+            await self._send_heartbeat(state)
+
+    async def _send_heartbeat(self, state: pb.Heartbeat.State) -> None:
+        if not self._stream.writable:
             return
         heartbeat = self._pushed.heartbeat()
         heartbeat.state = state
@@ -269,4 +300,4 @@ class PushScan:
 
     async def _send(self, response: pb.ScanResponse) -> None:
         await self._stream.send(response.SerializeToString())
-        self._sent_at, self._moved = trio.current_time(), False
+        self.sent_at, self._moved = trio.current_time(), False

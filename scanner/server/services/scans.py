@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, SourceUnsupported, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
-from scanner.server.counters import Activity, Holder, HolderKind
+from scanner.server.counters import Holder, HolderKind
 from scanner.server.log.bounds import Stop
+from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
 from scanner.server.scan.push import PushLimits, PushScan
 from scanner.server.scan.resumes import offset_to_resume, require_history
@@ -19,10 +20,13 @@ from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
+    from scanner.server.counters import Activity
+    from scanner.server.groups.coordinator import GroupScan, ReaderGroup
+    from scanner.server.groups.registry import ReaderGroups
     from scanner.server.log.hybrid_scan import HybridScan
-    from scanner.server.log.log_scan import LogScan
     from scanner.server.log.opener import LogOpener
     from scanner.server.scan.checkpoint_scans import SnapshotScans
+    from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
     from scanner.server.scan.resumes import TokenReader
@@ -73,9 +77,11 @@ class ScanService:
         opener: Opens scans of buckets.
         snapshots: Opens scans of checkpoints.
         logs: Opens scans of changelogs.
+        groups: Admits those of reader groups.
         tokens: Reads the tokens that clients bring.
         config: Limits of the server.
         activity: Counts the scans.
+        idle_tails: Keeps the time of those that wait for a commit.
     """
 
     def __init__(
@@ -83,19 +89,24 @@ class ScanService:
         opener: ScanOpener,
         snapshots: SnapshotScans,
         logs: LogOpener,
+        groups: ReaderGroups,
         tokens: TokenReader,
         config: ScannerConfig,
-        activity: Activity | None = None,
+        activity: Activity,
+        idle_tails: IdleTails,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
         self._logs = logs
+        self._groups = groups
         self._tokens = tokens
-        self._activity = activity or Activity()
+        self._activity = activity
+        self._idle_tails = idle_tails
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
         self._running: dict[ServerStream, PushScan] = {}
+        self._drained_by: ScannerError | None = None
         self._opened = 0
         self.overrun_bytes = 0
         """The furthest that a push scan that has ended was past its credit, in message bytes."""
@@ -104,6 +115,12 @@ class ScanService:
     def scans_open(self) -> int:
         """Push scans that run, parked ones included."""
         return self._opened
+
+    def drain(self, error: ScannerError) -> None:
+        """End every scan that has no end of its own with an error and its token, those to come included."""
+        self._drained_by = error
+        for push in list(self._running.values()):
+            push.drain(error)
 
     def with_resume_token(self, stream: ServerStream, error: ScannerError) -> ScannerError:
         """The error that ends a call; where that is a scan, with the token that continues it."""
@@ -128,18 +145,38 @@ class ScanService:
             )
         self._opened += 1
         try:
-            with stream.blocked_on(StallReason.STORAGE):
-                opened = await self._open(stream, request, query)
-            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
-            cut_off = True
-            try:
-                await self._run(stream, request, opened)
-                cut_off = False
-            finally:
-                # A client that was cut off may come back.
-                opened.scan.close(linger=cut_off)
+            if request.group:
+                group = await self._groups.group(query.table, request.group)
+                async with group.admitted(query.bucket, request.group_epoch) as admitted:
+                    await self._serve(stream, request, query, (group, admitted))
+            else:
+                await self._serve(stream, request, query)
         finally:
             self._opened -= 1
+
+    async def _serve(
+        self,
+        stream: ServerStream,
+        request: pb.ScanOpen,
+        query: ScanQuery,
+        admission: tuple[ReaderGroup, GroupScan] | None = None,
+    ) -> None:
+        """Open a scan, run and close it."""
+        with stream.blocked_on(StallReason.STORAGE):
+            opened = await self._open(stream, request, query)
+        cut_off = True
+        try:
+            if admission is not None:
+                group, admitted = admission
+                assert isinstance(opened, LogScan)  # Else the open was refused.
+                await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
+                admitted.occupy(opened.scan)
+            opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
+            await self._run(stream, request, opened)
+            cut_off = False
+        finally:
+            # A client that was cut off may come back.
+            opened.scan.close(linger=cut_off)
 
     async def _receive_open(self, stream: ServerStream) -> pb.ScanOpen:
         message = await stream.receive()
@@ -172,8 +209,10 @@ class ScanService:
             raise ArgumentInvalid(
                 "stop_offset and stop_at_end go with SCAN_SOURCE_LOG and SCAN_SOURCE_HYBRID"
             )
-        if request.group:
-            raise ArgumentInvalid("this server has no reader groups yet; leave group away")
+        if request.group and request.source != pb.SCAN_SOURCE_LOG:
+            raise ArgumentInvalid("a reader group reads changes: group goes with SCAN_SOURCE_LOG")
+        if bool(request.group) != bool(request.group_epoch):
+            raise ArgumentInvalid("group and group_epoch go together: an assignment tells the epoch")
         if len(request.stream_id) > _STREAM_ID_BYTES_MAX:
             raise ArgumentInvalid(
                 f"the stream id has {len(request.stream_id)} bytes; {_STREAM_ID_BYTES_MAX} are allowed"
@@ -215,17 +254,17 @@ class ScanService:
             )
             stop.require(state.stop_offset)
             if request.source == pb.SCAN_SOURCE_LOG:
-                return await self._logs.resume(query, principal, state)
+                return await self._logs.resume(query, principal, state, request.group_epoch)
             offset_to_resume(state, as_of)
             return await self._logs.resume_hybrid(query, principal, state)
         if request.source == pb.SCAN_SOURCE_LOG:
-            return await self._logs.open(query, principal, request.log_start, stop)
+            return await self._logs.open(query, principal, request.log_start, stop, request.group_epoch)
         return await self._logs.open_hybrid(
             query, principal, stop, as_of=as_of, history=request.as_of_history or None
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
-        push = PushScan(stream, opened, self._limits(request))
+        push = PushScan(stream, opened, self._limits(request), self._idle_tails)
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
@@ -234,6 +273,8 @@ class ScanService:
             self._named[name] = push
         holder = opened.scan.holder or holder_of(stream, HolderKind.STREAM, request.source)
         self._running[stream] = push
+        if self._drained_by is not None:
+            push.drain(self._drained_by)
         try:
             with recorded(self._activity, stream, opened.query, holder, push):
                 await push.run()
@@ -252,9 +293,7 @@ class ScanService:
             ),
             heartbeat_interval_s=config.heartbeat_interval_s,
             idle_interval_s=(
-                max(config.tail_heartbeat_interval_s, config.heartbeat_interval_s)
-                if request.source in _OF_CHANGES
-                else config.heartbeat_interval_s
+                config.idle_interval_s if request.source in _OF_CHANGES else config.heartbeat_interval_s
             ),
             park_after_s=config.park_after_s,
         )

@@ -9,7 +9,8 @@ Invariants:
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
 5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
    go on as of the same state. Unused storage is closed (`close_idle`); pins and scans that are parked stay.
-6. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
+7. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -19,9 +20,9 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import trio
@@ -34,7 +35,8 @@ from scanner.sources.interface import Source
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
-    from scanner.storage.interface import Bucket, Mutation, PreparedCommit
+    from scanner.server.tables.commit_floor import CommitTimeFloor
+    from scanner.storage.interface import Bucket, GroupState, Mutation, PreparedCommit
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
@@ -79,6 +81,8 @@ class PendingWrite:
 
     mutations: Sequence[Mutation]
     settled: Settled
+    group_states: Mapping[str, GroupState | None] = field(default_factory=dict)
+    """What becomes of reader groups in the same commit."""
     offsets: tuple[int, int] | None = None
     """[start, end) of its changes, once it is durable."""
     error: ScannerError | None = None
@@ -214,6 +218,7 @@ class ServedBucket:
         activity: Counts the commits.
         pool: Of the server, for its snapshots; None: one of its own.
         clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
+        floor: What commits are stamped later than; None: no floors are told.
     """
 
     def __init__(
@@ -225,8 +230,11 @@ class ServedBucket:
         activity: Activity | None = None,
         pool: SnapshotPool | None = None,
         clock_us: Callable[[], int] | None = None,
+        floor: CommitTimeFloor | None = None,
     ) -> None:
         self.storage = bucket
+        self._floor = floor
+        self._floor_us = 0
         self._clock_us = clock_us
         self.snapshots = SnapshotRegistry(
             bucket, pool or SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
@@ -259,6 +267,19 @@ class ServedBucket:
     def is_open(self) -> bool:
         """Whether its files are open."""
         return not self.storage.idle
+
+    @property
+    def commit_time_floor_us(self) -> int:
+        """Every commit that is not durable yet is later, in microseconds since 1970 UTC. 0: nothing is known."""
+        if not self._taken:  # A commit under way has its times from before.
+            self._raise_floor()
+        return max(self._floor_us, self.storage.newest_commit_us)
+
+    def _raise_floor(self) -> int:
+        """Take the directory's floor; not after a failure: the commit that failed may yet turn out to be durable."""
+        if self._floor is not None and self.storage.failure is None:
+            self._floor_us = self._floor.floor_us
+        return self._floor_us
 
     @property
     def open_scans(self) -> tuple[OpenScan[Any], ...]:
@@ -363,19 +384,23 @@ class ServedBucket:
             await self._room.wait()
 
     def submit(
-        self, mutations: Sequence[Mutation], when_settled: Callable[[], None] | None = None
+        self,
+        mutations: Sequence[Mutation],
+        when_settled: Callable[[], None] | None = None,
+        group_states: Mapping[str, GroupState | None] | None = None,
     ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
 
         Args:
             mutations: What to write.
             when_settled: Called once, when it is durable or has failed.
+            group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
         self.check_served()
-        write = PendingWrite(mutations, Settled(when_settled))
+        write = PendingWrite(mutations, Settled(when_settled), group_states or {})
         self._queue.append(write)
         if len(self._queue) >= self._config.write_queue_requests_max:
             self._room = trio.Event()
@@ -396,7 +421,7 @@ class ServedBucket:
         return scan
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Have `callback` called after each commit that made changes; it does not wait.
+        """Have `callback` called after each commit that made changes, and by `wake_tails`; it does not wait.
 
         Returns:
             Ends that; idempotent.
@@ -408,6 +433,11 @@ class ServedBucket:
             self._on_commit.pop(key, None)
 
         return end
+
+    def wake_tails(self) -> None:
+        """Have the scans that wait for a commit look whether there is something to say."""
+        for callback in tuple(self._on_commit.values()):
+            callback()
 
     def forget(self, scan: OpenScan[Any]) -> None:
         """A scan of this bucket has been closed."""
@@ -481,18 +511,18 @@ class ServedBucket:
         started_at = trio.current_time()
         try:
             prepared = await self._prepare(writes)
+            groups = {name: state for write in writes for name, state in write.group_states.items()}
             # Only the write and its sync keep scans from being opened.
             async with self.between_commits():
-                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared))
+                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared, groups))
             if any(start < end for start, end in prepared.offsets):
-                for callback in tuple(self._on_commit.values()):
-                    callback()
+                self.wake_tails()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
                 write.offsets, write.error = offsets, prepared.refusals.get(index)
                 write.settled.set()
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
-            self.activity.commit_writes += len(writes)
+            self.activity.commit_writes += sum(bool(write.mutations) for write in writes)
             self.activity.commit_rows += sum(len(write.mutations) for write in writes)
         except ScannerError as failure:
             self.activity.commits_failed += 1
@@ -509,7 +539,8 @@ class ServedBucket:
     async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
         mutations = [each.mutations for each in writes]
-        return await self._run_blocking(functools.partial(self.storage.prepare, mutations, clock_us))
+        prepare = functools.partial(self.storage.prepare, mutations, clock_us, self._raise_floor())
+        return await self._run_blocking(prepare)
 
     @staticmethod
     def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:

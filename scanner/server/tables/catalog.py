@@ -8,7 +8,7 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
+    from scanner.errors import ScannerError
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
+    from scanner.server.tables.commit_floor import CommitTimeFloor
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery
@@ -64,6 +66,14 @@ class TableSchema:
             return query
         return replace(query, columns=self.description.column_names)
 
+    def schema_id_of(self, query: ScanQuery) -> int:
+        """The schema whose columns, with those of a change, are the query's; the newest if it has some of them only."""
+        added = tuple(field.name for field in CHANGE_COLUMNS)
+        for schema_id, schema in enumerate(self.row_codec.older_schemas):
+            if query.columns == (*schema.names, *added):
+                return schema_id
+        return self.row_codec.schema_id
+
     def resolutions(self, query: ScanQuery, *, changes: bool = False) -> Iterator[ScanQuery]:
         """What a query of all columns may have meant when a scan began with it, by name, newest first.
 
@@ -86,6 +96,8 @@ class ServedTable:
         """Replaced as a whole when a column is added."""
         self.buckets: dict[int, ServedBucket] = {}
         """Those opened so far, by index."""
+        self.when_dropped: list[Callable[[ScannerError], None]] = []
+        """Called when it is gone, with what to tell those who use it."""
 
     @property
     def description(self) -> TableDescription:
@@ -103,6 +115,7 @@ class Catalog:
         run_blocking: Runs what storage does.
         activity: Counts what the server does.
         clock: Stamps the commits; None: storage's own clock does.
+        floor: What commits are stamped later than; None: no floors are told.
     """
 
     def __init__(
@@ -113,7 +126,9 @@ class Catalog:
         run_blocking: RunBlocking,
         activity: Activity | None = None,
         clock: WallClock | None = None,
+        floor: CommitTimeFloor | None = None,
     ) -> None:
+        self._floor = floor
         self._clock_us = None if clock is None else clock.now_us
         self._store = store
         self._config = config
@@ -214,6 +229,7 @@ class Catalog:
                     self.activity,
                     self.snapshots,
                     self._clock_us,
+                    self._floor,
                 )
         return served
 
@@ -277,6 +293,8 @@ class Catalog:
             schema = self._schema_of(name)
             if (served := self._tables.get(name)) is not None:
                 served.schema = schema
+                for bucket in served.buckets.values():
+                    bucket.wake_tails()
         return schema.description
 
     async def drop(self, name: str) -> None:
@@ -305,6 +323,8 @@ class Catalog:
                     # It may be gone though some of its files would not go; its name is free then.
                     if not self.has(name, served.table_id):
                         del self._tables[name]
+                        for callback in served.when_dropped:
+                            callback(TableNotFound(f"table {name!r} was dropped"))
                     else:
                         for bucket in served.buckets.values():
                             bucket.serve_again()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from scanner.storage.interface import (
     ChangeKind,
     Checkpoint,
     Entry,
+    GroupState,
     KeyRange,
     KeysOf,
     Mutation,
@@ -42,6 +43,7 @@ class BucketContents:
     log_start: int = 0
     timestamp_us: int = 0
     lineage: Lineage = field(default_factory=Lineage)
+    group_states: dict[str, GroupState] = field(default_factory=dict)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0
 
@@ -85,6 +87,11 @@ class MemoryBucket:
         return sum(len(change.row) + 17 for change in self.contents.log)
 
     @property
+    def newest_commit_us(self) -> int:
+        """See `Bucket.newest_commit_us`."""
+        return self.contents.timestamp_us
+
+    @property
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
         return len(self._open)
@@ -93,6 +100,11 @@ class MemoryBucket:
     def lineage(self) -> Lineage:
         """See `Bucket.lineage`."""
         return self.contents.lineage
+
+    @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """See `Bucket.group_states`."""
+        return self.contents.group_states
 
     @property
     def lost_changes(self) -> int:
@@ -125,7 +137,9 @@ class MemoryBucket:
         """See `Bucket.wake`."""
         self._require_open()
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """See `Bucket.prepare`: the groups are applied to a copy."""
         self._require_open()
         now = self._clock() if clock_us is None else clock_us
@@ -134,7 +148,7 @@ class MemoryBucket:
         offsets, refusals = [], {}
         for index, group in enumerate(groups):
             start = fresh.log_end
-            timestamp_us = max(now, fresh.timestamp_us + 1)
+            timestamp_us = max(now, fresh.timestamp_us + 1, after_us + 1)
             for mutation in group:
                 _apply(fresh, mutation, timestamp_us)
             changes = fresh.log[start - fresh.log_start :]
@@ -151,15 +165,22 @@ class MemoryBucket:
             offsets.append((start, fresh.log_end))
         return PreparedCommit(self.log_end, offsets, refusals, fresh)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """See `Bucket.commit_prepared`."""
         self._require_open()
         if prepared.start != self.log_end:
             raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {self.log_end}")
         fresh: BucketContents = prepared.contents
+        contents = self.contents
+        for name, state in (group_states or {}).items():
+            if state is None:
+                contents.group_states.pop(name, None)
+            else:
+                contents.group_states[name] = state
         if not fresh.log:
             return
-        contents = self.contents
         if not self._began_history:
             contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
             self._began_history = True

@@ -26,31 +26,34 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rocksdict import WriteBatch
 
 from scanner.data.keys import ALL_KEYS
-from scanner.data.row_block import RowBlock
 from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     DiskFull,
-    OffsetOutOfRange,
     ScannerError,
     StoreClosed,
     StoreFailed,
     TooManyFiles,
 )
+from scanner.storage.group_states import (
+    GroupState,
+    decode_group_names,
+    decode_group_state,
+    encode_group_names,
+    encode_group_state,
+)
 from scanner.storage.interface import (
     Change,
     ChangeBlock,
-    ChangeKind,
     Checkpoint,
     Entry,
     KeyRange,
@@ -64,7 +67,6 @@ from scanner.storage.rocksdb.changelog import (
     LogRange,
     encode_entry,
     encode_log_range,
-    entry_of,
     log_key,
     ordinal_of_key,
 )
@@ -83,10 +85,9 @@ from scanner.storage.rocksdb.log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
     load_log_range,
-    read_chunk,
-    read_chunks,
     stored_bytes,
 )
+from scanner.storage.rocksdb.log_reader import LogReader
 from scanner.storage.rocksdb.manifest_length import require_manifest_length, write_manifest_length
 from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
@@ -99,8 +100,10 @@ if TYPE_CHECKING:
 
 _IDENTITY_KEY = b"identity"
 """In `meta`: of which table, and which of its buckets, the database is."""
-_READ_BYTES = 1024 * 1024
-"""Rows of changes that are read and decoded at once."""
+_GROUPS_KEY = b"groups"
+"""In `meta`: the names of the reader groups that have a state."""
+_GROUP_KEY = b"group/"
+"""In `meta`: a reader group's state; its name goes behind it."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -173,8 +176,10 @@ class RocksBucket:
         self._clock_behind = False
         self._range = EMPTY_RANGE
         self._lineage = Lineage()
+        self._group_states: dict[str, GroupState] = {}
         self._durable_end = 0
         self._database: Database | None = None
+        self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
         if create:
             self._open(create=True)
         else:
@@ -197,6 +202,11 @@ class RocksBucket:
             return stored_bytes(database, self._range)
 
     @property
+    def newest_commit_us(self) -> int:
+        """See `Bucket.newest_commit_us`."""
+        return self._range.timestamp_us
+
+    @property
     def open_iterators(self) -> int:
         """See `Bucket.open_iterators`."""
         held_by_scans = sum(scan.iterators for scan in self._scans)
@@ -206,6 +216,11 @@ class RocksBucket:
     def lineage(self) -> Lineage:
         """See `Bucket.lineage`."""
         return self._lineage
+
+    @property
+    def group_states(self) -> Mapping[str, GroupState]:
+        """See `Bucket.group_states`."""
+        return self._group_states
 
     @property
     def lost_changes(self) -> int:
@@ -228,19 +243,23 @@ class RocksBucket:
         """See `Bucket.idle`."""
         return self._idle
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """See `Bucket.prepare`."""
         with self._preparing:
             database = self._writable()
             self._require_room(0)
-            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us)
+            return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
-    def commit_prepared(self, prepared: PreparedCommit) -> None:
+    def commit_prepared(
+        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+    ) -> None:
         """See `Bucket.commit_prepared`."""
         with self._committing:
             database = self._writable()
             self._require_room(prepared.contents[0].size_in_bytes())
-            self._commit(database, prepared)
+            self._commit(database, prepared, group_states or {})
 
     def commit(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
@@ -285,47 +304,19 @@ class RocksBucket:
 
     def read_changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         """See `Bucket.read_changes`."""
-        self._require_open()
-        if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise self._out_of_range(start_offset, end_offset)
-        return self._changes(start_offset, end_offset)
+        return self._log.changes(start_offset, end_offset)
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
         """See `Bucket.read_change_block`."""
-        self._require_open()
-        if not self.log_start <= start_offset <= end_offset <= self.log_end:
-            raise self._out_of_range(start_offset, end_offset)
-        if start_offset == end_offset:
-            return ChangeBlock(
-                start_offset,
-                np.empty(0, np.uint8),
-                np.empty(0, np.int64),
-                RowBlock.join([]),
-                start_offset,
-                self._keys_of,
-            )
-        return self._read_block(start_offset, end_offset, bytes_max)
+        return self._log.block(start_offset, end_offset, bytes_max)
 
     def entry_at(self, offset: int) -> Entry:
         """See `Bucket.entry_at`."""
-        return self._entry_at(offset)[0]
+        return self._log.entry_at(offset)[0]
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
-        self._require_open()
-        low, high = self.log_start, self.log_end
-        while low < high:
-            try:
-                entry = self.entry_at((low + high) // 2)
-            except OffsetOutOfRange:
-                # What was truncated meanwhile is out of the question.
-                low = max(low, self.log_start)
-                continue
-            if entry.timestamp_us < timestamp_us:
-                low = entry.end
-            else:
-                high = entry.start
-        return max(low, self.log_start)
+        return self._log.offset_at(timestamp_us)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
@@ -336,8 +327,8 @@ class RocksBucket:
                 return
             start, ordinal = self._range.end, self._range.end_ordinal
             if start_offset < start:
-                start = self._entry_at(start_offset)[0].start
-                ordinal = ordinal_of_key(self._entry_at(start)[1])
+                start = self._log.entry_at(start_offset)[0].start
+                ordinal = ordinal_of_key(self._log.entry_at(start)[1])
             if start <= self._range.start:
                 return
             batch = WriteBatch(raw_mode=True)
@@ -464,6 +455,7 @@ class RocksBucket:
                 self._began_history = False
             self._range = log_range
             self._lineage = _checked_lineage(lineage, log_range, self._path)
+            self._group_states = self._load_group_states(database)
             self._durable_end = self._load_durable_end()
         except BaseException:
             database.close()
@@ -594,6 +586,14 @@ class RocksBucket:
             stored = database.meta.get(LINEAGE_KEY)
         return decode_lineage(stored)
 
+    def _load_group_states(self, database: Database) -> dict[str, GroupState]:
+        with rocksdb_errors(self._path):
+            names = decode_group_names(database.meta.get(_GROUPS_KEY))
+            return {
+                name: decode_group_state(name, database.meta.get(_GROUP_KEY + name.encode()))
+                for name in names
+            }
+
     def _load_durable_end(self) -> int:
         """The end that the log is known to have had; logged, if it has not."""
         known = read_durable_end(self._path, self._identity)
@@ -612,7 +612,7 @@ class RocksBucket:
         return known.end
 
     def _prepare(
-        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int
+        self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
     ) -> PreparedCommit:
         planner = Planner(partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
@@ -629,7 +629,7 @@ class RocksBucket:
             else:
                 end = start + len(changes.rows)
             if end > start:
-                timestamp_us = max(clock_us, log_range.timestamp_us + 1)
+                timestamp_us = max(clock_us, log_range.timestamp_us + 1, after_us + 1)
                 entry = Entry(start, end, timestamp_us, clock_us)
                 ordinal = log_range.end_ordinal
                 for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
@@ -653,7 +653,9 @@ class RocksBucket:
             rows: Any = database.kv.get(wanted) or ()
             return tuple(rows)
 
-    def _commit(self, database: Database, prepared: PreparedCommit) -> None:
+    def _commit(
+        self, database: Database, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None]
+    ) -> None:
         batch, log_range = prepared.contents
         if prepared.start != self._range.end:
             raise StoreFailed(
@@ -661,7 +663,12 @@ class RocksBucket:
                 f"{self._range.end};"
                 " nothing was written"
             )
+        states = self._put_group_states(database, batch, group_states)
         if log_range.end == self._range.end:
+            # A history begins with a change, not with what is remembered of readers.
+            if group_states:
+                self._make_durable(database, batch)
+                self._group_states = states
             return
         self._watch_clock(log_range)
         # What was truncated since it was prepared stays truncated.
@@ -673,18 +680,35 @@ class RocksBucket:
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
         self._make_durable(database, batch)
         self._range, self._lineage, self._began_history = log_range, lineage, True
+        self._group_states = states
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)
 
+    def _put_group_states(
+        self, database: Database, batch: WriteBatch, changed: Mapping[str, GroupState | None]
+    ) -> dict[str, GroupState]:
+        """Add what becomes of reader groups to a commit; all states as they are then."""
+        states = dict(self._group_states)
+        for name, state in changed.items():
+            key = _GROUP_KEY + name.encode()
+            if state is None:
+                states.pop(name, None)
+                batch.delete(key, database.meta_family)
+            else:
+                states[name] = state
+                batch.put(key, encode_group_state(state), database.meta_family)
+        if states.keys() != self._group_states.keys():
+            batch.put(_GROUPS_KEY, encode_group_names(list(states)), database.meta_family)
+        return states
+
     def _watch_clock(self, log_range: LogRange) -> None:
-        """Say once when the clock falls behind the newest commit, and once when it has caught up."""
-        behind_us = self._range.timestamp_us - log_range.clock_us
+        """Say once when the clock falls behind the commit times, and once when it has caught up."""
+        behind_us = log_range.timestamp_us - log_range.clock_us
         behind = behind_us > _CLOCK_BEHIND_US
         if behind and not self._clock_behind:
             _logger.warning(
-                "%s: the clock is %.1f s behind the newest commit; commit times go on from there, a microsecond "
-                "a commit,"
-                " until the clock has caught up",
+                "%s: the clock is %.1f s behind the newest commit, or what tails were told of it; commit times go on "
+                "from there, a microsecond a commit, until the clock has caught up",
                 self._path,
                 behind_us / 1e6,
             )
@@ -712,73 +736,6 @@ class RocksBucket:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         self._make_durable(database, batch)
-
-    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
-        while start_offset < end_offset:
-            block = self._read_block(start_offset, end_offset, _READ_BYTES)
-            keys = self._keys_of(block.rows)
-            for index, (kind, timestamp_us) in enumerate(
-                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
-            ):
-                yield Change(
-                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
-                )
-            start_offset += len(block)
-
-    def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """At least one change of a range of the log that is not empty."""
-        with self._using() as database:
-            chunks, whole = read_chunks(database, start_offset, end_offset, bytes_max)
-        if start_offset < self.log_start:
-            raise self._out_of_range(start_offset, end_offset)
-        if not whole:
-            raise self._missing(chunks[-1].end if chunks else start_offset)
-        kinds, timestamps, parts = [], [], list[RowBlock]()
-        left, entry_end = bytes_max, start_offset
-        for chunk in chunks:
-            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
-            part = chunk.rows.slice(first, last)
-            part = part.slice(0, max(part.fitting(left), 0 if parts else 1))
-            if not len(part):
-                break
-            left -= part.nbytes
-            kinds.append(chunk.kinds[first : first + len(part)])
-            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
-            parts.append(part)
-            entry_end = chunk.entry.end
-            if left <= 0 or first + len(part) < last:
-                break
-        return ChangeBlock(
-            start_offset,
-            np.concatenate(kinds),
-            np.concatenate(timestamps),
-            RowBlock.concat(parts),
-            entry_end,
-            self._keys_of,
-        )
-
-    def _entry_at(self, offset: int) -> tuple[Entry, bytes]:
-        """The entry that holds an offset, and the key of the chunk of it that does."""
-        self._require_open()
-        if not self.log_start <= offset < self.log_end:
-            raise self._out_of_range(offset, offset + 1)
-        with self._using() as database:
-            found = read_chunk(database, offset)
-        if found is None:
-            if offset < self.log_start:
-                raise self._out_of_range(offset, offset + 1)
-            raise self._missing(offset)
-        key, value = found
-        return entry_of(key, value), key
-
-    def _missing(self, offset: int) -> DataCorrupted:
-        return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")
-
-    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
-        return OffsetOutOfRange(
-            f"changes [{start_offset}, {end_offset}) are not in the log [{self.log_start}, {self.log_end})",
-            oldest_offset=self.log_start,
-        )
 
 
 def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:

@@ -71,6 +71,40 @@ def test_streams(command: Weir) -> None:
     assert asking["scan"] is None
 
 
+def test_compact_log(server: RunningServer, command: Weir) -> None:
+    """By retention nothing young goes; by offset and by time; a lease keeps the rest, and is named with its owner."""
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table(
+            "items", pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"], 1
+        )
+        for start in (0, 10, 20):
+            table.write(pa.table({"id": range(start, start + 10)}))
+        code, out, err = command("compact-log", "items")
+        assert (code, _words(out), err) == (0, ["0", "0", "0", "30", "0"], "no change was old enough to go\n")
+        code, out, err = command("compact-log", "items", "--before", 12, "--bucket", 0)
+        assert (code, _words(out), err) == (0, ["0", "10", "10", "30", "0"], "")
+        client.acquire_lease("items", lease_id="nightly", ttl_s=600.0)
+        table.write(pa.table({"id": range(30, 40)}))
+        code, out, err = command("compact-log", "items", "--before", 40, "--bucket", 0)
+        assert (code, err) == (0, "")
+        assert _words(out) == ["0", "20", "30", "40", "10", *"lease of anonymous @30".split()]
+    for wrong in (
+        ("items", "--before", 1),
+        ("items", "--before", "soon"),
+        ("items", "--before", "2999-01-01"),
+        ("items", "--before", 99, "--bucket", 0),
+        ("items", "--bucket", 1),
+        ("other",),
+    ):
+        code, out, err = command("compact-log", *wrong)
+        assert (code, out, err.count("\n")) == (1, "", 1), wrong
+
+
+def _words(out: str) -> list[str]:
+    """Those of the only row of a table."""
+    return out.splitlines()[2].split()
+
+
 @pytest.mark.usefixtures("scanning")
 def test_snapshots(command: Weir) -> None:
     """What the scan pins is listed, for its table and not for another."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,9 @@ from scanner.data.digest import combine_digests
 from tests.scanner.cli.test_processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
+
+if TYPE_CHECKING:
+    from tests.scanner.cli.conftest import Weir
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -25,7 +29,7 @@ def rows(first: int, count: int, text: str) -> pa.Table:
     return pa.table({"id": range(first, first + count), "text": [text] * count}, schema=SCHEMA)
 
 
-def test_a_table_that_is_written_to(tmp_path: Path) -> None:
+def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
     """What is restored is the table as of the backup's offsets, row by row and by digest, though writers went on."""
     data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
@@ -62,11 +66,11 @@ def test_a_table_that_is_written_to(tmp_path: Path) -> None:
         digest = combine_digests(each["digest"] for each in buckets)
         assert batches.statistics().digest == digest
         assert client.list_leases() == []
-        listed = weir("backup", destination, "--list")
+        listed = weir_here("backup", destination, "--list")
         assert listed.stdout.splitlines()[-1].startswith(backup["backup_id"])
     again = weir("restore", destination / backup["backup_id"], restored)
     assert (again.returncode, again.stderr) == (0, ""), again
-    looked = weir("doctor", restored)
+    looked = weir_here("doctor", restored)
     assert (looked.returncode, looked.stdout[:30]) == (0, "0 errors, 0 warnings, 0 notes "), looked
     with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
         with client.table("orders").new_scan().execute() as batches:
@@ -75,7 +79,7 @@ def test_a_table_that_is_written_to(tmp_path: Path) -> None:
         assert found.sort_by("id") == expected.sort_by("id")
 
 
-def test_what_fails_says_so(tmp_path: Path) -> None:
+def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
     """Another server's directory, a damaged backup and a DATA that is not empty are one line and exit code 1."""
     data, destination = tmp_path / "data", tmp_path / "backups"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
@@ -84,15 +88,15 @@ def test_what_fails_says_so(tmp_path: Path) -> None:
             for name in ("orders", "more"):
                 its.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
             for which, endpoint in ((tmp_path / "other", server.endpoint), (data, other.endpoint)):
-                wrong = weir("backup", destination, "--data", which, "-e", endpoint)
+                wrong = weir_here("backup", destination, "--data", which, "-e", endpoint)
                 assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (1, "", 1)
                 assert "is not the data directory of this server" in wrong.stderr
-        nothing = weir("backup", destination, "--data", tmp_path / "none", "-e", server.endpoint)
+        nothing = weir_here("backup", destination, "--data", tmp_path / "none", "-e", server.endpoint)
         assert (nothing.returncode, nothing.stderr.count("\n")) == (1, 1)
         assert sorted(path.name for path in destination.iterdir()) == ["BACKUPS", "LOCK"]
-        assert weir("backup", destination, "--data", data, "-e", server.endpoint).returncode == 0
+        assert weir_here("backup", destination, "--data", data, "-e", server.endpoint).returncode == 0
     (backup,) = (path for path in destination.iterdir() if path.is_dir())
-    taken = weir("restore", backup, data)
+    taken = weir_here("restore", backup, data)
     assert (taken.returncode, taken.stderr.count("\n")) == (1, 1)
     flip(next(backup.rglob("*.sst")), 10)
     damaged = weir("restore", backup, tmp_path / "restored")
@@ -101,7 +105,7 @@ def test_what_fails_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "restored").exists()
 
 
-def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path) -> None:
+def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Weir) -> None:
     """The others are backed up; the damaged one is named, and the exit code is 1."""
     data, destination = tmp_path / "data", tmp_path / "backups"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
@@ -109,7 +113,7 @@ def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path) -> None:
             client.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
     flip(data / "tables" / "000000" / "table.json", 100)
     with running_server(data) as server:
-        made = weir("backup", destination, "--data", data, "-e", server.endpoint)
+        made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
     assert made.returncode == 1
     assert "1 tables, 100 rows" in made.stdout
     assert "table 'bad' is not in the backup" in made.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,15 @@ from tests.scanner.cli.test_processes import serving, weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
 
+if TYPE_CHECKING:
+    from tests.scanner.cli.conftest import Weir
+
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
 ROWS = pa.table({"id": range(1000), "text": ["some text"] * 1000})
 
 
-def test_a_directory_that_was_served(tmp_path: Path) -> None:
+def test_a_directory_that_was_served(tmp_path: Path, weir_here: Weir) -> None:
     """Refused while it is served; whole after a crash; damage is a line with its loss and advice, and exit code 1."""
     data = tmp_path / "data"
     with serving(data) as (server, endpoint):
@@ -31,7 +35,7 @@ def test_a_directory_that_was_served(tmp_path: Path) -> None:
         assert (served.returncode, served.stdout, served.stderr.count("\n")) == (2, "", 1)
         assert f"in use by process {server.pid}" in served.stderr
         server.kill()
-    whole = weir("doctor", data)
+    whole = weir_here("doctor", data)
     assert (whole.returncode, whole.stderr) == (0, "")
     assert whole.stdout == (
         "0 errors, 0 warnings, 0 notes in 1 tables, 3 buckets, 3 checkpoints, 2 documents, 2000 rows, 2020 changes\n"
@@ -44,19 +48,19 @@ def test_a_directory_that_was_served(tmp_path: Path) -> None:
     assert error.startswith("error tables/000000/0001: ")
     assert "; lost: every row and change of the bucket; do: restore a backup" in error
     assert summary.startswith("1 errors, ")
-    as_json = weir("doctor", data, "--json")
+    as_json = weir_here("doctor", data, "--json")
     first, last = map(json.loads, as_json.stdout.splitlines())
     assert (as_json.returncode, first["severity"], last["summary"]["errors"]) == (1, "error", 1)
 
 
-def test_what_is_no_data_directory(tmp_path: Path) -> None:
+def test_what_is_no_data_directory(tmp_path: Path, weir_here: Weir) -> None:
     """A directory that is something else's, or not there, is exit code 2 and one line."""
     for path in (tmp_path, tmp_path / "none"):
-        refused = weir("doctor", path)
+        refused = weir_here("doctor", path)
         assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
 
 
-def test_rows_of_added_columns(tmp_path: Path) -> None:
+def test_rows_of_added_columns(tmp_path: Path, weir_here: Weir) -> None:
     """Rows and changes of older schemas are read as what they are."""
     with running_server(tmp_path / "data") as server, scanner.sync.connect(server.endpoint) as client:
         table = client.create_table("orders", ROWS.schema, primary_key=["id"])
@@ -65,6 +69,6 @@ def test_rows_of_added_columns(tmp_path: Path) -> None:
         wider = ROWS.append_column("price", pa.array([1.5] * 1000))
         client.table("orders").write(wider.slice(0, 500))
         client.table("orders").delete([(700,)])
-    looked = weir("doctor", tmp_path / "data", "--json")
+    looked = weir_here("doctor", tmp_path / "data", "--json")
     assert looked.returncode == 0, looked.stdout
     assert json.loads(looked.stdout.splitlines()[-1])["summary"]["rows"] == 999

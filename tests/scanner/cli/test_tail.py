@@ -87,6 +87,24 @@ def json_lines(*words: str, capture: pytest.CaptureFixture[bytes]) -> tuple[Line
     return [json.loads(line) for line in captured.out.splitlines()], captured.err.decode().splitlines()
 
 
+def test_a_column_that_is_added_is_told_of_once(server: RunningServer) -> None:
+    """The tail goes on without it, and says so; the line that it prints at its end shows it."""
+    with tailing(server.endpoint, "items", "--json", "--bucket", "0") as process:
+        with scanner.sync.connect(server.endpoint) as client:
+            while not any(each.scan for each in client.list_streams()):
+                pass
+            table = client.table("items")
+            table.add_column(pa.field("more", pa.int64()))
+            table = client.table("items")
+            for number in (100, 200):
+                ids = pa.array(range(number, number + 20), pa.int64())
+                table.write(pa.table({"id": ids, "text": ["x"] * 20, "more": ids}))
+                assert "more" not in read(process, 1)[0]
+        process.send_signal(signal.SIGINT)
+        _, errors = ended(process)
+    assert sum("new columns, which this tail does not show" in each for each in errors) == 1
+
+
 @pytest.mark.parametrize(
     ("signal_", "code", "says"),
     [(signal.SIGINT, 130, "weir: interrupted"), (signal.SIGTERM, 143, "weir: terminated")],
@@ -207,8 +225,22 @@ def test_lines_for_people(server: RunningServer, capfdbinary: pytest.CaptureFixt
     [
         (["--from", "newest"], "earliest, latest, OFFSET, BUCKET:OFFSET"),
         (["--from", "0:1", "--from", "7"], "cannot read --from '7'"),
-        (["--from", "0:0"], "bucket 1"),
-        (["--from", "2999-01-01"], "in the future"),
+        (["--from", "0:0"], "--from says nothing of bucket 1"),
+        (
+            ["--from", "0:0", "--from", "1:0", "--from", "2:0"],
+            "--from names bucket 2; the table has buckets 0..1",
+        ),
+        (["--bucket", "0", "--from", "1:0"], "--from says nothing of bucket 0"),
+        (["--from", "earliest", "--to", "0:0"], "--to says nothing of bucket 1"),
+        (["--from", "earliest", "--to", "5:0"], "--to names bucket 5"),
+        (["--from", "-1"], "cannot read --from '-1'"),
+        (["--from", "0:-1"], "cannot read --from '0:-1'"),
+        (["--from", "99999999999999999999"], "whole number"),
+        (["--from", "latest", "--to", "0"], "stop_offset 0 is before"),
+        (["--from", "earliest", "--to", "1"], "inside the commit"),
+        (["--from", "earliest", "--to", "1000000"], "is not in the changelog"),
+        (["--snapshot", "--to", "0"], "stop_offset 0 is before"),
+        (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future: the server's clock says 2"),
         (["--from", "1"], "inside the commit"),
         (["--from", "1000000"], "is not in the changelog"),
         (["--to", "latest"], "cannot read --to"),
@@ -226,6 +258,25 @@ def test_what_makes_no_sense(
     (line,) = captured.err.decode().splitlines()
     assert says in line
     assert captured.out == b""
+
+
+def test_what_retention_has_cut(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """An offset before the changelog is an error that names what there is, and `earliest` is what there is."""
+    with scanner.sync.connect(server.endpoint) as client:
+        ends = {each.bucket: each.end_offset for each in client.table("items").offsets()}
+        client.table("items").write(rows(range(20), "second"))
+
+    def truncate(it: Any) -> None:
+        for _, index, bucket in it._services.catalog.open_buckets():
+            bucket.storage.truncate_log(ends[index])
+
+    server.ask(truncate)
+    assert run(["tail", "items", "--from", "0", "--to", "end", "-e", server.endpoint]) == 1
+    (line,) = capfdbinary.readouterr().err.decode().splitlines()
+    assert re.search(rf"start offset 0 is not in the changelog, which has \[({ends[0]}|{ends[1]}), ", line)
+    words = ["--from", "earliest", "--to", "end", "--json", "-e", server.endpoint]
+    found, _ = json_lines("tail", "items", *words, capture=capfdbinary)
+    assert len(found) == 40
 
 
 def test_offsets(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -64,6 +64,18 @@ def test_a_clock_that_was_set_back_makes_no_commit_older(store: Store) -> None:
     assert [entry.clock_us for entry in entries] == [1000, 500, 500, 1001, 2000]
 
 
+def test_a_commit_is_stamped_later_than_it_has_to_be(store: Store) -> None:
+    """Later than the clock, if need be, and each of its entries later than the one before; the clock's time stays."""
+    bucket = store.bucket("items", 0)
+    assert bucket.newest_commit_us == 0
+    for number, (after_us, newest_us) in enumerate(((0, 1001), (5000, 5002), (400, 5004))):
+        bucket.commit_prepared(bucket.prepare([[put(number, "a")], [put(number, "b")]], 1000, after_us))
+        assert bucket.newest_commit_us == newest_us
+    entries = [bucket.entry_at(offset) for offset in (0, 1, 3, 4, 6, 7)]
+    assert [entry.timestamp_us for entry in entries] == [1000, 1001, 5001, 5002, 5003, 5004]
+    assert {entry.clock_us for entry in entries} == {1000}
+
+
 def test_a_request_that_is_too_large_is_refused_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an entry may hold counts before-images too; the requests beside it are committed, and see nothing of it."""
     for module in ("scanner.storage.rocksdb.commits", "scanner.storage.memory.bucket"):

@@ -50,12 +50,17 @@ def test_positions_are_where_a_tail_goes_on(table: scanner.sync.Table) -> None:
     seen: list[tuple[int, str]] = []
     with table.new_scan().with_source("log").execute() as tail:
         assert (tail.bucket, tail.positions, tail.snapshot_ends) == (None, {}, {})
+        assert tail.watermark() is None
+        committed: dict[int, list[datetime.datetime]] = {}
         while len(seen) < 50:
             part = next(tail)
             assert tail.bucket is not None
             assert tail.positions[tail.bucket] >= part.num_rows
+            committed.setdefault(tail.bucket, []).extend(part["_commit_timestamp"].to_pylist())
             seen += zip(part["id"].to_pylist(), part["text"].to_pylist(), strict=True)
         positions = tail.positions
+        newest = {bucket: max(times) for bucket, times in committed.items()}
+        assert tail.watermark() == min(newest.values())
     table.write(rows(range(50, 70), "second"))
     rest = table.new_scan().with_source("log").start_at(positions).stop_at("end").to_arrow()
     seen += zip(rest["id"].to_pylist(), rest["text"].to_pylist(), strict=True)
@@ -69,6 +74,7 @@ def test_a_snapshot_tells_its_end(table: scanner.sync.Table) -> None:
     with table.new_scan().with_source("hybrid").stop_at("end").execute() as batches:
         assert sum(batch.num_rows for batch in batches) == 50
         assert batches.snapshot_ends == batches.positions == ends
+        assert batches.watermark() is None
     frame = table.new_scan().with_source("hybrid").stop_at("end").to_pandas()
     assert set(frame["_change_type"]) == {"insert"}
 
@@ -138,3 +144,5 @@ def test_where_a_time_is(table: scanner.sync.Table) -> None:
     assert table.offsets(at=naive) == table.offsets(at=later)
     with pytest.raises(ArgumentInvalid, match="future"):
         table.offsets(at=later + datetime.timedelta(days=1))
+    with pytest.raises(ArgumentInvalid, match="a time is a datetime, not '2020'"):
+        table.offsets(at="2020")  # type: ignore[call-overload]

@@ -192,6 +192,50 @@ class CheckpointInfo(_message.Message):
     history: bytes
     def __init__(self, bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ..., leases: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
+class CompactLogRequest(_message.Message):
+    __slots__ = ("table", "bucket", "offset", "timestamp_us")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    offset: int
+    timestamp_us: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+
+class CompactLogResponse(_message.Message):
+    __slots__ = ("buckets",)
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedCompositeFieldContainer[CompactedLog]
+    def __init__(self, buckets: _Optional[_Iterable[_Union[CompactedLog, _Mapping]]] = ...) -> None: ...
+
+class CompactedLog(_message.Message):
+    __slots__ = ("bucket", "start_offset", "end_offset", "changes_dropped", "changes_pinned", "pins")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_PINNED_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    start_offset: int
+    end_offset: int
+    changes_dropped: int
+    changes_pinned: int
+    pins: _containers.RepeatedCompositeFieldContainer[LogPinInfo]
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., changes_dropped: _Optional[int] = ..., changes_pinned: _Optional[int] = ..., pins: _Optional[_Iterable[_Union[LogPinInfo, _Mapping]]] = ...) -> None: ...
+
+class LogPinInfo(_message.Message):
+    __slots__ = ("what", "principal", "offset")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    principal: str
+    offset: int
+    def __init__(self, what: _Optional[str] = ..., principal: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]

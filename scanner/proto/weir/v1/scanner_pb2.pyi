@@ -194,18 +194,20 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
     row_ordinal: int
     history: bytes
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
+    schema_id: int
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ...) -> None: ...
 
 class RowBatch(_message.Message):
     __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "start_offset", "end_offset", "commit_end", "group_epoch", "padding", "arrow_batch")
@@ -232,7 +234,7 @@ class RowBatch(_message.Message):
     def __init__(self, row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., resume_token: _Optional[bytes] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., commit_end: _Optional[bool] = ..., group_epoch: _Optional[int] = ..., padding: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
-    __slots__ = ("state", "resume_token", "high_watermark", "rows", "position", "commit_time_floor_us")
+    __slots__ = ("state", "resume_token", "high_watermark", "rows", "position", "commit_time_floor_us", "schema_id", "group_epoch")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Heartbeat.State]
@@ -249,13 +251,17 @@ class Heartbeat(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     COMMIT_TIME_FLOOR_US_FIELD_NUMBER: _ClassVar[int]
+    SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_EPOCH_FIELD_NUMBER: _ClassVar[int]
     state: Heartbeat.State
     resume_token: bytes
     high_watermark: int
     rows: int
     position: int
     commit_time_floor_us: int
-    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ..., position: _Optional[int] = ..., commit_time_floor_us: _Optional[int] = ...) -> None: ...
+    schema_id: int
+    group_epoch: int
+    def __init__(self, state: _Optional[_Union[Heartbeat.State, str]] = ..., resume_token: _Optional[bytes] = ..., high_watermark: _Optional[int] = ..., rows: _Optional[int] = ..., position: _Optional[int] = ..., commit_time_floor_us: _Optional[int] = ..., schema_id: _Optional[int] = ..., group_epoch: _Optional[int] = ...) -> None: ...
 
 class SnapshotEnd(_message.Message):
     __slots__ = ("log_offset",)

@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from scanner.client.scan.batch_queue import Delivery, HandOff
+from scanner.client.scan.batch_queue import HandOff
+from scanner.client.scan.turns import Delivery
 from scanner.errors import DataCorrupted, ScannerError
 
 BATCH = pa.record_batch({"k": [1]})

@@ -395,3 +395,27 @@ def test_a_tail_that_goes_back_is_noticed(receiver: PushReceiver) -> None:
     receiver.begin_stream(scan_open)
     with pytest.raises(DataCorrupted, match="come twice"):
         receiver.receive(started(log_offset=19, row_ordinal=1))
+
+
+def test_a_table_that_got_columns_is_noticed() -> None:
+    """By a heartbeat, or by the start of a further stream; the schema that came first is the scan's."""
+    for told in ([0, 0], [0, 1], [2, 2], [2, 3]):
+        progress = BucketProgress(bucket=0)
+        receiver = PushReceiver("items bucket 0", SCHEMA, 1000, progress)
+        opening = pb.ScanOpen(source=pb.SCAN_SOURCE_LOG)
+        receiver.begin_stream(opening)
+        receiver.receive(_started_with_schema(told[0]))
+        assert not progress.schema_outdated
+        receiver.receive(
+            pb.ScanResponse(heartbeat=pb.Heartbeat(position=0, schema_id=told[1])).SerializeToString()
+        )
+        assert progress.schema_outdated == (told[1] > told[0])
+        receiver.begin_stream(opening)
+        receiver.receive(_started_with_schema(told[1] + 1))
+        assert progress.schema_outdated
+
+
+def _started_with_schema(schema_id: int) -> bytes:
+    message = pb.ScanResponse.FromString(started(log_offset=0))
+    message.started.schema_id = schema_id
+    return message.SerializeToString()

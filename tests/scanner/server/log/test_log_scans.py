@@ -14,6 +14,7 @@ import trio
 
 from scanner.errors import (
     ArgumentInvalid,
+    Draining,
     OffsetOutOfRange,
     ResumeTokenInvalid,
     ScannerError,
@@ -24,7 +25,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
-from scanner.storage.memory.store import MemoryStore
+from scanner.storage.memory.store import MemoryDisk, MemoryStore
 from tests.support.scans import (
     SMALL,
     TABLES,
@@ -424,6 +425,34 @@ async def test_retention_waits_for_a_tail_and_says_so_when_it_cannot() -> None:
         assert late.oldest_offset == storage_of(server).log_start
 
 
+async def test_a_tail_that_kept_too_much_goes_on_as_long_as_its_log_is_there() -> None:
+    """Its token works; once the log is gone the error names what the log has."""
+    async with serving_store() as (server, client):
+        await filled(client, range(5), range(5, 10))
+        token = b""
+
+        async def end(scan: RawScan) -> None:
+            nonlocal token
+            ((_, _, bucket),) = server._services.catalog.open_buckets()
+            (pin,) = bucket.pins
+            assert pin.end(SlowConsumer("it kept too much"))
+            error = await failure(scan.receive_all)
+            assert isinstance(error, SlowConsumer)
+            assert error.resume_token
+            token = error.resume_token
+
+        async with open_scan(client, source=LOG, log_start=EARLIEST, credit=1, batch_rows_max=1) as scan:
+            await receive_rows(scan, 1)
+            await end(scan)
+        async with open_scan(client, source=LOG, resume_token=token, credit=ALL) as rest:
+            await receive_rows(rest, 9)
+            assert [offset for offset, _, _ in changes_of(rest)] == list(range(1, 10))
+        storage_of(server).truncate_log(5)
+        late = await refusal(client, resume_token=token)
+        assert isinstance(late, OffsetOutOfRange)
+        assert "[5, 10)" in late.message
+
+
 async def test_a_parked_tail_goes_on(mock_clock: trio.testing.MockClock) -> None:
     """Without credit for the park time it keeps no rows; with credit it goes on where it was."""
     async with serving_store(ScannerConfig(park_after_s=5.0)) as (server, client):
@@ -478,6 +507,68 @@ async def test_a_tail_drains_and_is_continued() -> None:
         assert changes_of(rest) == [(10, "insert", 10)]
 
 
+async def test_a_drain_waits_for_no_tail(nursery: trio.Nursery) -> None:
+    """Tails end at once, typed and with tokens; a snapshot is finished first, and a scan with an end comes to it."""
+    ended: dict[pb.ScanSource, ScannerError] = {}
+    disk = MemoryDisk()
+    async with serving(MemoryStore(disk=disk)) as (server, client):
+        await filled(client, range(200))
+        scans: dict[pb.ScanSource, RawScan] = {}
+
+        async def run(
+            source: pb.ScanSource, rows: int, credit: int, task_status: Any, **opening: Any
+        ) -> None:
+            async def follow() -> None:
+                async with open_scan(
+                    client, source=source, credit=credit, batch_rows_max=20, **opening
+                ) as scan:
+                    scans[source] = scan
+                    await receive_rows(scan, rows)
+                    task_status.started()
+                    await scan.receive_all()
+
+            ended[source] = await failure(follow)
+
+        async def tail(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+            await run(LOG, 200, ALL, task_status, log_start=EARLIEST)
+
+        async def hybrid(task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+            await run(HYBRID, 1, 1, task_status)
+
+        await nursery.start(tail)
+        await nursery.start(hybrid)
+        async with open_scan(client, source=LOG, stop_at_end=True, credit=1) as bounded:
+            await receive_rows(bounded, 1)
+            drained = trio.Event()
+
+            async def drain() -> None:
+                assert await server.drain(600)
+                drained.set()
+
+            nursery.start_soon(drain)
+            while LOG not in ended:
+                await trio.lowlevel.checkpoint()
+            assert HYBRID not in ended  # It is in its snapshot still.
+            await scans[HYBRID].demand(ALL)
+            await bounded.demand(ALL)
+            await bounded.receive_all()
+        await drained.wait()
+    assert bounded.end is not None
+    assert bounded.end.reason == pb.ScanEnd.REASON_STOP_OFFSET
+    for error in ended.values():
+        assert isinstance(error, Draining)
+        assert error.retry_after_s > 0
+    assert scans[HYBRID].rows == 200
+    async with serving(MemoryStore(disk=disk)) as (_, client):
+        await write(client, write_request(sample([1000])))
+        for source, error in ended.items():
+            assert error.resume_token
+            async with open_scan(client, source=source, resume_token=error.resume_token, credit=ALL) as rest:
+                await receive_rows(rest, 1)
+            assert rest.row_ordinal == 200
+            assert changes_of(rest) == [(200, "insert", 1000)]
+
+
 async def test_a_dropped_table_ends_its_tails() -> None:
     """Typed, while they wait, never with an end of data."""
     async with serving_store() as (_, client):
@@ -505,14 +596,27 @@ async def test_a_tail_keeps_its_columns_when_one_is_added() -> None:
             await write(client, write_request(wider))
             await receive_rows(scan, 4)
         assert rows_of(scan)[-1]["id"] == 7
+        told = [(beat.schema_id, beat.position) for beat in scan.heartbeats]
+        assert (1, 3) in told  # at once, before the next commit
+        assert scan.started is not None
+        assert scan.started.schema_id == 0
         async with open_scan(
             client, source=LOG, resume_token=scan.tokens[0], stop_at_end=True, credit=ALL
         ) as rest:
             await receive_rows(rest, 1)
         assert rest.schema == scan.schema
+        assert rest.started is not None
+        assert (rest.started.schema_id, rest.heartbeats[0].schema_id) == (0, 1)
         async with open_scan(client, source=LOG, stop_at_end=True, credit=ALL) as fresh:
             await fresh.receive_all()
         assert [row["more"] for row in rows_of(fresh)] == [None, None, None, 1]
+        assert fresh.started is not None
+        assert fresh.started.schema_id == 1
+        async with open_scan(client, source=HYBRID, stop_at_end=True, credit=ALL) as both:
+            await both.receive_all()
+        assert both.started is not None
+        assert both.started.schema_id == 1
+        assert not any(beat.schema_id != 1 for beat in (*both.heartbeats, *fresh.heartbeats))
 
 
 async def test_an_idle_tail_says_little(mock_clock: trio.testing.MockClock) -> None:
@@ -531,6 +635,47 @@ async def test_an_idle_tail_says_little(mock_clock: trio.testing.MockClock) -> N
                         mock_clock.jump(1.0)
                 assert 30 <= trio.current_time() - begun <= 32
     assert len(scan.heartbeats) == 3
+
+
+async def test_an_idle_tail_tells_a_floor_of_commit_times(mock_clock: trio.testing.MockClock) -> None:
+    """Once everything was delivered, and not before: what is committed later has a later time, in either source."""
+    config = ScannerConfig(heartbeat_interval_s=1.0, tail_heartbeat_interval_s=3.0)
+    async with serving_store(config) as (server, client):
+        await filled(client, range(3))
+        for source in (LOG, HYBRID):
+            start = EARLIEST if source == LOG else None
+            async with open_scan(client, source=source, log_start=start, credit=1, batch_rows_max=1) as scan:
+                await receive_rows(scan, 1)
+                await beat(scan, mock_clock)
+                assert not scan.heartbeats[-1].HasField("commit_time_floor_us")
+                await scan.demand(ALL)
+                await receive_rows(scan, 3)
+                for _ in range(2):
+                    await beat(scan, mock_clock)
+                    await beat(scan, mock_clock)
+                    floor_us = scan.heartbeats[-1].commit_time_floor_us
+                    position = scan.heartbeats[-1].position
+                    assert scan.heartbeats[-2].commit_time_floor_us < floor_us
+                    assert position == storage_of(server).log_end
+                    rows = scan.rows
+                    await write(client, write_request(sample([position])))
+                    await receive_rows(scan, rows + 1)
+                    assert storage_of(server).entry_at(position).timestamp_us > floor_us
+
+
+async def beat(scan: RawScan, mock_clock: trio.testing.MockClock) -> None:
+    """Let time pass until a heartbeat comes."""
+    beats = len(scan.heartbeats)
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            while len(scan.heartbeats) == beats:
+                await scan.receive()
+
+        nursery.start_soon(listen)
+        while nursery.child_tasks:
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(1.0)
 
 
 async def test_columns_of_the_change_can_be_left_out_or_asked_for() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -219,6 +220,50 @@ async def test_an_ended_scan_goes_on_as_long_as_its_log_is_there(store: Store) -
         resumed = await kept.opener.open(ITEMS, "anna", log_offset=offset, position=position)
         keeper.release()
         assert await kept.scan(resumed) == list(range(100))
+
+
+async def test_a_bucket_that_is_closed_for_being_idle_is_cut_once_its_changes_are_old(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """Once in a while it is opened for that, and closed again; before, and without a changelog, it stays closed."""
+    config = ScannerConfig(log_retention_s=100.0)
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(description())
+        async with open_maintenance(store, config, wall_s=time.time()) as kept:
+            await kept.write(range(20))
+            bucket = await kept.bucket()
+            sweep = kept.maintenance.retention.sweep
+            for jump_s, start in ((9.0, 0), (50.0, 0), (50.0, 20), (500.0, 20)):
+                await bucket.close_idle(0)
+                mock_clock.jump(jump_s)
+                await sweep()
+                assert not bucket.is_open
+                assert bucket.storage.log_start == start
+            assert bucket.storage.log_end == 20
+
+
+async def test_a_cut_on_demand_names_what_keeps_the_rest(store: Store) -> None:
+    """In front of the oldest pin, at the end of a commit; what would have gone, too, is counted, with whose it is."""
+    async with open_maintenance(store, ScannerConfig()) as kept:
+        for start in (0, 10, 20):
+            await kept.write(range(start, start + 10))
+        bucket = await kept.bucket()
+        lease = bucket.pins.pin(20, "bert", "lease")
+        tail = bucket.pins.pin(10, "anna", "scan of the changelog")
+        bucket.pins.pin(30, "carl", "scan of the changelog")
+        cut = kept.maintenance.retention.cut
+        done = await cut("items", 0, bucket, 30)
+        assert (done.start, done.end, done.dropped, done.pinned) == (10, 30, 10, 20)
+        assert done.pins == (tail, lease)
+        tail.release()
+        done = await cut("items", 0, bucket, 19)  # inside a commit, which stays
+        assert (done.start, done.dropped, done.pinned, done.pins) == (10, 0, 0, ())
+        done = await cut("items", 0, bucket, 30)
+        assert (done.start, done.dropped, done.pinned, done.pins) == (20, 10, 10, (lease,))
+        lease.release()
+        done = await cut("items", 0, bucket, 30)
+        assert (done.start, done.dropped, done.pinned, done.pins) == (30, 10, 0, ())
+        assert kept.catalog.activity.log_changes_dropped == 30
 
 
 async def test_a_lease_ends_when_it_keeps_too_much(store: Store, caplog: pytest.LogCaptureFixture) -> None:

@@ -56,10 +56,12 @@ class Recorder:
     bucket: Bucket
     commits: list[int] = field(default_factory=list)
 
-    def prepare(self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None) -> PreparedCommit:
+    def prepare(
+        self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
+    ) -> PreparedCommit:
         """Prepare a commit, and note it."""
         self.commits.append(len(groups))
-        return self.bucket.prepare(groups, clock_us)
+        return self.bucket.prepare(groups, clock_us, after_us)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.bucket, name)

@@ -55,7 +55,7 @@ def test_blocks_hold_what_the_log_holds(store: Store, bytes_max: int, count: int
     """Read block by block: every change once, in order, with kind, time, row and key; each block is bounded."""
     bucket = store.bucket("items", 0)
     if not bucket.log_end:
-        commit(bucket, random_history(2, commits=5, writes=100, ids=40))
+        commit(bucket, random_history(2, commits=5, writes=40, ids=40))
     changes = changes_of(bucket)
     offset = 0
     while offset < bucket.log_end:

@@ -1,0 +1,60 @@
+"""`weir groups`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from scanner.cli.app import connected, endpoint_option, example, note
+from scanner.cli.display import print_table
+
+
+@click.command(
+    epilog=example(
+        "weir groups orders",
+        "weir groups orders --json",
+        "weir groups orders --delete billing",
+    )
+)
+@click.argument("table")
+@click.option(
+    "--delete", metavar="GROUP", help="Forget this group and its positions; it has no readers then."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@endpoint_option
+def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None:
+    """Show the reader groups of a table: who reads which bucket, how far, and how many changes are behind that.
+
+    A bucket without a member has no reader now. The epoch is that of its newest assignment: it tells newer from older,
+    and counts nothing.
+    """
+    with connected(endpoint) as client:
+        opened = client.table(table)
+        if delete is not None:
+            opened.delete_group(delete)
+            note(f"reader group {delete} of table {table} is forgotten")
+            return
+        found = [opened.group(each.name) for each in opened.groups()]
+    rows: list[dict[str, Any]] = [
+        {
+            "group": group.name,
+            "bucket": each.bucket,
+            "member": each.member,
+            "epoch": each.epoch,
+            "position": each.position,
+            "log_end": each.log_end,
+            "lag": each.lag,
+        }
+        for group in found
+        for each in group.buckets
+    ]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    if not rows:
+        note(f"no reader groups; begin one with: weir tail {table} --group NAME")
+        return
+    print_table({name.replace("_", " "): [row[name] for row in rows] for name in rows[0]})

@@ -1,0 +1,104 @@
+"""What a client is told of reader groups, as frozen records, and the calls that ask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scanner.client.calls import call_unary
+from scanner.proto.weir.v1 import groups_pb2 as pb
+from scanner.wire import methods
+
+if TYPE_CHECKING:
+    from scanner.client.connection import Connection
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupSummary:
+    """A reader group of a table."""
+
+    name: str
+    """Of the group, within its table."""
+    members: int
+    """Readers that are in, now."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupBucket:
+    """One bucket of a reader group."""
+
+    bucket: int
+    member: str | None
+    """Who reads it now; None: nobody."""
+    epoch: int
+    """Of its newest assignment; 0: there was none."""
+    position: int | None
+    """Where reading goes on; None: nothing is stored."""
+    log_start: int
+    """Where the bucket's changelog begins now."""
+    log_end: int
+    """Where it ends now."""
+
+    @property
+    def lag(self) -> int:
+        """Changes behind the position; without one, all that there are."""
+        return self.log_end - (self.log_start if self.position is None else self.position)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GroupInfo:
+    """A reader group, now."""
+
+    name: str
+    """Of the group, within its table."""
+    members: tuple[str, ...]
+    """Names of the readers that are in, ascending."""
+    buckets: tuple[GroupBucket, ...]
+    """Every bucket of the table, ascending."""
+
+
+async def list_groups(connection: Connection, table: str) -> list[GroupSummary]:
+    """The reader groups of a table, by name.
+
+    Raises:
+        TableNotFound: There is no such table.
+    """
+    request = pb.ListGroupsRequest(table=table)
+    reply = await call_unary(connection, methods.GROUPS + "ListGroups", request, pb.ListGroupsResponse)
+    return [GroupSummary(name=each.group, members=each.members) for each in reply.groups]
+
+
+async def describe_group(connection: Connection, table: str, group: str) -> GroupInfo:
+    """A reader group: its members, and its buckets.
+
+    Raises:
+        GroupNotFound: The table has no such group.
+    """
+    request = pb.DescribeGroupRequest(table=table, group=group)
+    reply = await call_unary(connection, methods.GROUPS + "DescribeGroup", request, pb.DescribeGroupResponse)
+    return GroupInfo(
+        name=group,
+        members=tuple(reply.members),
+        buckets=tuple(
+            GroupBucket(
+                bucket=each.bucket,
+                member=each.member or None,
+                epoch=each.epoch,
+                position=each.position if each.HasField("position") else None,
+                log_start=each.log_start,
+                log_end=each.log_end,
+            )
+            for each in reply.buckets
+        ),
+    )
+
+
+async def delete_group(connection: Connection, table: str, group: str) -> None:
+    """Forget a reader group and its positions.
+
+    Raises:
+        GroupNotFound: The table has no such group.
+        GroupNotEmpty: It has members.
+    """
+    request = pb.DeleteGroupRequest(table=table, group=group)
+    await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)

@@ -1,0 +1,519 @@
+"""A reader of a group: the scans of the buckets that are its own now, one sequence of batches, and its positions.
+
+Invariants:
+
+1. A bucket is read by the epoch of its newest assignment, from the position that came with it. What another epoch has
+   brought, and was not handed out, is dropped.
+2. What is stored is what was handed out, by the epoch that it was handed out for: a position of a bucket that another
+   reader has since is refused by the server, and told.
+3. A membership that is lost is begun anew, with every bucket that it had: none is read without one.
+4. A bucket that is to move is read no further, and is given back as soon as nothing of it is left to commit.
+5. Leaving the block, however, leaves the group.
+"""
+
+from __future__ import annotations
+
+import functools
+import platform
+import re
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+from google.protobuf.message import DecodeError
+
+from scanner.client.calls import call_unary
+from scanner.client.failures import translated
+from scanner.client.retries import retried
+from scanner.client.scan.batch_queue import HandOff
+from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.push import BucketReceiver
+from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.statistics import BucketProgress
+from scanner.client.scan.table_scan import bucket_query, check_changes, set_log_bounds
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    GroupEpochStale,
+    InternalError,
+    ScannerError,
+    ServerUnavailable,
+    SourceUnsupported,
+    error_row_of_reason,
+)
+from scanner.proto.weir.v1 import groups_pb2 as pb
+from scanner.proto.weir.v1 import scanner_pb2
+from scanner.tasks import bare, run_with_companion
+from scanner.wire import methods
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.client.connection import Connection
+    from scanner.client.retries import Attempts
+    from scanner.client.scan.turns import Delivery
+    from transport import Stream
+
+_INSTANCE_BYTES: Final = 16
+_ALIVE_PER_SESSION: Final = 3
+_SESSION_S_UNKNOWN: Final = 30.0
+"""Until the server has said how long a member may be silent."""
+_AUTO_COMMIT_INTERVAL_S: Final = 1.0
+"""How often positions are stored by themselves while batches come one after another; at once when none waits."""
+_LEAVE_TIMEOUT_S: Final = 1.0
+"""How long leaving waits until the server knows. It finds out anyway."""
+
+
+@dataclass(slots=True, eq=False)
+class _Seat:
+    """A bucket that is this reader's now."""
+
+    bucket: int
+    epoch: int
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    """Of the scan."""
+    moving: bool = False
+    """It is to be given back."""
+    done: bool = False
+    """Its scan has come to its stop."""
+
+
+@dataclass(slots=True)
+class _Handed:
+    """How far a bucket was handed out, by one epoch."""
+
+    epoch: int
+    position: int
+    committed: bool = False
+
+
+class GroupBatches:
+    """The batches of a reader of a group: an asynchronous iterator for one consumer. Made by `GroupScan.execute`.
+
+    A batch counts as consumed when the next one is asked for. It counts as dealt with when its position is stored
+    (`commit`): what was handed out and not stored comes again, to this reader or to another.
+
+    Args:
+        plan: What to read.
+        connection: To the server.
+    """
+
+    def __init__(self, plan: ScanPlan, connection: Connection) -> None:
+        self._plan = plan
+        self._connection = connection
+        self._what = f"reader group {plan.group} of {plan.table.name}"
+        self._instance = secrets.token_bytes(_INSTANCE_BYTES)
+        self._hand_off = HandOff(producers=1)
+        self._rows_left = plan.row_limit
+        self._tasks = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._seats: dict[int, _Seat] = {}
+        self._handed: dict[int, _Handed] = {}
+        self._releases: list[_Seat] = []
+        self._progress: list[BucketProgress] = []
+        """Of every scan that it has made."""
+        self._to_say = trio.Event()
+        self._session_s = _SESSION_S_UNKNOWN
+        self._finished = False
+        self._leaving = False
+        self._left = trio.Event()
+        """Set when the server knows that this reader has left, or nothing will be said to it any more."""
+        self._committed_at = trio.current_time()
+        self.member = plan.member or _member_name()
+        """Names this reader within the group."""
+        self.bucket: int | None = None
+        """The bucket that the newest batch is of; None: none has come."""
+        self.epoch: int | None = None
+        """The epoch that the newest batch is of: a sink that stores it with the bucket, and refuses a smaller one, is
+        safe from readers that were taken for dead. None: none has come."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._plan.schema
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By bucket, the end of the last commit of which every change was handed out, since it is this reader's."""
+        return {bucket: handed.position for bucket, handed in self._handed.items()}
+
+    @property
+    def assigned(self) -> dict[int, int]:
+        """The buckets that are this reader's now, and the epoch of each. Those that are about to move are not."""
+        return {bucket: seat.epoch for bucket, seat in sorted(self._seats.items()) if not seat.moving}
+
+    @property
+    def schema_outdated(self) -> bool:
+        """Whether the table has got columns since the reader began; one that begins now has them."""
+        return any(each.schema_outdated for each in self._progress)
+
+    def __aiter__(self) -> GroupBatches:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """The next batch of any bucket that is this reader's; it has at least one row.
+
+        Raises:
+            StopAsyncIteration: Every bucket that is this reader's came to its stop, or the limit is reached; now and
+                for ever.
+            GroupEpochStale: Another reader has joined under this one's name.
+            OffsetOutOfRange: Retention has passed the position of a bucket.
+            SnapshotLost: The position of a bucket is of another history of it.
+            ScannerError: The scan failed, now and for ever.
+            trio.ClosedResourceError: The scan was left before its end.
+            trio.BusyResourceError: Another task is waiting for a batch.
+
+        Waits:
+            For the next batch, through moves and reconnections; with auto_commit, first for the positions to be stored.
+
+        Cancellation:
+            Loses and repeats nothing: a poll with a timeout can be repeated.
+        """
+        while True:
+            await self._commit_if_due()
+            delivery = await self._hand_off.take()
+            if delivery is None:
+                raise StopAsyncIteration
+            seat = self._seats.get(delivery.bucket)
+            if seat is None or seat.moving or seat.epoch != delivery.epoch:
+                continue
+            batch = self._within_limit(delivery.batch)
+            if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
+                self._hand_out(delivery, delivery.position)
+            if batch.num_rows:
+                self.bucket, self.epoch = delivery.bucket, delivery.epoch
+                return batch
+
+    async def commit(self, positions: Mapping[int, int] | None = None) -> tuple[int, ...]:
+        """Store positions, durably: who reads a bucket next begins there.
+
+        Args:
+            positions: By bucket, ends of commits, as `positions` has told them. None: what was handed out and is not
+                stored, the newest batch included.
+
+        Returns:
+            The buckets whose position was refused, because another reader has them now; it gets what came behind the
+            position that was stored last. Empty: all is stored.
+
+        Raises:
+            ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
+            OffsetOutOfRange: A position is not in the changelog.
+            GroupNotFound: The group was deleted.
+            ScannerError: The server could not be reached, or storage failed. It can be tried again.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            The positions may be stored.
+        """
+        wanted, lost = self._to_commit(positions)
+        if not wanted:
+            return lost
+        request = pb.CommitPositionsRequest(
+            table=self._plan.table.name,
+            group=self._plan.group,
+            positions=[
+                pb.BucketPosition(bucket=bucket, epoch=each.epoch, position=each.position)
+                for bucket, each in wanted.items()
+            ],
+        )
+        reply = await retried(
+            self._connection.attempts(self._plan.retries),
+            lambda: call_unary(
+                self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
+            ),
+        )
+        self._committed_at = trio.current_time()
+        return (*lost, *self._take_answer(wanted, reply))
+
+    def _to_commit(self, positions: Mapping[int, int] | None) -> tuple[dict[int, _Handed], tuple[int, ...]]:
+        """What to store, and the buckets that are known to be another reader's."""
+        if positions is None:
+            return {bucket: each for bucket, each in self._handed.items() if not each.committed}, ()
+        wanted: dict[int, _Handed] = {}
+        for bucket, position in positions.items():
+            owned = self._handed.get(bucket) or self._seats.get(bucket)
+            if owned is not None:
+                wanted[bucket] = _Handed(owned.epoch, position)
+        return wanted, tuple(bucket for bucket in positions if bucket not in wanted)
+
+    def _take_answer(self, wanted: Mapping[int, _Handed], reply: pb.CommitPositionsResponse) -> list[int]:
+        refused = {each.bucket: each for each in reply.refused}
+        lost: list[int] = []
+        failure: ScannerError | None = None
+        for bucket, each in wanted.items():
+            handed = self._handed.get(bucket)
+            current = handed is not None and handed.epoch == each.epoch
+            if bucket not in refused:
+                if handed is not None and current and handed.position == each.position:
+                    handed.committed = True
+                continue
+            reason = refused[bucket].reason
+            if reason == GroupEpochStale.reason:
+                lost.append(bucket)
+                if current:
+                    del self._handed[bucket]
+                continue
+            row = error_row_of_reason(reason)
+            failure = (InternalError if row is None else row.exception)(refused[bucket].message)
+        self._release_moved()
+        if failure is not None:
+            raise failure
+        return lost
+
+    async def _commit_if_due(self) -> None:
+        if not self._plan.auto_commit or all(each.committed for each in self._handed.values()):
+            return
+        late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
+        if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
+            await self.commit()
+
+    def _hand_out(self, delivery: Delivery, position: int) -> None:
+        handed = self._handed.get(delivery.bucket)
+        if handed is None or handed.position != position:
+            self._handed[delivery.bucket] = _Handed(delivery.epoch, position)
+
+    def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._rows_left is None:
+            return batch
+        batch = batch.slice(0, self._rows_left)
+        self._rows_left -= batch.num_rows
+        if self._rows_left == 0:
+            self._finished = True
+            self._hand_off.end()
+        return batch
+
+    async def _run(self) -> None:
+        """Be a member, as long as the block lasts. Failures go to the hand-off, where the consumer meets them."""
+        try:
+            with self._tasks:
+                async with trio.open_nursery() as self._nursery:
+                    attempts = self._connection.attempts(self._plan.retries)
+                    try:
+                        while not self._leaving:
+                            await attempts.wait_retry(await self._be_member(attempts))
+                    except (ScannerError, trio.ClosedResourceError) as error:
+                        self._fail(error)
+        finally:
+            self._left.set()
+
+    async def _leave(self) -> None:
+        """Leave the group, and wait until the server knows."""
+        self._leaving = True
+        self._wake_speaker()
+        await self._left.wait()
+
+    async def _commit_rest(self) -> None:
+        if self._plan.auto_commit:
+            await self.commit()
+
+    def _fail(self, error: Exception) -> None:
+        self._hand_off.fail(error)
+        self._tasks.cancel()
+
+    async def _be_member(self, attempts: Attempts) -> ScannerError:
+        """One membership; what ended it."""
+        try:
+            with translated(f"the membership in {self._what}"):
+                await self._join(attempts)
+        except ScannerError as error:
+            return error
+        finally:
+            if self._leaving:
+                self._left.set()
+            self._lose_all()
+        return ServerUnavailable(f"the server ended the membership in {self._what}")
+
+    async def _join(self, attempts: Attempts) -> None:
+        plan = self._plan
+        join = pb.Join(table=plan.table.name, group=plan.group, member=self.member, instance=self._instance)
+        async with self._connection.client() as client, client.open_stream(methods.JOIN) as stream:
+            await stream.send(pb.JoinRequest(join=join).SerializeToString())
+            await run_with_companion(
+                functools.partial(self._listen, stream, attempts), functools.partial(self._speak, stream)
+            )
+
+    async def _listen(self, stream: Stream, attempts: Attempts) -> None:
+        while (response := await self._next_response(stream)) is not None:
+            match response.WhichOneof("response"):
+                case "joined":
+                    self._session_s = max(0.001, response.joined.session_timeout_ms / 1000)
+                    self._wake_speaker()
+                case "assignment":
+                    if response.assignment.buckets:
+                        attempts.progress()
+                    self._take_assignment(response.assignment)
+                case _:
+                    pass  # It lives.
+
+    async def _next_response(self, stream: Stream) -> pb.JoinResponse | None:
+        # Every word of ours is answered; behind a proxy the line may live longer than the server.
+        with trio.move_on_after(self._session_s):
+            message = await stream.receive()
+            if message is None:
+                return None
+            try:
+                return pb.JoinResponse.FromString(bytes(message))
+            except DecodeError as error:
+                raise DataCorrupted(f"a response to the membership cannot be read: {error}") from error
+        raise ServerUnavailable(
+            f"the server said nothing to a member of {self._what} for {self._session_s:g} s"
+        )
+
+    async def _speak(self, stream: Stream) -> None:
+        while True:
+            with trio.move_on_after(self._session_s / _ALIVE_PER_SESSION):
+                await self._to_say.wait()
+            self._to_say = trio.Event()
+            if self._leaving:
+                return await stream.send_end()
+            released, self._releases = self._releases, []
+            if released:
+                held = [pb.HeldBucket(bucket=seat.bucket, epoch=seat.epoch) for seat in released]
+                request = pb.JoinRequest(release=pb.Release(buckets=held))
+            else:
+                request = pb.JoinRequest(alive=pb.Alive())
+            await stream.send(request.SerializeToString())
+
+    def _wake_speaker(self) -> None:
+        self._to_say.set()
+
+    def _take_assignment(self, assignment: pb.Assignment) -> None:
+        now = {each.bucket: each for each in assignment.buckets}
+        for seat in list(self._seats.values()):
+            if seat.bucket not in now or now[seat.bucket].epoch != seat.epoch:
+                self._lose(seat)
+        for each in now.values():
+            seat_before = self._seats.get(each.bucket)
+            if seat_before is None:
+                self._begin(each)
+            elif each.moving and not seat_before.moving:
+                seat_before.moving = True
+                seat_before.scope.cancel()
+        self._release_moved()
+        self._finish_if_done()
+
+    def _begin(self, assigned: pb.AssignedBucket) -> None:
+        seat = self._seats[assigned.bucket] = _Seat(assigned.bucket, assigned.epoch, moving=assigned.moving)
+        self._handed.pop(assigned.bucket, None)  # Of an epoch that is over.
+        if not seat.moving and not self._finished:
+            assert self._nursery is not None
+            position = assigned.position if assigned.HasField("position") else None
+            self._nursery.start_soon(self._read, seat, position)
+
+    def _lose(self, seat: _Seat) -> None:
+        seat.scope.cancel()
+        if self._seats.get(seat.bucket) is seat:
+            del self._seats[seat.bucket]
+
+    def _lose_all(self) -> None:
+        for seat in list(self._seats.values()):
+            self._lose(seat)
+        self._releases.clear()
+
+    def _release_moved(self) -> None:
+        """Give back what is to move and of which nothing is left to commit."""
+        for seat in list(self._seats.values()):
+            handed = self._handed.get(seat.bucket)
+            if seat.moving and (handed is None or handed.committed):
+                self._lose(seat)
+                self._releases.append(seat)
+                self._wake_speaker()
+
+    async def _read(self, seat: _Seat, position: int | None) -> None:
+        """Read a bucket for as long as it is this reader's."""
+        try:
+            with seat.scope:
+                await self._receiver(seat, position).run()
+                seat.done = True
+                self._finish_if_done()
+        except GroupEpochStale:
+            self._lose(seat)  # The assignment says so, too, or will.
+        except (ScannerError, trio.ClosedResourceError) as error:
+            if self._seats.get(seat.bucket) is seat:
+                self._fail(error)
+
+    def _receiver(self, seat: _Seat, position: int | None) -> BucketReceiver:
+        plan = self._plan
+        query = bucket_query(plan, seat.bucket)
+        # By name: the table may get columns before the bucket becomes this reader's.
+        query.columns[:] = plan.schema.names
+        scan_open = scanner_pb2.ScanOpen(
+            source=scanner_pb2.SCAN_SOURCE_LOG,
+            query=query,
+            group=plan.group,
+            group_epoch=seat.epoch,
+        )
+        set_log_bounds(scan_open, plan, seat.bucket)
+        if position is not None:
+            scan_open.log_start.offset = position
+        what = f"{plan.table.name} bucket {seat.bucket} for reader group {plan.group}"
+        attempts = self._connection.attempts(plan.retries)
+        window_bytes = max(1, plan.credit_bytes // plan.table.buckets)
+        progress = BucketProgress(bucket=seat.bucket)
+        self._progress.append(progress)
+        receiver = PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress)
+        return BucketReceiver(
+            self._connection,
+            scan_open,
+            receiver,
+            progress,
+            self._hand_off,
+            attempts,
+            what,
+            batches_per_stream=plan.resume_every_batches,
+        )
+
+    def _finish_if_done(self) -> None:
+        if not self._finished and self._seats and all(seat.done for seat in self._seats.values()):
+            self._finished = True
+            self._hand_off.finish()
+
+
+def _member_name() -> str:
+    host = re.sub(r"[^A-Za-z0-9_.:-]", "-", platform.node())[:60] or "reader"
+    return f"{host}-{secrets.token_hex(4)}"
+
+
+@asynccontextmanager
+async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[GroupBatches]:
+    """Be a member of a reader group for the length of a block.
+
+    Args:
+        connection: To the server; it is shared with whatever else runs on it.
+        plan: What to read, and for which group.
+
+    Yields:
+        The batches. Nothing has been waited for: a refusal by the server comes with the first batch asked for.
+
+    Raises:
+        ArgumentInvalid: The plan is none of a group.
+        SourceUnsupported: A group reads source LOG, by push.
+
+    Cancellation:
+        Leaves the group.
+    """
+    if plan.source is not ScanSource.LOG or plan.mode is not ScanMode.PUSH:
+        raise SourceUnsupported(
+            f"a reader group reads changes, by push: with_source('log'), not {plan.source.value} by {plan.mode.value}"
+        )
+    if plan.bucket is not None:
+        raise ArgumentInvalid("a reader group shares all buckets out; leave bucket(...) away")
+    check_changes(plan)
+    batches = GroupBatches(plan, connection)
+    async with bare(trio.open_nursery()) as nursery:
+        nursery.start_soon(batches._run)
+        try:
+            yield batches
+            await batches._commit_rest()
+        finally:
+            try:
+                with trio.move_on_after(_LEAVE_TIMEOUT_S):
+                    await batches._leave()
+            finally:
+                batches._hand_off.close()
+                batches._tasks.cancel()

@@ -1,0 +1,181 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class JoinRequest(_message.Message):
+    __slots__ = ("join", "alive", "release")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    alive: Alive
+    release: Release
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("table", "group", "member", "instance")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    group: str
+    member: str
+    instance: bytes
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., instance: _Optional[bytes] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Release(_message.Message):
+    __slots__ = ("buckets",)
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedCompositeFieldContainer[HeldBucket]
+    def __init__(self, buckets: _Optional[_Iterable[_Union[HeldBucket, _Mapping]]] = ...) -> None: ...
+
+class HeldBucket(_message.Message):
+    __slots__ = ("bucket", "epoch")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    epoch: int
+    def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class JoinResponse(_message.Message):
+    __slots__ = ("joined", "assignment", "alive")
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    joined: Joined
+    assignment: Assignment
+    alive: Alive
+    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+
+class Joined(_message.Message):
+    __slots__ = ("session_timeout_ms",)
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    session_timeout_ms: int
+    def __init__(self, session_timeout_ms: _Optional[int] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("buckets",)
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    buckets: _containers.RepeatedCompositeFieldContainer[AssignedBucket]
+    def __init__(self, buckets: _Optional[_Iterable[_Union[AssignedBucket, _Mapping]]] = ...) -> None: ...
+
+class AssignedBucket(_message.Message):
+    __slots__ = ("bucket", "epoch", "position", "moving")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    MOVING_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    epoch: int
+    position: int
+    moving: bool
+    def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., moving: _Optional[bool] = ...) -> None: ...
+
+class CommitPositionsRequest(_message.Message):
+    __slots__ = ("table", "group", "positions")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    group: str
+    positions: _containers.RepeatedCompositeFieldContainer[BucketPosition]
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[BucketPosition, _Mapping]]] = ...) -> None: ...
+
+class BucketPosition(_message.Message):
+    __slots__ = ("bucket", "epoch", "position")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    epoch: int
+    position: int
+    def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+
+class CommitPositionsResponse(_message.Message):
+    __slots__ = ("refused",)
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    refused: _containers.RepeatedCompositeFieldContainer[PositionRefused]
+    def __init__(self, refused: _Optional[_Iterable[_Union[PositionRefused, _Mapping]]] = ...) -> None: ...
+
+class PositionRefused(_message.Message):
+    __slots__ = ("bucket", "reason", "message")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    reason: str
+    message: str
+    def __init__(self, bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ...) -> None: ...
+
+class GroupSummary(_message.Message):
+    __slots__ = ("group", "members")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    members: int
+    def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("table", "group")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    group: str
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("members", "buckets")
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    members: _containers.RepeatedScalarFieldContainer[str]
+    buckets: _containers.RepeatedCompositeFieldContainer[GroupBucket]
+    def __init__(self, members: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[_Union[GroupBucket, _Mapping]]] = ...) -> None: ...
+
+class GroupBucket(_message.Message):
+    __slots__ = ("bucket", "member", "epoch", "position", "log_start", "log_end")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LOG_START_FIELD_NUMBER: _ClassVar[int]
+    LOG_END_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    member: str
+    epoch: int
+    position: int
+    log_start: int
+    log_end: int
+    def __init__(self, bucket: _Optional[int] = ..., member: _Optional[str] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
+
+class DeleteGroupRequest(_message.Message):
+    __slots__ = ("table", "group")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    group: str
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+
+class DeleteGroupResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,488 @@
+"""One reader group of a table: its members, who reads which bucket by which epoch, and the positions.
+
+Invariants:
+
+1. Epochs of a bucket ascend, over restarts, too: each is durable before anybody is told, and above the one before and
+   the time of the clock in milliseconds. So is one of a restored copy, or of a group that was deleted and begun anew,
+   above those that were handed out before, as far as the clock is right.
+2. A bucket has one scan for the group at a time, of its newest epoch and of a member that is there; the one before is
+   closed before another is admitted.
+3. A position is stored only by the bucket's newest epoch, in a commit of the bucket, and is durable before it is
+   acknowledged. It is the end of an entry.
+4. A bucket that is to move from a member that is there waits until that has released it, at most
+   `group_handover_s`. That saves repeats, and is not needed for 1 to 3.
+5. A member that is out has no bucket.
+
+This module knows no wire and no stream.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import trio
+
+from scanner.errors import (
+    BucketNotFound,
+    GroupEpochStale,
+    InternalError,
+    ScanIncomplete,
+    ScannerError,
+    TooManyScans,
+)
+from scanner.server.groups.assignment import assign
+from scanner.server.log.bounds import require_entry_end
+from scanner.storage.group_states import FORGOTTEN
+from scanner.storage.interface import GroupState
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import OpenScan, ServedBucket
+
+_logger = logging.getLogger(__name__)
+_RETRY_S: Final = 1.0
+"""How long a bucket whose epoch could not be written waits until that is tried again."""
+
+
+class AssignedBucket(NamedTuple):
+    """One bucket of a member."""
+
+    bucket: int
+    epoch: int
+    moving: bool
+    """It is to go to another member, which waits for the release."""
+
+
+class Member:
+    """A reader that is in a group. Made by `ReaderGroup.join`.
+
+    Args:
+        name: Within the group.
+        instance: Tells a reader that comes again from another one of its name.
+    """
+
+    def __init__(self, name: str, instance: bytes) -> None:
+        self.name = name
+        self.instance = instance
+        self.ended_by: ScannerError | None = None
+        """Why it is out; None: it is in, or has left by itself."""
+        self._changed = trio.Event()
+        self._alive = False
+
+    def answer_alive(self) -> None:
+        """It has said that it lives, and is owed an answer; one for all that it has said since the last."""
+        self._alive = True
+        self.wake()
+
+    def take_alive(self) -> bool:
+        """Whether it is owed an answer, which is given now."""
+        alive, self._alive = self._alive, False
+        return alive
+
+    def wake(self) -> None:
+        """Its assignment may have changed, or it is out."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def end(self, error: ScannerError) -> None:
+        """Take it out."""
+        self.ended_by = error
+        self.wake()
+
+    async def wait_change(self) -> None:
+        """Wait until its assignment may have changed, or it is out.
+
+        Cancellation:
+            No effect.
+        """
+        await self._changed.wait()
+
+
+class GroupScan:
+    """The scan of a bucket that a group has admitted. Made by `ReaderGroup.admitted`.
+
+    Args:
+        epoch: Of the assignment.
+    """
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.closed = trio.Event()
+        self._ended_by: ScannerError | None = None
+        self._scan: OpenScan[Any] | None = None
+
+    def occupy(self, scan: OpenScan[Any]) -> None:
+        """Say what was opened, so that it can be ended.
+
+        Raises:
+            ScannerError: It has been ended meanwhile.
+        """
+        if self._ended_by is not None:
+            raise self._ended_by
+        self._scan = scan
+
+    def end(self, error: ScannerError) -> None:
+        """End the scan; `closed` is set when it has ended."""
+        self._ended_by = error
+        if self._scan is not None:
+            self._scan.end(error)
+
+
+class _Seat:
+    """One bucket of a group.
+
+    Args:
+        index: Of the bucket.
+        bucket: It.
+        group: Name of the group.
+    """
+
+    def __init__(self, index: int, bucket: ServedBucket, group: str) -> None:
+        self.index = index
+        self.bucket = bucket
+        self._group = group
+        self.owner: Member | None = None
+        self.owner_before = ""
+        """Who has it or had it last."""
+        self.moves_at: float | None = None
+        """When it goes to another member at the latest, by trio's clock; None: it stays."""
+        self.released = False
+        """Whether its owner has given it back, so that it can move."""
+        self.retry_at = 0.0
+        self.failing = False
+        self.scan: GroupScan | None = None
+        self.writing = trio.Lock()
+        """Held from the look at the state until the next one is durable."""
+
+    @property
+    def state(self) -> GroupState:
+        """What is durable."""
+        return self.bucket.storage.group_states.get(self._group, GroupState(0))
+
+    @property
+    def epoch_max(self) -> int:
+        """The highest epoch that the bucket was ever assigned by, for this group or for one that was deleted."""
+        forgotten = self.bucket.storage.group_states.get(FORGOTTEN, GroupState(0))
+        return max(self.state.epoch, forgotten.epoch)
+
+    def vacate(self, error: ScannerError) -> None:
+        """Take the bucket from its owner, if it has one: its scan ends."""
+        self.owner, self.moves_at, self.released = None, None, False
+        if self.scan is not None:
+            self.scan.end(error)
+
+    async def write(self, state: GroupState) -> None:
+        """Make a state durable.
+
+        Cancellation:
+            None: it takes as long as the disk takes. Else who reads the state next might not see what is on its way.
+        """
+        with trio.CancelScope(shield=True):
+            await self.bucket.submit((), group_states={self._group: state}).wait_durable()
+
+
+class ReaderGroup:
+    """One group of one table.
+
+    Args:
+        name: Of the group.
+        table: Name of its table, for messages.
+        buckets: All of the table's, in order.
+        config: Bounds.
+        now_ms: Tells the time, milliseconds since 1970 UTC.
+        on_assigned: Called whenever a bucket was given to a member.
+        on_refused: Called whenever a scan or a position was refused because its epoch was old.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        table: str,
+        buckets: Sequence[ServedBucket],
+        config: ScannerConfig,
+        now_ms: Callable[[], int],
+        on_assigned: Callable[[], None] = lambda: None,
+        on_refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._what = f"reader group {name} of table {table!r}"
+        self._seats = [_Seat(index, bucket, name) for index, bucket in enumerate(buckets)]
+        self._config = config
+        self._now_ms = now_ms
+        self._on_assigned = on_assigned
+        self._on_refused = on_refused
+        self._members: dict[str, Member] = {}
+        self._changed = trio.Event()
+        self.balancing = False
+        """Whether `balance` runs, or is about to."""
+
+    @property
+    def members(self) -> list[str]:
+        """Names of the members that are in, ascending."""
+        return sorted(self._members)
+
+    @property
+    def stored(self) -> bool:
+        """Whether any bucket has a state of the group."""
+        return any(self.name in seat.bucket.storage.group_states for seat in self._seats)
+
+    def owners(self) -> list[str]:
+        """The member that has each bucket, in order; empty: nobody."""
+        return ["" if seat.owner is None else seat.owner.name for seat in self._seats]
+
+    def states(self) -> list[GroupState]:
+        """What is stored of each bucket, in order."""
+        return [seat.state for seat in self._seats]
+
+    def storages(self) -> list[Any]:
+        """The storage of each bucket, in order."""
+        return [seat.bucket.storage for seat in self._seats]
+
+    def join(self, name: str, instance: bytes) -> Member:
+        """Take a reader in. One that is in under its name is out: the same one comes again, or another took its place.
+
+        Raises:
+            TooManyScans: The group has as many members as it may have.
+        """
+        before = self._members.get(name)
+        if before is None and len(self._members) >= self._config.group_members_max:
+            raise TooManyScans(f"{self._what} has {len(self._members)} members, and no more are allowed")
+        if before is not None:
+            again = before.instance == instance
+            self.remove(
+                before,
+                ScanIncomplete("the membership was replaced by a newer call of the same reader")
+                if again
+                else GroupEpochStale(f"another reader has joined {self._what} as {name}; this one is out"),
+            )
+        member = self._members[name] = Member(name, instance)
+        self._wake()
+        return member
+
+    def remove(self, member: Member, error: ScannerError | None = None) -> None:
+        """A member has left, or is taken out: its buckets are free, and its scans end. Idempotent.
+
+        Args:
+            member: It.
+            error: Why it is out; None: it left.
+        """
+        if self._members.get(member.name) is not member:
+            return
+        del self._members[member.name]
+        for seat in self._seats:
+            if seat.owner is member:
+                seat.vacate(self._stale(seat))
+        if error is not None:
+            member.end(error)
+        self._wake()
+
+    def end(self, error: ScannerError) -> None:
+        """Take every member out."""
+        for member in list(self._members.values()):
+            self.remove(member, error)
+
+    def release(self, member: Member, buckets: Iterable[tuple[int, int]]) -> None:
+        """A member gives buckets back that are to move; what is not its own, or is not to move, is passed over.
+
+        Args:
+            member: Who.
+            buckets: Index and epoch of each.
+        """
+        for index, epoch in buckets:
+            seat = self._seats[index] if index < len(self._seats) else None
+            if seat is None or seat.owner is not member or seat.state.epoch != epoch:
+                continue
+            seat.released = seat.moves_at is not None
+        self._wake()
+
+    def assignment(self, member: Member) -> tuple[AssignedBucket, ...]:
+        """The buckets of a member, ascending."""
+        return tuple(
+            AssignedBucket(seat.index, seat.state.epoch, seat.moves_at is not None)
+            for seat in self._seats
+            if seat.owner is member
+        )
+
+    def position(self, bucket: int) -> int | None:
+        """Where the group's reading of a bucket goes on; None: nothing is stored."""
+        return self._seats[bucket].state.position
+
+    async def begin(self, index: int, epoch: int, position: int) -> None:
+        """Store where the first scan of a bucket begins, if no position is stored.
+
+        Else a scan that begins with the next commit, and dies before it has stored anything, would be followed by one
+        that begins later: what was committed in between would be lost to the group.
+
+        Raises:
+            ScannerError: As `commit`.
+
+        Waits:
+            As `commit`.
+        """
+        if self._seat(index).state.position is None:
+            await self.commit(index, epoch, position)
+
+    async def commit(self, index: int, epoch: int, position: int) -> None:
+        """Store a position, by the newest epoch of its bucket. Its member need not be in any more.
+
+        Raises:
+            BucketNotFound: There is no such bucket.
+            GroupEpochStale: The bucket has another epoch.
+            ArgumentInvalid: The position is inside a commit.
+            OffsetOutOfRange: It is not in the changelog.
+            ScannerError: Storage failed.
+
+        Waits:
+            For the commit.
+
+        Cancellation:
+            The position may be stored.
+        """
+        seat = self._seat(index)
+        async with seat.writing:
+            before = seat.state
+            if not before.epoch or epoch != before.epoch:
+                raise self._refusal(seat, epoch)
+            async with seat.bucket.between_commits():
+                storage = seat.bucket.storage
+                require_entry_end(storage, position, "the position")
+                history = storage.lineage.history_of(position)
+            state = GroupState(epoch, position, history)
+            if state != before:
+                await seat.write(state)
+
+    @asynccontextmanager
+    async def admitted(self, index: int, epoch: int) -> AsyncIterator[GroupScan]:
+        """Admit a scan of a bucket for the length of a block. Another one of the bucket is ended, and closed, before.
+
+        Raises:
+            BucketNotFound: There is no such bucket.
+            GroupEpochStale: The epoch is not the bucket's, or its member is out.
+            SnapshotLost: The stored position is of another history of the bucket.
+
+        Waits:
+            For the end of the scan before.
+
+        Cancellation:
+            No scan was admitted; the one before may have ended.
+        """
+        seat = self._seat(index)
+        while True:
+            state = seat.state
+            if seat.owner is None or state.epoch != epoch:
+                raise self._refusal(seat, epoch)
+            if seat.scan is None:
+                break
+            seat.scan.end(ScanIncomplete("the scan was replaced by a newer one of the same member"))
+            await seat.scan.closed.wait()
+        if state.position is not None:
+            storage = seat.bucket.storage
+            what = f"the position of {self._what} in bucket {index}"
+            storage.lineage.require(state.history, state.position, storage.log_end, what)
+        scan = seat.scan = GroupScan(epoch)
+        try:
+            yield scan
+        finally:
+            if seat.scan is scan:
+                seat.scan = None
+            scan.closed.set()
+
+    async def balance(self) -> None:
+        """Give buckets to members as they come and go, until there are none. One task runs it (`balancing`).
+
+        Waits:
+            For members, releases and storage.
+
+        Cancellation:
+            Nothing is given out any more.
+        """
+        try:
+            while self._members:
+                changed = self._changed
+                due, wake_at = self._plan(trio.current_time())
+                if due:
+                    async with trio.open_nursery() as nursery:
+                        for seat, name in due:
+                            nursery.start_soon(self._hand_over, seat, name)
+                    continue
+                with trio.move_on_at(wake_at):
+                    await changed.wait()
+        except Exception as error:
+            _logger.exception("%s failed in an unforeseen way; its members are out", self._what)
+            self.end(
+                InternalError(f"{self._what} failed ({type(error).__name__}); the server's log has more")
+            )
+        finally:
+            self.balancing = False
+
+    def _plan(self, now: float) -> tuple[list[tuple[_Seat, str]], float]:
+        """Which buckets go to whom now, and when the next ones may have to."""
+        owners = {seat.index: seat.owner_before for seat in self._seats}
+        target = assign(owners, self._members, owners)
+        due: list[tuple[_Seat, str]] = []
+        wake_at = math.inf
+        for seat in self._seats:
+            name = target[seat.index]
+            if seat.owner is None:
+                at = seat.retry_at
+            elif seat.moves_at is not None:
+                at = now if seat.released else seat.moves_at
+            elif seat.owner.name == name:
+                continue
+            else:
+                at = seat.moves_at = now + self._config.group_handover_s
+                seat.owner.wake()
+            if at <= now:
+                due.append((seat, name))
+            else:
+                wake_at = min(wake_at, at)
+        return due, wake_at
+
+    async def _hand_over(self, seat: _Seat, name: str) -> None:
+        """Give a bucket to a member, by a new epoch that is durable before anybody is told."""
+        before = seat.owner
+        seat.vacate(self._stale(seat))
+        if before is not None:
+            before.wake()
+        try:
+            async with seat.writing:
+                state = seat.state
+                epoch = max(seat.epoch_max + 1, self._now_ms())
+                await seat.write(state._replace(epoch=epoch))
+        except ScannerError as error:
+            seat.retry_at = trio.current_time() + _RETRY_S
+            if not seat.failing:
+                seat.failing = True
+                _logger.warning("%s: bucket %d has no reader: %s", self._what, seat.index, error)
+            return
+        if seat.failing:
+            seat.failing = False
+            _logger.warning("%s: bucket %d has a reader again", self._what, seat.index)
+        member = self._members.get(name)
+        if member is None:
+            return  # It left meanwhile; the next round finds another.
+        seat.owner, seat.owner_before = member, name
+        self._on_assigned()
+        member.wake()
+
+    def _seat(self, index: int) -> _Seat:
+        if index >= len(self._seats):
+            raise BucketNotFound(f"the table has buckets 0..{len(self._seats) - 1}, not {index}")
+        return self._seats[index]
+
+    def _refusal(self, seat: _Seat, epoch: int) -> GroupEpochStale:
+        self._on_refused()
+        return GroupEpochStale(
+            f"{self._what}: epoch {epoch} is not that of bucket {seat.index} now; another reader may have it"
+        )
+
+    def _stale(self, seat: _Seat) -> GroupEpochStale:
+        return GroupEpochStale(f"{self._what}: bucket {seat.index} was taken from this reader")
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()

@@ -1,0 +1,189 @@
+"""The reader groups of a server: found, begun and deleted.
+
+Invariants:
+
+1. A group is there from its first member on, and until it is deleted or its table dropped; a restart keeps it.
+2. A group that has members is not deleted, and none joins one that is being deleted.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from scanner.errors import GroupNotEmpty, GroupNotFound, ScannerError, TooManyScans
+from scanner.server.groups.coordinator import Member, ReaderGroup
+from scanner.storage.group_states import FORGOTTEN
+from scanner.storage.interface import GroupState
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import PendingWrite, ServedBucket
+    from scanner.server.tables.catalog import Catalog, ServedTable
+
+
+class ReaderGroups:
+    """All groups of all tables.
+
+    Args:
+        catalog: Table catalog of the server.
+        config: Bounds.
+        nursery: Runs what shares the buckets out.
+        now_ms: Tells the time, milliseconds since 1970 UTC.
+    """
+
+    def __init__(
+        self, catalog: Catalog, config: ScannerConfig, nursery: trio.Nursery, now_ms: Callable[[], int]
+    ) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._nursery = nursery
+        self._now_ms = now_ms
+        self._groups: dict[int, dict[str, ReaderGroup]] = {}
+        """Those in use, by table id and name."""
+        self._changing = trio.Lock()
+        """Held while a group is begun, joined or deleted."""
+
+    @property
+    def members(self) -> int:
+        """Members of all groups, now."""
+        return sum(len(group.members) for groups in self._groups.values() for group in groups.values())
+
+    async def join(self, table: str, name: str, member: str, instance: bytes) -> tuple[ReaderGroup, Member]:
+        """Take a reader into a group, which is begun if there is none of that name.
+
+        Raises:
+            TableNotFound: There is no such table.
+            TooManyScans: The table has as many groups as it may have, or the group as many members.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            The reader did not join.
+        """
+        async with self._changing:
+            served = await self._catalog.table(table)
+            buckets = await self._buckets(served)
+            group = self._find(served, buckets, name) or self._begin(served, buckets, name)
+            joined = group.join(member, instance)
+            if not group.balancing:
+                group.balancing = True
+                self._nursery.start_soon(group.balance)
+            return group, joined
+
+    async def group(self, table: str, name: str) -> ReaderGroup:
+        """Find a group.
+
+        Raises:
+            TableNotFound: There is no such table.
+            GroupNotFound: It has no such group.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+        """
+        served = await self._catalog.table(table)
+        group = self._find(served, await self._buckets(served), name)
+        if group is None:
+            raise GroupNotFound(f"table {table!r} has no reader group {name!r}")
+        return group
+
+    async def names(self, table: str) -> dict[str, int]:
+        """The groups of a table, by name: how many members each has.
+
+        Raises:
+            TableNotFound: There is no such table.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+        """
+        served = await self._catalog.table(table)
+        stored = self._stored(await self._buckets(served))
+        live = {name: len(group.members) for name, group in self._groups.get(served.table_id, {}).items()}
+        return {name: live.get(name, 0) for name in sorted(stored | {name for name in live if live[name]})}
+
+    async def delete(self, table: str, name: str) -> None:
+        """Forget a group and its positions.
+
+        Raises:
+            TableNotFound: There is no such table.
+            GroupNotFound: It has no such group.
+            GroupNotEmpty: The group has members.
+            ScannerError: Storage failed; the group may be forgotten in a part of the buckets.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            As if storage had failed.
+        """
+        async with self._changing:
+            group = await self.group(table, name)
+            if group.members:
+                raise GroupNotEmpty(
+                    f"reader group {name!r} of table {table!r} has {len(group.members)} members; end them first"
+                )
+            served = await self._catalog.table(table)
+            writes: list[PendingWrite] = [
+                bucket.submit((), group_states={name: None, FORGOTTEN: _forgotten(bucket, name)})
+                for bucket in await self._buckets(served)
+                if name in bucket.storage.group_states
+            ]
+            for write in writes:
+                await write.wait_durable()
+            self._groups.get(served.table_id, {}).pop(name, None)
+
+    def _find(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup | None:
+        group = self._groups.get(served.table_id, {}).get(name)
+        if group is not None or name not in self._stored(buckets):
+            return group
+        return self._make(served, buckets, name)
+
+    def _begin(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup:
+        names = self._stored(buckets) | set(self._groups.get(served.table_id, ()))
+        if len(names) >= self._config.groups_per_table_max:
+            table = served.description.name
+            raise TooManyScans(
+                f"table {table!r} has {len(names)} reader groups, and no more are allowed; delete one first"
+            )
+        return self._make(served, buckets, name)
+
+    def _make(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup:
+        groups = self._groups.get(served.table_id)
+        if groups is None:
+            groups = self._groups[served.table_id] = {}
+            served.when_dropped.append(functools.partial(self._dropped, served.table_id))
+        activity = self._catalog.activity
+        group = groups[name] = ReaderGroup(
+            name,
+            served.description.name,
+            buckets,
+            self._config,
+            self._now_ms,
+            activity.count_group_assignment,
+            activity.count_group_refusal,
+        )
+        return group
+
+    def _dropped(self, table_id: int, error: ScannerError) -> None:
+        for group in self._groups.pop(table_id, {}).values():
+            group.end(error)
+
+    async def _buckets(self, served: ServedTable) -> list[ServedBucket]:
+        return [await self._catalog.bucket(served, index) for index in range(served.description.buckets)]
+
+    @staticmethod
+    def _stored(buckets: list[ServedBucket]) -> set[str]:
+        return {name for bucket in buckets for name in bucket.storage.group_states if name != FORGOTTEN}
+
+
+def _forgotten(bucket: ServedBucket, name: str) -> GroupState:
+    """What is left of the deleted groups of a bucket when this one is deleted, too."""
+    states = bucket.storage.group_states
+    return GroupState(max(states[name].epoch, states.get(FORGOTTEN, GroupState(0)).epoch))

@@ -1,0 +1,245 @@
+"""`weir.v1.Groups`: memberships of reader groups, their positions, and what there is.
+
+A group needs the right to read its table. Everybody who has it may join, commit and delete: a group is what its readers
+share.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.errors import ArgumentInvalid, GroupMemberExpired, ScannerError
+from scanner.proto.weir.v1 import groups_pb2 as pb
+from scanner.server.auth.access import Right, authorize, principal_of
+from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.fairness import DEMAND_TURNS, pass_turn
+from scanner.tasks import run_with_companion
+from scanner.wire.queries import parse_request
+from scanner.wire.statuses import for_peers
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.server.config import ScannerConfig
+    from scanner.server.counters import Activity
+    from scanner.server.groups.coordinator import Member, ReaderGroup
+    from scanner.server.groups.registry import ReaderGroups
+    from transport import ServerStream
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_INSTANCE_BYTES: Final = 16
+_GRACE: Final = 0.1
+"""Of the session's time, once more, for what has come but was not looked at: this process was busy, or stopped."""
+
+
+class GroupService:
+    """Serves the calls of `weir.v1.Groups`.
+
+    Args:
+        groups: The groups of the server.
+        config: Bounds.
+        activity: Counts what is audited.
+    """
+
+    def __init__(self, groups: ReaderGroups, config: ScannerConfig, activity: Activity) -> None:
+        self._groups = groups
+        self._config = config
+        self._activity = activity
+
+    def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
+        """The unary call of each method."""
+        return {
+            "CommitPositions": self.commit,
+            "ListGroups": self.list,
+            "DescribeGroup": self.describe,
+            "DeleteGroup": self.delete,
+        }
+
+    async def join(self, stream: ServerStream) -> None:
+        """Handle one membership.
+
+        Raises:
+            ArgumentInvalid: The request makes no sense.
+            GroupMemberExpired: The member said nothing for too long.
+            GroupEpochStale: Another reader has joined under its name.
+            ScannerError: The group could not be joined, or its table was dropped.
+            TransportError: The stream or the connection is gone.
+        """
+        request = await self._receive_join(stream)
+        authorize(stream, Right.READ, request.table, lasting=True)
+        group, member = await self._groups.join(
+            request.table, request.group, request.member, request.instance
+        )
+        try:
+            await run_with_companion(
+                functools.partial(self._receive_all, stream, group, member),
+                functools.partial(self._send_all, stream, group, member),
+            )
+        finally:
+            group.remove(member)
+
+    async def commit(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Store positions, and answer with those that were refused.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+            ArgumentInvalid: A bucket is named twice.
+        """
+        message = parse_request(pb.CommitPositionsRequest, request)
+        authorize(stream, Right.READ, message.table)
+        group = await self._groups.group(message.table, _checked(message.group, "group"))
+        buckets = [each.bucket for each in message.positions]
+        if len(set(buckets)) < len(buckets):
+            raise ArgumentInvalid("a bucket has two positions in one request")
+        refusals: dict[int, ScannerError] = {}
+
+        async def store(each: pb.BucketPosition) -> None:
+            try:
+                await group.commit(each.bucket, each.epoch, each.position)
+            except ScannerError as error:
+                refusals[each.bucket] = for_peers(error)
+
+        async with trio.open_nursery() as nursery:
+            for each in message.positions:
+                nursery.start_soon(store, each)
+        refused = [
+            pb.PositionRefused(
+                bucket=bucket, reason=refusals[bucket].reason, message=refusals[bucket].message
+            )
+            for bucket in buckets
+            if bucket in refusals
+        ]
+        return pb.CommitPositionsResponse(refused=refused).SerializeToString()
+
+    async def list(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with the groups of a table."""
+        table = parse_request(pb.ListGroupsRequest, request).table
+        authorize(stream, Right.DESCRIBE, table)
+        names = await self._groups.names(table)
+        found = [pb.GroupSummary(group=name, members=members) for name, members in names.items()]
+        return pb.ListGroupsResponse(groups=found).SerializeToString()
+
+    async def describe(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with one group: members, buckets, positions.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+        """
+        message = parse_request(pb.DescribeGroupRequest, request)
+        authorize(stream, Right.DESCRIBE, message.table)
+        group = await self._groups.group(message.table, _checked(message.group, "group"))
+        rows = zip(group.owners(), group.states(), group.storages(), strict=True)
+        buckets = [
+            pb.GroupBucket(
+                bucket=index,
+                member=owner,
+                epoch=state.epoch,
+                position=state.position,
+                log_start=storage.log_start,
+                log_end=storage.log_end,
+            )
+            for index, (owner, state, storage) in enumerate(rows)
+        ]
+        return pb.DescribeGroupResponse(members=group.members, buckets=buckets).SerializeToString()
+
+    async def delete(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Forget a group.
+
+        Raises:
+            GroupNotFound: The table has no such group.
+            GroupNotEmpty: It has members.
+        """
+        message = parse_request(pb.DeleteGroupRequest, request)
+        authorize(stream, Right.READ, message.table)
+        await self._groups.delete(message.table, _checked(message.group, "group"))
+        audit(
+            self._activity,
+            AuditEvent.GROUP_DELETED,
+            stream,
+            principal=principal_of(stream).name,
+            table=message.table,
+            group=message.group,
+        )
+        return pb.DeleteGroupResponse().SerializeToString()
+
+    async def _receive_join(self, stream: ServerStream) -> pb.Join:
+        message = await stream.receive()
+        request = pb.JoinRequest() if message is None else parse_request(pb.JoinRequest, message)
+        if not request.HasField("join"):
+            raise ArgumentInvalid("the first message of a membership is its join")
+        join = request.join
+        _checked(join.group, "group")
+        _checked(join.member, "member")
+        if len(join.instance) != _INSTANCE_BYTES:
+            raise ArgumentInvalid(
+                f"the instance of a member has {_INSTANCE_BYTES} octets, not {len(join.instance)}"
+            )
+        return join
+
+    async def _send_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
+        timeout_ms = max(1, round(self._config.group_session_timeout_s * 1000))
+        joined = pb.JoinResponse(joined=pb.Joined(session_timeout_ms=timeout_ms))
+        await stream.send(joined.SerializeToString())
+        told = None
+        while member.ended_by is None:
+            if member.take_alive():
+                await stream.send(pb.JoinResponse(alive=pb.Alive()).SerializeToString())
+            assigned = group.assignment(member)
+            if assigned == told:
+                await member.wait_change()
+                continue
+            told = assigned
+            buckets = [
+                pb.AssignedBucket(
+                    bucket=each.bucket,
+                    epoch=each.epoch,
+                    position=group.position(each.bucket),
+                    moving=each.moving,
+                )
+                for each in assigned
+            ]
+            response = pb.JoinResponse(assignment=pb.Assignment(buckets=buckets))
+            await stream.send(response.SerializeToString())
+        raise member.ended_by
+
+    async def _receive_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
+        while (message := await self._next_message(stream, member)) is not None:
+            request = parse_request(pb.JoinRequest, message)
+            match request.WhichOneof("request"):
+                case "alive":
+                    member.answer_alive()
+                case "release":
+                    group.release(member, [(each.bucket, each.epoch) for each in request.release.buckets])
+                case "join":
+                    raise ArgumentInvalid("this call has its member; join with another one on another call")
+                case _:
+                    raise ArgumentInvalid("a request of a member is alive or release, and this is neither")
+            await pass_turn(DEMAND_TURNS)
+
+    async def _next_message(self, stream: ServerStream, member: Member) -> Buffer | None:
+        timeout_s = self._config.group_session_timeout_s
+        for patience_s in (timeout_s, _GRACE * timeout_s):
+            with trio.move_on_after(patience_s):
+                message: Buffer | None = await stream.receive(attributed=False)
+                return message
+        raise GroupMemberExpired(
+            f"member {member.name} said nothing for {timeout_s:g} s; its buckets go to others"
+        )
+
+
+def _checked(name: str, what: str) -> str:
+    """A name that a group or a member can have.
+
+    Raises:
+        ArgumentInvalid: It is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise ArgumentInvalid(
+            f"the name of a {what} is 1 to 100 of A-Z, a-z, 0-9, '_', '.', ':' and '-', not {name[:100]!r}"
+        )
+    return name

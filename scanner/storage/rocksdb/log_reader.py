@@ -1,0 +1,170 @@
+"""Reads of a bucket's changelog: changes one by one or in blocks, entries, and where a time is.
+
+Invariants:
+
+1. What is read is [start, end) of the range that the bucket names at that moment; a truncation that overtakes a read is
+   told as OffsetOutOfRange, never as a change that is missing.
+2. The database is held for one read at a time, and never between two.
+
+This module knows no commit: the bucket says what its log's range is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from scanner.data.row_block import RowBlock
+from scanner.errors import DataCorrupted, OffsetOutOfRange
+from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Entry, KeysOf
+from scanner.storage.rocksdb.changelog import LogRange, entry_of
+from scanner.storage.rocksdb.log import read_chunk, read_chunks
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.database import Database
+
+_READ_BYTES: Final = 1024 * 1024
+"""Rows of changes that are read and decoded at once."""
+
+
+class LogReader:
+    """Reads the changelog of one bucket.
+
+    Args:
+        path: Of the bucket, for messages.
+        keys_of: Keys of stored rows.
+        using: The database, which is not closed before the block ends.
+        require_open: Raises StoreClosed if the bucket is closed.
+        log_range: The range of the log, now.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        keys_of: KeysOf,
+        using: Callable[[], AbstractContextManager[Database]],
+        require_open: Callable[[], None],
+        log_range: Callable[[], LogRange],
+    ) -> None:
+        self._path = path
+        self._keys_of = keys_of
+        self._using = using
+        self._require_open = require_open
+        self._log_range = log_range
+
+    def changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        """See `Bucket.read_changes`."""
+        self._require_open()
+        self._require_range(start_offset, end_offset)
+        return self._changes(start_offset, end_offset)
+
+    def block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """See `Bucket.read_change_block`."""
+        self._require_open()
+        self._require_range(start_offset, end_offset)
+        if start_offset == end_offset:
+            return ChangeBlock(
+                start_offset,
+                np.empty(0, np.uint8),
+                np.empty(0, np.int64),
+                RowBlock.join([]),
+                start_offset,
+                self._keys_of,
+            )
+        return self._read_block(start_offset, end_offset, bytes_max)
+
+    def offset_at(self, timestamp_us: int) -> int:
+        """See `Bucket.offset_at`."""
+        self._require_open()
+        log_range = self._log_range()
+        low, high = log_range.start, log_range.end
+        while low < high:
+            try:
+                entry = self.entry_at((low + high) // 2)[0]
+            except OffsetOutOfRange:
+                # What was truncated meanwhile is out of the question.
+                low = max(low, self._log_range().start)
+                continue
+            if entry.timestamp_us < timestamp_us:
+                low = entry.end
+            else:
+                high = entry.start
+        return max(low, self._log_range().start)
+
+    def entry_at(self, offset: int) -> tuple[Entry, bytes]:
+        """The entry that holds an offset, and the key of the chunk of it that does."""
+        self._require_open()
+        log_range = self._log_range()
+        if not log_range.start <= offset < log_range.end:
+            raise self._out_of_range(offset, offset + 1)
+        with self._using() as database:
+            found = read_chunk(database, offset)
+        if found is None:
+            if offset < self._log_range().start:
+                raise self._out_of_range(offset, offset + 1)
+            raise self._missing(offset)
+        key, value = found
+        return entry_of(key, value), key
+
+    def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
+        while start_offset < end_offset:
+            block = self._read_block(start_offset, end_offset, _READ_BYTES)
+            keys = self._keys_of(block.rows)
+            for index, (kind, timestamp_us) in enumerate(
+                zip(block.kinds.tolist(), block.timestamps_us.tolist(), strict=True)
+            ):
+                yield Change(
+                    start_offset + index, ChangeKind(kind), timestamp_us, keys[index], block.rows[index]
+                )
+            start_offset += len(block)
+
+    def _read_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
+        """At least one change of a range of the log that is not empty."""
+        with self._using() as database:
+            chunks, whole = read_chunks(database, start_offset, end_offset, bytes_max)
+        if start_offset < self._log_range().start:
+            raise self._out_of_range(start_offset, end_offset)
+        if not whole:
+            raise self._missing(chunks[-1].end if chunks else start_offset)
+        kinds, timestamps, parts = [], [], list[RowBlock]()
+        left, entry_end = bytes_max, start_offset
+        for chunk in chunks:
+            first, last = max(0, start_offset - chunk.offset), min(len(chunk), end_offset - chunk.offset)
+            part = chunk.rows.slice(first, last)
+            part = part.slice(0, max(part.fitting(left), 0 if parts else 1))
+            if not len(part):
+                break
+            left -= part.nbytes
+            kinds.append(chunk.kinds[first : first + len(part)])
+            timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
+            parts.append(part)
+            entry_end = chunk.entry.end
+            if left <= 0 or first + len(part) < last:
+                break
+        return ChangeBlock(
+            start_offset,
+            np.concatenate(kinds),
+            np.concatenate(timestamps),
+            RowBlock.concat(parts),
+            entry_end,
+            self._keys_of,
+        )
+
+    def _require_range(self, start_offset: int, end_offset: int) -> None:
+        log_range = self._log_range()
+        if not log_range.start <= start_offset <= end_offset <= log_range.end:
+            raise self._out_of_range(start_offset, end_offset)
+
+    def _missing(self, offset: int) -> DataCorrupted:
+        return DataCorrupted(f"{self._path}: the change at offset {offset} is missing")
+
+    def _out_of_range(self, start_offset: int, end_offset: int) -> OffsetOutOfRange:
+        log_range = self._log_range()
+        return OffsetOutOfRange(
+            f"changes [{start_offset}, {end_offset}) are not in the log [{log_range.start}, {log_range.end})",
+            oldest_offset=log_range.start,
+        )

@@ -1,0 +1,145 @@
+"""Readers of groups in the blocking client; see `scanner.client.scan.group_scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from scanner.client.scan.builder import ScanBuilder, ScanPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.client.scan.group_scan import GroupBatches as TrioGroupBatches
+    from scanner.client.table import GroupScan as TrioGroupScan
+    from scanner.sync.portal import Held, Portal
+
+
+class GroupScan(ScanBuilder):
+    """A scan of the changes of a table as a reader of a group; made by `Scan.in_group`."""
+
+    def __init__(self, portal: Portal, scan: TrioGroupScan) -> None:
+        super().__init__(scan.plan)
+        self._portal = portal
+        self._scan = scan
+
+    def _derive(self, plan: ScanPlan) -> GroupScan:
+        return GroupScan(self._portal, self._scan.with_plan(plan))
+
+    @contextmanager
+    def execute(self) -> Iterator[GroupBatches]:
+        """Join the group for the length of a block, and read what is this reader's of it.
+
+        The client's thread keeps the membership while the block computes, for as long as it takes.
+
+        Example:
+            >>> with orders.new_scan().with_source("log").in_group("billing").execute() as batches:
+            ...     for batch in batches:
+            ...         ...
+            ...         batches.commit()
+        """
+        held = self._portal.hold(self._scan.execute())
+        try:
+            yield GroupBatches(self._portal, held)
+        except BaseException:
+            held.leave(abandoned=True)
+            raise
+        held.leave()
+
+
+class _Place(NamedTuple):
+    """How far a reader has come."""
+
+    bucket: int | None = None
+    epoch: int | None = None
+    positions: Mapping[int, int] = MappingProxyType({})
+
+
+class GroupBatches(Iterator["pa.RecordBatch"]):
+    """The batches of a reader of a group; made by `GroupScan.execute`. See `scanner.GroupBatches`."""
+
+    def __init__(self, portal: Portal, held: Held[TrioGroupBatches]) -> None:
+        self._portal = portal
+        self._held = held
+        self._batches = held.value
+        self._taken: pa.RecordBatch | None = None
+        """A batch that nobody has got yet, because an interrupt came when it was there."""
+        self._reached = self._place = _Place()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of every batch."""
+        return self._batches.schema
+
+    @property
+    def member(self) -> str:
+        """Names this reader within the group."""
+        return self._batches.member
+
+    @property
+    def bucket(self) -> int | None:
+        """The bucket that the newest batch is of; None: none has come."""
+        return self._place.bucket
+
+    @property
+    def epoch(self) -> int | None:
+        """The epoch that the newest batch is of; see `scanner.GroupBatches.epoch`."""
+        return self._place.epoch
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """By bucket, how far it was handed out; see `scanner.GroupBatches.positions`."""
+        return dict(self._place.positions)
+
+    @property
+    def assigned(self) -> dict[int, int]:
+        """The buckets that are this reader's now, and the epoch of each."""
+        return self._portal.call(self._assigned)
+
+    @property
+    def schema_outdated(self) -> bool:
+        """Whether the table has got columns since; see `scanner.GroupBatches.schema_outdated`."""
+        return self._batches.schema_outdated
+
+    def __next__(self) -> pa.RecordBatch:
+        """The next batch; the one before counts as consumed. See `scanner.GroupBatches.__anext__`.
+
+        Raises:
+            StopIteration: Every bucket that is this reader's came to its stop, or the limit is reached.
+            ScannerError: The scan failed, now and for ever.
+            trio.ClosedResourceError: The scan or the client was left.
+
+        Cancellation:
+            KeyboardInterrupt loses and repeats nothing: the next call goes on.
+        """
+        if self._taken is None:
+            try:
+                self._portal.call(self._take)
+            except StopAsyncIteration:
+                raise StopIteration from None
+        batch, self._taken, self._place = self._taken, None, self._reached
+        return batch
+
+    def commit(self, positions: Mapping[int, int] | None = None) -> tuple[int, ...]:
+        """Store positions, durably; see `scanner.GroupBatches.commit`.
+
+        Returns:
+            The buckets whose position was refused, because another reader has them now.
+        """
+        if positions is None and self._taken is not None:
+            positions = self._place.positions  # Not that of the batch which nobody has got.
+        return self._portal.call(self._batches.commit, positions)
+
+    def close(self) -> None:
+        """Leave the group soon, from any thread: who waits for a batch gets `trio.ClosedResourceError`. Idempotent."""
+        self._held.leave_soon()
+
+    async def _take(self) -> None:
+        batches = self._batches
+        self._taken = await batches.__anext__()
+        self._reached = _Place(batches.bucket, batches.epoch, batches.positions)
+
+    async def _assigned(self) -> dict[int, int]:
+        return self._batches.assigned

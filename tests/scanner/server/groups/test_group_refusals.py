@@ -1,0 +1,214 @@
+"""What a reader group refuses: each time one typed error in one line, and nothing is lost or changed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+
+from scanner.errors import (
+    ArgumentInvalid,
+    GroupEpochStale,
+    GroupNotEmpty,
+    GroupNotFound,
+    OffsetOutOfRange,
+    ScannerError,
+    SourceUnsupported,
+    TableNotFound,
+    TooManyScans,
+)
+from scanner.proto.weir.v1 import groups_pb2 as pb
+from scanner.proto.weir.v1 import scanner_pb2
+from tests.support.groups import (
+    CONFIG,
+    GROUP,
+    GroupWorld,
+    commit,
+    group_world,
+    join_request,
+    refusal,
+    until,
+)
+from tests.support.scans import failure, open_scan
+
+if TYPE_CHECKING:
+    import scanner
+    import transport
+
+LOG = scanner_pb2.SCAN_SOURCE_LOG
+ALIVE = pb.JoinRequest(alive=pb.Alive()).SerializeToString()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A reader that has the only bucket, and has stored 10 of 20."""
+
+    world: GroupWorld
+    table: scanner.Table
+    raw: transport.Client
+    epoch: int
+
+
+@asynccontextmanager
+async def reading(**limits: Any) -> AsyncIterator[Reading]:
+    """Leaving checks that the position is what it was, and that what is behind it comes."""
+    async with (
+        group_world(1, replace(CONFIG, **limits)) as world,
+        world.client() as client,
+        world.raw() as raw,
+    ):
+        table = await client.table("items")
+        await world.write(table, 10)
+        await world.write(table, 10)
+        scan = table.new_scan().with_source("log").in_group(GROUP, member="a")
+        async with scan.execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            await batches.commit({0: 10})
+            yield Reading(world, table, raw, batches.assigned[0])
+        assert world.stored() == {0: 10}
+        async with scan.stop_at("end").execute() as batches:
+            found = [each async for batch in batches for each in batch["_log_offset"].to_pylist()]
+        assert found == list(range(10, 20))
+
+
+def one_line(error: ScannerError, *words: str) -> None:
+    """See that an error says these words in one line."""
+    assert "\n" not in error.message
+    assert all(word in error.message for word in words), error.message
+
+
+async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
+    """Inside a commit, past the end, of an old epoch or a later one, of no bucket, of no group, of another table."""
+    async with reading() as at:
+        cases: list[tuple[int, int, int, type[ScannerError], str]] = [
+            (0, at.epoch, 5, ArgumentInvalid, "inside the commit [0, 10)"),
+            (0, at.epoch, 21, OffsetOutOfRange, "[0, 20)"),
+            (0, at.epoch - 1, 20, GroupEpochStale, f"epoch {at.epoch - 1}"),
+            (0, at.epoch + 1, 20, GroupEpochStale, f"epoch {at.epoch + 1}"),
+            (0, 0, 20, GroupEpochStale, "epoch 0"),
+            (7, at.epoch, 20, ArgumentInvalid, "buckets 0..0"),
+        ]
+        for bucket, epoch, position, kind, words in cases:
+            refused = await commit(at.raw, bucket, epoch, position)
+            assert refused is not None
+            expected = "BUCKET_NOT_FOUND" if bucket else kind.reason
+            assert (refused.bucket, refused.reason) == (bucket, expected)
+            one_line(ScannerError(refused.message), words)
+        with pytest.raises(GroupNotFound) as missing:
+            await commit(at.raw, 0, at.epoch, 20, group="nobody")
+        one_line(missing.value, "nobody")
+        with pytest.raises(TableNotFound):
+            await commit(at.raw, 0, at.epoch, 20, table="nothing")
+
+
+async def test_a_client_is_told_of_a_position_that_is_none(autojump_clock: trio.testing.MockClock) -> None:
+    """By an exception where it is the program's mistake."""
+    async with reading() as at:
+        scan = at.table.new_scan().with_source("log").in_group(GROUP, member="b")
+        async with scan.execute() as other:
+            assert await other.commit({0: 20}) == (0,)
+        scan = at.table.new_scan().with_source("log").in_group("second")
+        async with scan.execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            for position, kind in ((5, ArgumentInvalid), (99, OffsetOutOfRange)):
+                with pytest.raises(kind):
+                    await batches.commit({0: position})
+
+
+async def test_scans_that_are_not_admitted(autojump_clock: trio.testing.MockClock) -> None:
+    """Of an old epoch, of no group, of a group of another table, of a source without changes, or with half of it."""
+    async with reading() as at:
+        cases: list[tuple[dict[str, Any], type[ScannerError]]] = [
+            ({"group": GROUP, "group_epoch": at.epoch - 1}, GroupEpochStale),
+            ({"group": GROUP, "group_epoch": at.epoch + 1}, GroupEpochStale),
+            ({"group": "nobody", "group_epoch": at.epoch}, GroupNotFound),
+            ({"group": GROUP}, ArgumentInvalid),
+            ({"group_epoch": at.epoch}, ArgumentInvalid),
+            (
+                {"group": GROUP, "group_epoch": at.epoch, "source": scanner_pb2.SCAN_SOURCE_HYBRID},
+                ArgumentInvalid,
+            ),
+        ]
+        for words, kind in cases:
+            async with open_scan(at.raw, **{"source": LOG, **words}) as scan:
+                error = await failure(scan.receive_all)
+            assert type(error) is kind
+            one_line(error)
+        async with at.world.client() as client:
+            other = await client.create_table("other", at.table.schema, ["id"], 1)
+            with pytest.raises(GroupNotFound, match="'other' has no reader group 'billing'"):
+                await other.group(GROUP)
+            await client.drop_table("other")
+
+
+async def test_memberships_that_are_none(autojump_clock: trio.testing.MockClock) -> None:
+    """Without a join, with a bad name or instance, a second join, of no table; one too many; one that says nothing."""
+    async with reading(group_members_max=1) as at:
+        cases: list[tuple[tuple[bytes, ...], type[ScannerError]]] = [
+            ((ALIVE,), ArgumentInvalid),
+            ((b"\xff",), ArgumentInvalid),
+            ((join_request("no space"),), ArgumentInvalid),
+            ((join_request("", group="g"),), ArgumentInvalid),
+            ((join_request("b", group="x" * 101),), ArgumentInvalid),
+            ((join_request("b", instance=b"short"),), ArgumentInvalid),
+            ((join_request("b", table="nothing"),), TableNotFound),
+            ((join_request("b"),), TooManyScans),
+            ((join_request("b", group="g"), join_request("b", group="g")), ArgumentInvalid),
+        ]
+        for messages, kind in cases:
+            error = await refusal(at.raw, *messages)
+            assert type(error) is kind
+            one_line(error)
+        began = trio.current_time()
+        error = await refusal(at.raw, join_request("silent", group="g"))
+        assert error.reason == "GROUP_MEMBER_EXPIRED"
+        assert (
+            CONFIG.group_session_timeout_s <= trio.current_time() - began < 2 * CONFIG.group_session_timeout_s
+        )
+
+
+async def test_groups_are_listed_and_deleted(autojump_clock: trio.testing.MockClock) -> None:
+    """Not with members in; the next of its name has higher epochs; and there are no more than allowed."""
+    async with reading(groups_per_table_max=2) as at:
+        with pytest.raises(GroupNotEmpty, match="1 members"):
+            await at.table.delete_group(GROUP)
+        with pytest.raises(GroupNotFound):
+            await at.table.delete_group("nobody")
+        scan = at.table.new_scan().with_source("log")
+        epochs = []
+        for _ in range(2):
+            async with scan.in_group("second").execute() as batches:
+                await anext(batches)
+                epochs.append(batches.epoch or 0)
+                assert {each.name: each.members for each in await at.table.groups()} == {
+                    GROUP: 1,
+                    "second": 1,
+                }
+                async with scan.with_retries(0).in_group("third").execute() as third:
+                    at_third = third
+                    with pytest.raises(TooManyScans, match="2 reader groups"):
+                        await _first(at_third)
+            await at.table.delete_group("second")
+        assert epochs == sorted(set(epochs))
+        assert [each.name for each in await at.table.groups()] == [GROUP]
+
+
+async def _first(batches: Any) -> None:
+    await anext(batches)
+
+
+async def test_what_a_group_does_not_read(autojump_clock: trio.testing.MockClock) -> None:
+    """A state, a snapshot with its changes, a part of the buckets: refused before anything is asked."""
+    async with reading() as at:
+        for source in ("live_kv", "hybrid"):
+            with pytest.raises(SourceUnsupported, match="with_source"):
+                async with at.table.new_scan().with_source(source).in_group("g").execute():
+                    pass
+        with pytest.raises(ArgumentInvalid, match="all buckets"):
+            async with at.table.new_scan().with_source("log").bucket(0).in_group("g").execute():
+                pass

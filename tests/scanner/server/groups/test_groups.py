@@ -1,0 +1,324 @@
+"""Reader groups, from the wire to the client: shared, moved, killed, restarted; broken coordinators are found out.
+
+In memory and on a virtual clock; the records of the readers are checked by `tests.support.group_history`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+import trio
+import trio.testing
+
+from bench.simulation.network import Fault
+from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
+from scanner.server.groups import coordinator
+from scanner.storage.interface import GroupState
+from tests.support.groups import CONFIG, GROUP, group_world, until
+from tests.support.scans import sample
+
+if TYPE_CHECKING:
+    import scanner
+
+
+async def owners(table: scanner.Table) -> list[str | None]:
+    """Who has each bucket."""
+    return [each.member for each in (await table.group(GROUP)).buckets]
+
+
+async def wait_owners(table: scanner.Table, *members: str) -> None:
+    """Wait until exactly these have all buckets, and each of them some."""
+
+    async def there() -> bool:
+        return set(await owners(table)) == set(members)
+
+    await until(there)
+
+
+async def test_readers_share_what_there_is_and_nothing_is_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One, then three, then two: every change once for each epoch, each bucket with one reader, all of it stored."""
+    async with group_world(buckets=5) as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        await world.write(table, 30)
+        scopes: dict[str, trio.CancelScope] = {}
+
+        async def start(name: str) -> None:
+            scopes[name] = trio.CancelScope()
+
+            async def run(*, task_status: trio.TaskStatus[Any]) -> None:
+                with scopes[name]:
+                    await world.run_reader(name, task_status=task_status)
+
+            await readers.start(run)
+            await world.write(table, 30)
+
+        for name in ("a", "b", "c"):
+            await start(name)
+        await wait_owners(table, "a", "b", "c")
+        shares = await owners(table)
+        assert sorted(shares.count(name) for name in "abc") == [1, 2, 2]
+        await world.write(table, 50)
+        scopes["b"].cancel()
+        await wait_owners(table, "a", "c")
+        await world.write(table, 20)
+        await world.wait_read()
+        assert world.violations() == []
+        assert {each.reader for each in world.history.delivered} == {"a", "b", "c"}
+        assert all(each.accepted for each in world.history.stored)
+        described = await table.group(GROUP)
+        assert described.members == ("a", "c")
+        assert [each.lag for each in described.buckets] == [0] * 5
+        readers.cancel_scope.cancel()
+
+
+async def test_a_planned_move_repeats_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    """The old reader commits what it was handed, then gives the bucket back: the next one begins behind it."""
+    async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        await readers.start(world.run_reader, "a")
+        await world.write(table, 40)
+        await world.wait_read()
+        await readers.start(world.run_reader, "b")
+        await world.write(table, 40)
+        await world.wait_read()
+        given = [each for part in world.history.delivered for each in range(part.start, part.end)]
+        assert len(given) == sum(world.log_ends().values())
+        assert world.violations() == []
+        readers.cancel_scope.cancel()
+
+
+async def test_a_reader_keeps_its_columns_in_buckets_that_come_to_it_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A column is added, and a bucket moves: what is read of it has the columns that the reader began with."""
+    async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        leaving = trio.CancelScope()
+
+        async def leave_later(*, task_status: trio.TaskStatus[Any]) -> None:
+            with leaving:
+                await world.run_reader("b", task_status=task_status)
+
+        await readers.start(world.run_reader, "a")
+        await readers.start(leave_later)
+        await wait_owners(table, "a", "b")
+        await world.write(table, 40)
+        await world.wait_read()
+        await (await client.table("items")).add_column(pa.field("later", pa.int64()))
+        leaving.cancel()
+        await wait_owners(table, "a")
+        moved = await client.table("items")
+        rows = sample(range(1_000, 1_040))
+        await moved.write(rows.append_column("later", pa.nulls(len(rows), pa.int64())))
+        await world.wait_read()
+        assert world.violations() == []
+        readers.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
+async def test_a_reader_whose_connection_dies_is_replaced_and_comes_again(
+    autojump_clock: trio.testing.MockClock, fault: Fault
+) -> None:
+    """At once if that is seen, within the session's time and a tenth if not; then it joins again by itself."""
+    async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        await readers.start(world.run_reader, "a")
+        await readers.start(world.run_reader, "b")
+        await wait_owners(table, "a", "b")
+        await world.write(table, 40)
+        at = trio.current_time()
+        world.connections("b")[-1].strike(fault)
+        if fault is Fault.SILENCE:
+            await wait_owners(table, "a")
+            assert trio.current_time() - at <= CONFIG.group_session_timeout_s * 1.1 + 1
+        await world.write(table, 40)
+        await wait_owners(table, "a", "b")
+        await world.write(table, 40)
+        await world.wait_read()
+        assert world.violations() == []
+        readers.cancel_scope.cancel()
+
+
+async def test_a_restart_keeps_positions_and_never_repeats_an_epoch(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Killed and started again, twice: readers go on by themselves; also where the clock has gone back to zero."""
+    async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
+        table = await client.table("items")
+        await world.write(table, 40)
+        for name in ("a", "b"):
+            await readers.start(world.run_reader, name)
+        for stands in (False, True):
+            await world.wait_read()
+            await world.kill()
+            world.clock_stands = stands
+            await world.start()
+            await world.write(table, 40)
+            await wait_owners(table, "a", "b")
+        await world.write(table, 40)
+        await world.wait_read()
+        assert world.violations() == []
+        readers.cancel_scope.cancel()
+
+
+async def test_a_reader_that_gives_nothing_back_is_cut_off(autojump_clock: trio.testing.MockClock) -> None:
+    """After the time that it had: its scans have ended, and each position of before is refused."""
+    async with group_world() as world:
+        await world.run_rudely()
+        assert world.violations() == []
+        refused = [each for each in world.history.stored if each.reader == "rude"]
+        assert len(refused) == 2
+        assert not any(each.accepted for each in refused)
+
+
+def ends_no_scan(patch: pytest.MonkeyPatch) -> None:
+    """The scan of the reader before is left alone."""
+    forgotten = property(lambda _seat: None, lambda _seat, _scan: None)
+    patch.setattr(coordinator._Seat, "scan", forgotten, raising=False)
+
+
+def accepts_stale_epochs(patch: pytest.MonkeyPatch) -> None:
+    """A position is stored whoever brings it."""
+    original = coordinator.ReaderGroup.commit
+
+    async def commit(self: coordinator.ReaderGroup, index: int, _epoch: int, position: int) -> None:
+        await original(self, index, self._seats[index].state.epoch, position)
+
+    patch.setattr(coordinator.ReaderGroup, "commit", commit)
+
+
+@pytest.mark.parametrize(
+    ("break_it", "found"),
+    [(ends_no_scan, "committed after epoch"), (accepts_stale_epochs, "was stored after epoch")],
+)
+async def test_a_broken_coordinator_is_found_out(
+    autojump_clock: trio.testing.MockClock,
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    found: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that ends no scan, and one that takes every position, by the same run that the right one passes."""
+    break_it(monkeypatch)
+    async with group_world() as world:
+        await world.run_rudely()
+        assert [each for each in world.violations() if found in each] != []
+
+
+async def test_a_coordinator_that_forgets_its_epochs_is_found_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A restart that hands out the same ones again: two readers have read by one epoch."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        world.clock_stands = True
+        await world.write(table, 40)
+        for name in ("a", "b"):
+            await world.kill()
+            for bucket in world.disk.tables["items"].buckets:
+                for group, state in bucket.group_states.items():
+                    bucket.group_states[group] = state._replace(epoch=0)
+            await world.start()
+            async with trio.open_nursery() as readers:
+                await readers.start(world.run_reader, name)
+                await world.write(table, 40)
+                await world.wait_read()
+                readers.cancel_scope.cancel()
+        assert [each for each in world.violations() if "was given to ['a', 'b']" in each] != []
+
+
+async def test_what_begins_with_the_next_commit_begins_there_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The place is stored when it is first read: a reader that dies before its first commit leaves nothing out."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 40)
+        scan = table.new_scan().with_source("log").start_at("latest").in_group(GROUP)
+        ends = world.log_ends()
+        async with scan.execute():
+            await until(lambda: world.stored() == ends)
+        await world.write(table, 40)
+        found: list[int] = []
+        async with scan.stop_at("end").execute() as batches:
+            async for batch in batches:
+                found += batch["id"].to_pylist()
+        assert sorted(found) == list(range(40, 80))
+
+
+async def test_positions_are_stored_by_themselves_where_that_is_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What was handed out counts as dealt with when the next batch is asked for, or the block ends well; else not."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 40)
+        scan = table.new_scan().with_source("log").in_group(GROUP, auto_commit=True)
+        with pytest.raises(ZeroDivisionError):
+            async with scan.execute() as batches:
+                await anext(batches)
+                raise ZeroDivisionError
+        assert set(world.stored().values()) <= {0, None}
+        async with scan.stop_at("end").execute() as batches:
+            found = [each async for batch in batches for each in batch["id"].to_pylist()]
+        assert sorted(found) == list(range(40))
+        assert world.stored() == world.log_ends()
+
+
+async def test_a_limit_stores_no_more_than_was_handed_out(autojump_clock: trio.testing.MockClock) -> None:
+    """A batch that the limit cuts comes again."""
+    async with group_world(buckets=1) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        await world.write(table, 10)
+        scan = table.new_scan().with_source("log").in_group(GROUP, auto_commit=True)
+        async with scan.limit(15).execute() as batches:
+            found = [each async for batch in batches for each in batch["id"].to_pylist()]
+        assert found == list(range(15))
+        assert world.stored() == {0: 10}
+
+
+async def test_a_position_of_another_history_is_no_beginning(autojump_clock: trio.testing.MockClock) -> None:
+    """A restored copy, or lost commits: SNAPSHOT_LOST, and not a place that means something else here."""
+    async with group_world(buckets=1) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        (bucket,) = world.disk.tables["items"].buckets
+        for state in (GroupState(7, 10, b"x" * 16), GroupState(7, 99, bucket.lineage.history_of(10))):
+            await world.kill()
+            bucket.group_states[GROUP] = state
+            await world.start()
+            async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+                with pytest.raises(SnapshotLost, match="position of reader group billing"):
+                    await anext(batches)
+
+
+async def test_a_dropped_table_ends_its_readers(autojump_clock: trio.testing.MockClock) -> None:
+    """With TABLE_NOT_FOUND; a table of the same name has no group."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            await client.drop_table("items")
+            with pytest.raises(TableNotFound):
+                await anext(batches)
+        again = await client.create_table("items", table.schema, ["id"], 2)
+        assert await again.groups() == []
+
+
+async def test_a_reader_of_the_same_name_takes_the_place(autojump_clock: trio.testing.MockClock) -> None:
+    """The one that was there is told, and does not come back to fight for it."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        scan = table.new_scan().with_source("log").in_group(GROUP, member="only")
+        async with scan.execute() as first:
+            await until(lambda: len(first.assigned) == 4)
+            async with scan.execute() as second:
+                await until(lambda: len(second.assigned) == 4)
+                with pytest.raises(GroupEpochStale, match="another reader has joined"):
+                    await anext(first)
+                assert min(second.assigned.values()) > 0

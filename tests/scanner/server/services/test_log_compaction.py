@@ -1,0 +1,109 @@
+"""`CompactLog` over real sockets: what goes, what is pinned and by whom, and what is refused."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+
+import pytest
+
+import scanner
+from scanner.errors import (
+    ArgumentInvalid,
+    BucketNotFound,
+    OffsetOutOfRange,
+    PermissionDenied,
+    ScannerError,
+    TableNotFound,
+)
+from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.server.auth.principals import Credentials, make_token, token_sha256
+from scanner.server.server import open_server
+from scanner.storage.memory.store import MemoryStore
+from tests.support.scans import (
+    create_table,
+    description,
+    filled_store,
+    open_scan,
+    sample,
+    serving,
+    write,
+    write_request,
+)
+
+pytestmark = pytest.mark.socket
+
+
+async def test_what_goes_and_what_stays(caplog: pytest.LogCaptureFixture) -> None:
+    """By time, by offset, and by retention, which lets nothing go that is young; a tail keeps what it has not read."""
+    async with (
+        serving(MemoryStore()) as (server, client),
+        scanner.connect(f"127.0.0.1:{server.port}") as admin,
+    ):
+        await create_table(client, description())
+        for start in (0, 10, 20):
+            await write(client, write_request(sample(range(start, start + 10))))
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        second = bucket.storage.entry_at(10).timestamp_us
+        (done,) = await admin.compact_log("items")
+        assert (done.bucket, done.start_offset, done.end_offset, done.changes_dropped) == (0, 0, 30, 0)
+        async with open_scan(
+            client, source=pb.SCAN_SOURCE_LOG, log_start=pb.LogStart(offset=10), credit=1, batch_rows_max=1
+        ) as scan:
+            await scan.receive()
+            await scan.receive()  # It is inside a commit, which is kept whole.
+            (done,) = await admin.compact_log("items", before=20, bucket=0)
+            assert (done.start_offset, done.changes_dropped, done.changes_pinned) == (10, 10, 10)
+            assert [(pin.what, pin.principal, pin.offset) for pin in done.pins] == [
+                ("scan of the changelog", "anonymous", 11)
+            ]
+        while bucket.pins:
+            await scan_ended(admin)
+        with caplog.at_level(logging.INFO, "weir.audit"):
+            (done,) = await admin.compact_log("items", before=_time(second + 1))
+        assert (done.start_offset, done.changes_dropped, done.changes_pinned, done.pins) == (20, 10, 0, ())
+        assert "event=log_compacted principal=anonymous" in caplog.text
+        assert "table=items buckets=1 dropped=10" in caplog.text
+
+
+async def scan_ended(admin: scanner.Client) -> None:
+    """A round trip, in which the server may see that a stream has gone."""
+    await admin.list_streams()
+
+
+def _time(timestamp_us: int) -> datetime.datetime:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return epoch + datetime.timedelta(microseconds=timestamp_us)
+
+
+async def test_what_is_refused() -> None:
+    """Typed, and nothing goes."""
+    tomorrow = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
+    wrong: list[tuple[dict[str, object], type[ScannerError]]] = [
+        ({"before": 1}, ArgumentInvalid),
+        ({"before": -1, "bucket": 0}, ArgumentInvalid),
+        ({"before": 4, "bucket": 0}, OffsetOutOfRange),
+        ({"before": tomorrow}, ArgumentInvalid),
+        ({"bucket": 1}, BucketNotFound),
+        ({"bucket": -1}, BucketNotFound),
+    ]
+    store = filled_store(3)
+    async with serving(store) as (server, _), scanner.connect(f"127.0.0.1:{server.port}") as admin:
+        for arguments, error in wrong:
+            with pytest.raises(error):
+                await admin.compact_log("items", **arguments)  # type: ignore[arg-type]
+        with pytest.raises(TableNotFound):
+            await admin.compact_log("other")
+    assert store.bucket("items", 0).log_start == 0
+
+
+async def test_it_needs_the_right_to_administer() -> None:
+    """Reading and writing a table are not enough to drop its history."""
+    token = make_token()
+    rights = f'[principals.anna]\ntoken_sha256 = ["{token_sha256(token)}"]\nread = ["*"]\nwrite = ["*"]\n'
+    async with (
+        open_server(filled_store(3), credentials=Credentials.parse(rights)) as server,
+        scanner.connect(f"127.0.0.1:{server.port}", token=token, insecure_token=True) as client,
+    ):
+        with pytest.raises(PermissionDenied):
+            await client.compact_log("items")

@@ -1,0 +1,91 @@
+"""What every store remembers of reader groups: with its commits, through restarts, and nothing but what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.errors import DataCorrupted
+from scanner.storage.group_states import (
+    GroupState,
+    decode_group_names,
+    decode_group_state,
+    encode_group_names,
+    encode_group_state,
+)
+from tests.support.storage_tables import changes_of, put
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Bucket, Store
+
+HISTORY = bytes(range(16))
+STATES = st.builds(
+    GroupState,
+    st.integers(0, 2**64 - 1),
+    st.none() | st.integers(0, 2**64 - 1),
+    st.binary(min_size=16, max_size=16),
+)
+
+
+def write(bucket: Bucket, **states: GroupState | None) -> None:
+    """A commit of group states alone."""
+    bucket.commit_prepared(bucket.prepare([]), states)
+
+
+def test_a_state_comes_back_after_a_restart(store: Store, restart: Callable[[Store], Store]) -> None:
+    """The last one written, of each group, in each bucket by itself."""
+    first, second = store.bucket("items", 0), store.bucket("items", 1)
+    assert first.group_states == {}
+    write(first, a=GroupState(1), b=GroupState(7, 0))
+    write(first, a=GroupState(2, 5, HISTORY))
+    write(second, a=GroupState(9))
+    store = restart(store)
+    assert store.bucket("items", 0).group_states == {"a": GroupState(2, 5, HISTORY), "b": GroupState(7, 0)}
+    assert store.bucket("items", 1).group_states == {"a": GroupState(9)}
+
+
+def test_a_forgotten_group_stays_forgotten(store: Store, restart: Callable[[Store], Store]) -> None:
+    """Also one that never was, and also when it is the last one."""
+    bucket = store.bucket("items", 0)
+    write(bucket, a=GroupState(1), b=GroupState(2))
+    write(bucket, a=None, c=None)
+    assert bucket.group_states == {"b": GroupState(2)}
+    write(bucket, b=None)
+    store = restart(store)
+    assert store.bucket("items", 0).group_states == {}
+
+
+def test_states_and_rows_share_a_commit(store: Store, restart: Callable[[Store], Store]) -> None:
+    """Both are there afterwards; a commit of states alone makes no change and no history."""
+    bucket = store.bucket("items", 0)
+    write(bucket, a=GroupState(1))
+    assert (bucket.log_end, bucket.lineage.histories) == (0, ())
+    bucket.commit_prepared(bucket.prepare([[put(1, "x")]]), {"a": GroupState(2)})
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    assert changes_of(bucket) == [("+I", 1, "x")]
+    assert bucket.group_states == {"a": GroupState(2)}
+    assert len(bucket.lineage.histories) == 1
+
+
+@given(STATES)
+def test_a_state_is_read_as_it_was_written(state: GroupState) -> None:
+    """Whatever it holds; cut short, or of another format, it is damage."""
+    encoded = encode_group_state(state)
+    assert decode_group_state("a", encoded) == state
+    for damaged in (None, b"", encoded[:-1], encoded + b"\0", b"\x09" + encoded[1:]):
+        with pytest.raises(DataCorrupted, match="reader group a"):
+            decode_group_state("a", damaged)
+
+
+@given(st.sets(st.text("abc-.:_09", min_size=1), max_size=20))
+def test_the_list_of_groups_is_read_as_it_was_written(names: set[str]) -> None:
+    """In alphabetical order; nothing is an empty list."""
+    assert decode_group_names(encode_group_names(list(names))) == sorted(names)
+    assert decode_group_names(None) == []
+    with pytest.raises(DataCorrupted):
+        decode_group_names(b"\xff")

@@ -1,0 +1,182 @@
+"""A reader group of three processes: one is killed with -9, one stopped and thawed; and the command line beside it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import scanner.sync
+from scanner.cli import run
+from scanner.errors import GroupNotEmpty
+from scanner.server.config import ScannerConfig
+from tests.support.group_history import Delivered, GroupHistory, Stored
+from tests.support.server import RunningServer, running_server
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
+
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
+BUCKETS = 6
+GROUP = "billing"
+CONFIG = ScannerConfig(group_session_timeout_s=3, group_handover_s=3)
+
+
+class Reader:
+    """A reader in a process of its own; its records go into a history."""
+
+    def __init__(self, endpoint: str, name: str, history: GroupHistory) -> None:
+        self.name = name
+        self._history = history
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.group_reader", endpoint, name, GROUP],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._record, daemon=True)
+        self._thread.start()
+
+    def _record(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if not line.endswith("\n"):
+                return  # Killed amidst it.
+            said = json.loads(line)
+            kind, at = said.pop("kind"), said.pop("at")
+            if kind == "delivered":
+                self._history.delivered.append(Delivered(at=at, reader=self.name, **said))
+            elif kind == "stored":
+                stored = Stored(reader=self.name, **said)
+                unknown = replace(stored, accepted=None)
+                if stored != unknown:
+                    self._history.stored.remove(unknown)
+                self._history.stored.append(stored)
+
+    def end(self) -> None:
+        """Kill it, and take what it has said."""
+        self.process.kill()
+        self._thread.join()
+        with self.process:  # Waits for it, and closes its pipe.
+            pass
+
+
+@contextmanager
+def readers(endpoint: str, history: GroupHistory) -> Iterator[dict[str, Reader]]:
+    """Three of them."""
+    started = {name: Reader(endpoint, name, history) for name in ("a", "b", "c")}
+    try:
+        yield started
+    finally:
+        for each in started.values():
+            each.end()
+
+
+class Writing:
+    """Writes rows, and remembers where the logs ended before."""
+
+    def __init__(self, table: scanner.sync.Table, history: GroupHistory) -> None:
+        self._table = table
+        self._history = history
+        self._next_id = 0
+
+    def ends(self) -> dict[int, int]:
+        """Where the logs end."""
+        return {each.bucket: each.end_offset for each in self._table.offsets()}
+
+    def write(self, rows: int) -> None:
+        """One write of fresh rows."""
+        self._history.ends.append((time.monotonic(), self.ends()))
+        ids = list(range(self._next_id, self._next_id + rows))
+        self._table.write(pa.table([ids, ["x"] * rows], schema=SCHEMA))
+        self._next_id += rows
+
+
+def wait_for(running: RunningServer, condition: Callable[[], bool]) -> None:
+    """Poll from here, at the pace of the server's thread."""
+    while not condition():
+        running.wait_until(lambda _server: True)
+
+
+def test_one_is_killed_and_one_is_frozen(tmp_path: Path) -> None:
+    """No change is lost, no epoch has two readers, and nothing that the frozen one brings late is stored."""
+    history = GroupHistory()
+    with running_server(tmp_path, CONFIG) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], BUCKETS)
+        writing = Writing(table, history)
+
+        def members() -> set[str]:
+            return (
+                {each.member for each in table.group(GROUP).buckets if each.member}
+                if table.groups()
+                else set()
+            )
+
+        def read() -> bool:
+            return all(each.position == each.log_end for each in table.group(GROUP).buckets)
+
+        def settled(*names: str) -> bool:
+            writing.write(20)
+            return members() == set(names)
+
+        with readers(running.endpoint, history) as started:
+            wait_for(running, lambda: settled("a", "b", "c"))
+            started["a"].process.send_signal(signal.SIGKILL)
+            wait_for(running, lambda: settled("b", "c"))
+            started["b"].process.send_signal(signal.SIGSTOP)
+            wait_for(running, lambda: settled("c"))
+            started["b"].process.send_signal(signal.SIGCONT)
+            wait_for(running, lambda: settled("b", "c"))
+            wait_for(running, read)
+        ends = writing.ends()
+    assert history.violations(ends) == []
+    assert {each.reader for each in history.delivered} == {"a", "b", "c"}
+
+
+def test_the_command_line_reads_for_a_group(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """What was printed is stored: the next command goes on behind it. `weir groups` shows it, and deletes it."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 2)
+        server = ["-e", running.endpoint]
+
+        def tail() -> list[int]:
+            words = ["tail", "items", "--group", "audit", "--from", "earliest", "--to", "end", "--json"]
+            assert run([*words, *server]) == 0
+            return sorted(json.loads(line)["id"] for line in capfdbinary.readouterr().out.splitlines())
+
+        for first in (0, 10):
+            ids = list(range(first, first + 10))
+            table.write(pa.table([ids, ["x"] * 10], schema=SCHEMA))
+            assert tail() == ids
+        assert run(["groups", "items", "--json", *server]) == 0
+        rows: list[dict[str, Any]] = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+        assert [(row["group"], row["bucket"], row["lag"]) for row in rows] == [
+            ("audit", 0, 0),
+            ("audit", 1, 0),
+        ]
+        assert sum(row["position"] for row in rows) == 20
+        assert run(["groups", "items", *server]) == 0
+        assert b"log end" in capfdbinary.readouterr().out
+        with table.new_scan().with_source("log").in_group("audit").execute() as batches:
+            table.write(pa.table([[99], ["x"]], schema=SCHEMA))
+            assert next(batches)["id"].to_pylist() == [99]
+            assert (batches.bucket in batches.assigned, batches.commit()) == (True, ())
+            with pytest.raises(GroupNotEmpty):
+                table.delete_group("audit")
+            assert run(["groups", "items", "--delete", "audit", *server]) == 1
+        assert run(["groups", "items", "--delete", "audit", *server]) == 0
+        assert run(["groups", "items", *server]) == 0
+        assert b"no reader groups" in capfdbinary.readouterr().err
+        for option in ("--snapshot", "--bucket=0"):
+            assert run(["tail", "items", "--group", "audit", option, *server]) == 1

@@ -1,0 +1,39 @@
+"""The Python that Spark starts for its workers: that of the tests, which has imported before it forks.
+
+Spark forks a process for each `load()`, each plan and each task that finds no idle one. Each of them imports pyspark,
+pyarrow and weir anew: most of what a query of a few rows costs. A Python that has imported nothing is a test of
+test_pickling.py; `make demo` runs Spark as a user does.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import runpy
+import sys
+from typing import Final
+
+DAEMON: Final = ["-m", "pyspark.daemon"]
+IMPORTED: Final = (
+    "pandas",
+    "pyarrow.compute",
+    "pyspark.sql.pandas.serializers",
+    "pyspark.worker",
+    "spark_source",
+)
+
+
+def main() -> None:
+    """Do as `python` does with these arguments."""
+    arguments = sys.argv[1:]
+    if arguments[:2] != DAEMON:
+        os.execv(sys.executable, [sys.executable, *arguments])
+    sys.path.insert(0, os.getcwd())  # as `-m` does
+    for name in (*IMPORTED, *arguments[2:]):
+        importlib.import_module(name)
+    sys.argv = arguments[1:]
+    runpy.run_module("pyspark.daemon", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
