@@ -33,7 +33,6 @@ from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
 from transport import FlowControlViolation, ReceiveCredit
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.client.scan.statistics import BucketProgress
