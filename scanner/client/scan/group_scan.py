@@ -512,7 +512,7 @@ async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterat
             await batches._commit_rest()
         finally:
             try:
-                with trio.move_on_after(_LEAVE_TIMEOUT_S):
+                with trio.move_on_after(_LEAVE_TIMEOUT_S, shield=True):
                     await batches._leave()
             finally:
                 batches._hand_off.close()
