@@ -59,6 +59,22 @@ def test_credit_tells_a_sender_that_does_not_obey() -> None:
     assert credit.received == 110
 
 
+async def test_credit_is_granted_again_at_a_quarter_of_the_window() -> None:
+    """Not before, and exactly then; all that was granted is spent exactly when it was received."""
+    credit = ReceiveCredit(100)
+    credit.begin_stream()
+    assert await credit.wait_grant() == 100
+    credit.receive(99)
+    assert not credit.spent
+    credit.receive(1)
+    assert credit.spent
+    credit.consume(24)
+    assert credit.limit == 100
+    credit.consume(1)
+    assert credit.limit == 125
+    assert await credit.wait_grant() == 125
+
+
 @given(
     window=st.integers(1, 1000),
     events=st.lists(st.tuples(st.sampled_from(["receive", "consume", "stream"]), st.integers(1, 300))),

@@ -133,6 +133,28 @@ def test_a_stored_float_has_the_key_that_it_was_written_under(data_type: pa.Data
     assert [codec.encode_stored([cell]) for cell in stored] == encode_columns(codec, [batch])
 
 
+@pytest.mark.parametrize("data_type", [pa.int8(), pa.int16(), pa.int32(), pa.int64()], ids=str)
+def test_a_stored_integer_has_the_key_that_it_was_written_under(data_type: pa.DataType) -> None:
+    """The key that is worked out of one row is the batch's, whatever its octets are."""
+    codec = codec_of(data_type)
+    width = data_type.bit_width // 8
+    stored = [
+        bytes((first, *range(2, width + 1)[:-1], last))[-width:]
+        for first in (0, 1, 255)
+        for last in (0, 127, 128)
+    ]
+    batch = pa.array(np.frombuffer(b"".join(stored), f"<i{width}"), data_type)
+    assert [codec.encode_stored([cell]) for cell in stored] == encode_columns(codec, [batch])
+
+
+def test_a_stored_bool_is_one_of_two_octets() -> None:
+    """Any other is damage, and no key."""
+    codec = codec_of(pa.bool_())
+    assert [codec.encode_stored([cell]) for cell in (b"\x00", b"\x01")] == [b"\x00", b"\x01"]
+    with pytest.raises(DataCorrupted, match="byte 2 is no bool"):
+        codec.encode_stored([b"\x02"])
+
+
 @pytest.mark.parametrize(
     ("data_type", "value", "expected"),
     [

@@ -151,6 +151,24 @@ def test_a_directory_that_is_not_there_is_a_failed_store(tmp_path: Path) -> None
         SpillFile(tmp_path / "nowhere", ANY)
 
 
+def test_a_disk_that_takes_a_part_of_a_write_gets_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may write less than it was given; what is read again is whole."""
+    whole = os.pwrite
+
+    def some(descriptor: int, data: memoryview, at: int) -> int:
+        return whole(descriptor, data[: max(1, len(data) // 3)], at)
+
+    monkeypatch.setattr(os, "pwrite", some)
+    content: dict[bytes, bytes | None] = {bytes((number,)): bytes(number) for number in range(200)}
+    with spill_file() as file:
+        merged = MergedRuns([spilled(file, content)])
+        found: dict[bytes, bytes | None] = {}
+        while merged.next_key is not None:
+            entries, _ = merged.take(None, 50)
+            found.update(zip(*entries, strict=True))
+    assert found == content
+
+
 def test_no_directory_at_all_is_a_failed_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no temporary directory of the system can be written to, that is the same error."""
 
