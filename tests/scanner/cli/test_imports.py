@@ -54,6 +54,14 @@ def use(endpoint: str) -> None:
         client.checkpoint("t")
         with client.acquire_lease("t") as lease:
             table.new_scan().with_lease(lease).to_arrow()
+        for source, mode in (("log", "push"), ("hybrid", "push"), ("log", "fetch")):
+            changes = table.new_scan().with_source(source).with_mode(mode).stop_at("end")
+            assert changes.to_arrow().num_rows >= 1_999
+        with table.new_scan().with_source("log").stop_at("end").in_group("g").execute() as batches:
+            for _ in batches:
+                assert batches.commit() == ()
+        assert len(table.groups()) == 1
+        client.compact_log("t")
         client.list_streams()
         client.list_snapshots()
         with pytest.raises(scanner.TableNotFound):
