@@ -221,7 +221,7 @@ def _length(octets: bytes) -> bytes:
             "9223372036854775808",
         ),
         ([opening(source=pb.SCAN_SOURCE_UNSPECIFIED)], ArgumentInvalid, "no source"),
-        ([opening(source=pb.SCAN_SOURCE_LOG, group="readers")], ArgumentInvalid, "no reader groups yet"),
+        ([opening(source=pb.SCAN_SOURCE_LOG, group="readers")], ArgumentInvalid, "go together"),
         ([opening(stop_at_end=True)], ArgumentInvalid, "SCAN_SOURCE_LOG"),
         ([opening(source=99)], SourceUnsupported, "99"),
         ([opening(query=pb.ScanQuery())], ArgumentInvalid, "no table"),
