@@ -101,11 +101,11 @@ class LogFetcher:
                 self._progress.resumes += self._progress.log_offset is not None
 
     def _deliver(self, rows: Sequence[FetchedRows]) -> None:
-        """Hand an answer out; it is consumed with the last of its batches."""
-        if rows:
-            self._answers.add()
-        for place, each in enumerate(rows, 1):
-            consumed = self._answers.consumed if place == len(rows) else _nothing
+        """Hand an answer out; it is consumed when all of its batches are. Buckets take turns: any may be the last."""
+        if not rows:
+            return
+        consumed = self._answers.add(len(rows))
+        for each in rows:
             self._hand_off.put(Delivery(each.bucket, each.batch, each.size, consumed, each.position))
 
     async def _call(self) -> Buffer:
@@ -119,7 +119,3 @@ class LogFetcher:
                     )
                     return answer
         raise ServerUnavailable(f"a fetch of {self._what} was not answered within {self._patience_s:g} s")
-
-
-def _nothing() -> None:
-    """A batch that is not the last one of its answer was consumed."""

@@ -92,14 +92,26 @@ class PagesAhead:
         self._unconsumed = 0
         self._dropped = trio.Event()
 
-    def add(self) -> None:
-        """A page with rows has arrived."""
-        self._unconsumed += 1
+    def add(self, batches: int = 1) -> Callable[[], None]:
+        """A page has arrived.
 
-    def consumed(self) -> None:
-        """One was consumed."""
-        self._unconsumed -= 1
-        self._dropped.set()
+        Args:
+            batches: Its batches, above 0. They may be consumed in any order.
+
+        Returns:
+            To be called when a batch of it was consumed; with the last of them the page is.
+        """
+        self._unconsumed += 1
+        left = batches
+
+        def consumed() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self._unconsumed -= 1
+                self._dropped.set()
+
+        return consumed
 
     async def wait_room(self) -> None:
         """Wait until the next page may be asked for.
@@ -179,8 +191,7 @@ class BucketFetcher:
     def _deliver(self, taken: Taken) -> None:
         if taken is not None:
             batch, size = taken
-            self._pages.add()
-            self._hand_off.put(Delivery(self._progress.bucket, batch, size, self._pages.consumed))
+            self._hand_off.put(Delivery(self._progress.bucket, batch, size, self._pages.add()))
 
     async def _until_taken(
         self, ask: Callable[[], Awaitable[Taken]], refusal_delays_s: Iterator[float] | None = None

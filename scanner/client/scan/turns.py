@@ -5,8 +5,8 @@ Invariants:
 1. The batches of a bucket come in the order in which they were put.
 2. Buckets that have something take turns, a batch each: a batch at the head of its bucket waits for one of each other
    bucket at most, however many those have and however quickly more come.
-3. What has no rows takes no room: it joins what has none and waits right before it in its bucket, so that a consumer
-   that stands still does not collect heartbeats.
+3. What has no rows takes no room: it joins what has none and waits right before it in its bucket, which counts as
+   consumed then, so that a consumer that stands still does not collect heartbeats.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Delivery:
     size: int
     """Message bytes that it keeps in memory; 0: it has no rows and tells how far the bucket is."""
     consumed: Callable[[], None]
-    """Called once, when the consumer asks for the next batch."""
+    """Called once: when the consumer asks for the next batch, or when another delivery has joined this one."""
     position: int | None = None
     """LOG and HYBRID: a commit's end; every change before it has come with this delivery or earlier."""
     snapshot_end: int | None = None
@@ -70,7 +70,9 @@ class Turns:
         if not lane:
             self.ready.append(lane)
         elif not delivery.size and not lane[-1].size and delivery.epoch == lane[-1].epoch:
-            delivery = lane.pop().joined_by(delivery)
+            before = lane.pop()
+            delivery = before.joined_by(delivery)
+            before.consumed()
         lane.append(delivery)
 
     def take(self) -> Delivery:

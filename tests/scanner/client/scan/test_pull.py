@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 import scanner
+from scanner.client.scan.pull import PagesAhead
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from tests.support.client import SCHEMA, open_client, open_table, rows
@@ -315,3 +316,25 @@ class Host:
             task_status.started(server.port)
             await self.leave.wait()
         self.left.set()
+
+
+async def test_a_page_is_consumed_with_the_last_of_its_batches(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Buckets take turns: the batches of two answers come in any order, and make room when their answer is through."""
+    pages = PagesAhead(0)
+    first, second = pages.add(3), pages.add(1)
+    room = trio.Event()
+
+    async def wait() -> None:
+        await pages.wait_room()
+        room.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        for consumed in (first, second, first):
+            consumed()
+            await trio.testing.wait_all_tasks_blocked()
+            assert not room.is_set()
+        first()
+        await room.wait()

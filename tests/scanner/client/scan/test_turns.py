@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, deque
 from typing import Protocol
 
@@ -120,6 +121,23 @@ def test_heartbeats_do_not_collect() -> None:
     assert (joined.position, joined.snapshot_end, joined.commit_time_floor_us) == (9, 5, 7)
     assert (rows.position, after.position) == (12, 13)
     assert not turns.ready
+
+
+def test_what_was_joined_counts_as_consumed() -> None:
+    """Each delivery is told once, whoever counts them, whether the consumer has taken it or another has joined it."""
+    told: list[int] = []
+    turns = Turns()
+    for position in range(4):
+        rows = position == 2
+        turns.put(
+            Delivery(
+                0, BATCH if rows else NO_ROWS, 10 if rows else 0, functools.partial(told.append, position)
+            )
+        )
+    assert told == [0]
+    while turns.ready:
+        turns.take().consumed()
+    assert told == [0, 1, 2, 3]
 
 
 def test_what_a_bucket_has() -> None:
