@@ -79,6 +79,10 @@ class _Seat:
     """It is to be given back."""
     done: bool = False
     """Its scan has come to its stop."""
+    progress: BucketProgress = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.progress = BucketProgress(bucket=self.bucket)
 
 
 @dataclass(slots=True)
@@ -113,8 +117,8 @@ class GroupBatches:
         self._seats: dict[int, _Seat] = {}
         self._handed: dict[int, _Handed] = {}
         self._releases: list[_Seat] = []
-        self._progress: list[BucketProgress] = []
-        """Of every scan that it has made."""
+        self._schema_outdated = False
+        """As the scans that are over were told."""
         self._to_say = trio.Event()
         self._session_s = _SESSION_S_UNKNOWN
         self._finished = False
@@ -148,7 +152,7 @@ class GroupBatches:
     @property
     def schema_outdated(self) -> bool:
         """Whether the table has got columns since the reader began; one that begins now has them."""
-        return any(each.schema_outdated for each in self._progress)
+        return self._schema_outdated or any(seat.progress.schema_outdated for seat in self._seats.values())
 
     def __aiter__(self) -> GroupBatches:
         return self
@@ -407,6 +411,7 @@ class GroupBatches:
 
     def _lose(self, seat: _Seat) -> None:
         seat.scope.cancel()
+        self._schema_outdated |= seat.progress.schema_outdated
         if self._seats.get(seat.bucket) is seat:
             del self._seats[seat.bucket]
 
@@ -454,14 +459,12 @@ class GroupBatches:
         what = f"{plan.table.name} bucket {seat.bucket} for reader group {plan.group}"
         attempts = self._connection.attempts(plan.retries)
         window_bytes = max(1, plan.credit_bytes // plan.table.buckets)
-        progress = BucketProgress(bucket=seat.bucket)
-        self._progress.append(progress)
-        receiver = PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress)
+        receiver = PushReceiver(what, plan.schema, window_bytes, seat.progress, attempts.progress)
         return BucketReceiver(
             self._connection,
             scan_open,
             receiver,
-            progress,
+            seat.progress,
             self._hand_off,
             attempts,
             what,
