@@ -22,7 +22,7 @@ import scanner
 import transport
 from bench.harness.errors import BenchFailed
 from bench.harness.idle import raise_descriptor_limit
-from bench.questions.continuation.links import Link
+from bench.harness.links import Link
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
 

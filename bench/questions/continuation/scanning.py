@@ -21,7 +21,7 @@ import trio
 
 import scanner
 from bench.harness.errors import BenchFailed
-from bench.questions.continuation.links import Link
+from bench.harness.links import Link
 from bench.questions.continuation.orders import KEY, lost_and_repeated
 
 MODELS = ("push", "session", "token", "cursor", "asof")
