@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         StoreLocked,
         TableExists,
         TableNotFound,
+        TooManyGroups,
         TooManyScans,
         Unauthenticated,
     )
@@ -132,6 +133,7 @@ __all__ = [
     "TableDescription",
     "TableExists",
     "TableNotFound",
+    "TooManyGroups",
     "TooManyScans",
     "Unauthenticated",
     "WriteResult",
@@ -207,6 +209,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "StoreLocked",
         "TableExists",
         "TableNotFound",
+        "TooManyGroups",
         "TooManyScans",
         "Unauthenticated",
     ),

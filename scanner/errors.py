@@ -181,6 +181,12 @@ class GroupNotEmpty(ScannerError):
     reason = "GROUP_NOT_EMPTY"
 
 
+class TooManyGroups(ScannerError):
+    """The table has as many reader groups as it may have; none was begun. Delete one first."""
+
+    reason = "TOO_MANY_GROUPS"
+
+
 class GroupEpochStale(ScannerError):
     """The reader group has given the bucket, or the member's name, to another reader since."""
 
@@ -200,7 +206,7 @@ class NotLeader(ScannerError):
 
 
 class TooManyScans(ScannerError):
-    """A cap on open scans, sessions, leases or reader groups is reached; nothing was opened."""
+    """A cap on open scans, sessions, leases or members of a reader group is reached; nothing was opened."""
 
     reason = "TOO_MANY_SCANS"
 
@@ -337,6 +343,7 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(LeaseNotFound, "NOT_FOUND"),
     _row(GroupNotFound, "NOT_FOUND"),
     _row(GroupNotEmpty, "FAILED_PRECONDITION"),
+    _row(TooManyGroups, "RESOURCE_EXHAUSTED"),
     _row(GroupEpochStale, "FAILED_PRECONDITION"),
     _row(GroupMemberExpired, "ABORTED", retriable=True),
     _row(NotLeader, "FAILED_PRECONDITION", retriable=True),

@@ -146,7 +146,7 @@ class ScannerConfig:
     """Buckets that the leases of one principal keep, added up; more is refused with TOO_MANY_SCANS."""
 
     groups_per_table_max: int = 100
-    """Reader groups of one table, above 0; the next is refused with TOO_MANY_SCANS. One is kept until it is deleted."""
+    """Reader groups of one table, above 0; the next is refused with TOO_MANY_GROUPS. One stays until it is deleted."""
 
     group_members_max: int = 256
     """Members of one reader group at once, above 0; the next is refused with TOO_MANY_SCANS."""

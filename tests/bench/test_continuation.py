@@ -13,11 +13,11 @@ import pytest
 import trio
 from rich.console import Console
 
+from bench.harness.links import Link
 from bench.questions.continuation.comparison import Measured, Scale, bars, run
 from bench.questions.continuation.crossover import Crossover, Step
 from bench.questions.continuation.cuts import CutCost, Loss
 from bench.questions.continuation.isolating import Isolation
-from bench.questions.continuation.links import Link
 from bench.questions.continuation.scanning import MIB, MODELS, Cost, Way, median_of
 from bench.questions.continuation.speed import Cell, Speed, Tables, cells, is_judged
 from bench.questions.continuation.stalled import Course, Sample, Stalled

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from scanner.errors import GroupNotEmpty, GroupNotFound, ScannerError, TooManyScans
+from scanner.errors import GroupNotEmpty, GroupNotFound, ScannerError, TooManyGroups
 from scanner.server.groups.coordinator import Member, ReaderGroup
 from scanner.storage.group_states import FORGOTTEN
 from scanner.storage.interface import GroupState
@@ -57,7 +57,8 @@ class ReaderGroups:
 
         Raises:
             TableNotFound: There is no such table.
-            TooManyScans: The table has as many groups as it may have, or the group as many members.
+            TooManyGroups: The table has as many groups as it may have.
+            TooManyScans: The group has as many members as it may have.
             ScannerError: Storage failed.
 
         Waits:
@@ -127,7 +128,7 @@ class ReaderGroups:
             group = await self.group(table, name)
             if group.members:
                 raise GroupNotEmpty(
-                    f"reader group {name!r} of table {table!r} has {len(group.members)} members; end them first"
+                    f"reader group {name!r} of table {table!r} has members: {', '.join(group.members)}; end them first"
                 )
             served = await self._catalog.table(table)
             writes: list[PendingWrite] = [
@@ -149,7 +150,7 @@ class ReaderGroups:
         names = self._stored(buckets) | set(self._groups.get(served.table_id, ()))
         if len(names) >= self._config.groups_per_table_max:
             table = served.description.name
-            raise TooManyScans(
+            raise TooManyGroups(
                 f"table {table!r} has {len(names)} reader groups, and no more are allowed; delete one first"
             )
         return self._make(served, buckets, name)

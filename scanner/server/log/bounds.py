@@ -144,13 +144,13 @@ def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:
     offset = storage.offset_at(timestamp_us)
     if offset == storage.log_end and timestamp_us > now_us:
         raise ArgumentInvalid(
-            f"{_shown(timestamp_us)} is in the future: the server's clock says {_shown(now_us)};"
+            f"{shown_time(timestamp_us)} is in the future: the server's clock says {shown_time(now_us)};"
             " latest begins with the next commit"
         )
     return offset
 
 
-def _shown(timestamp_us: int) -> str:
+def shown_time(timestamp_us: int) -> str:
     """A time as people read it; what no `datetime` has, as the number that it is."""
     try:
         return (_EPOCH + datetime.timedelta(microseconds=timestamp_us)).isoformat()

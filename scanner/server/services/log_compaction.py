@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange
+from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import admin_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
+from scanner.server.log.bounds import require_in_log, shown_time
 from scanner.wire.queries import parse_request
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class CompactionService:
             raise ArgumentInvalid("offsets are of one bucket; name that, too")
         if before == "timestamp_us" and message.timestamp_us > (now_us := self._now_us()):
             raise ArgumentInvalid(
-                f"the time {message.timestamp_us} us is in the future (it is {now_us} us now)"
+                f"{shown_time(message.timestamp_us)} is in the future: the server's clock says {shown_time(now_us)}"
             )
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
@@ -83,12 +84,8 @@ class CompactionService:
             storage = bucket.storage
             if before == "timestamp_us":
                 return storage.offset_at(message.timestamp_us)
-            if message.offset > storage.log_end:
-                raise OffsetOutOfRange(
-                    f"offset {message.offset} is not in the changelog, which has"
-                    f" [{storage.log_start}, {storage.log_end})",
-                    oldest_offset=storage.log_start,
-                )
+            # What went before is no error: it was asked to go.
+            require_in_log(storage, max(message.offset, storage.log_start), "the offset")
             return message.offset
 
 
