@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.sync.hand_over import HandOver
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,9 +52,9 @@ class GroupScan(ScanBuilder):
 class _Place(NamedTuple):
     """How far a reader has come."""
 
-    bucket: int | None = None
-    epoch: int | None = None
-    positions: Mapping[int, int] = MappingProxyType({})
+    bucket: int | None
+    epoch: int | None
+    positions: Mapping[int, int]
 
 
 class GroupBatches(Iterator["pa.RecordBatch"]):
@@ -63,10 +63,10 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
     def __init__(self, portal: Portal, held: Held[TrioGroupBatches]) -> None:
         self._portal = portal
         self._held = held
-        self._batches = held.value
-        self._taken: pa.RecordBatch | None = None
-        """A batch that nobody has got yet, because an interrupt came when it was there."""
-        self._reached = self._place = _Place()
+        self._batches = batches = held.value
+        self._hand_over = HandOver(
+            portal, batches, lambda: _Place(batches.bucket, batches.epoch, batches.positions)
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,17 +81,17 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
     @property
     def bucket(self) -> int | None:
         """The bucket that the newest batch is of; None: none has come."""
-        return self._place.bucket
+        return self._hand_over.place.bucket
 
     @property
     def epoch(self) -> int | None:
         """The epoch that the newest batch is of; see `scanner.GroupBatches.epoch`."""
-        return self._place.epoch
+        return self._hand_over.place.epoch
 
     @property
     def positions(self) -> dict[int, int]:
         """By bucket, how far it was handed out; see `scanner.GroupBatches.positions`."""
-        return dict(self._place.positions)
+        return dict(self._hand_over.place.positions)
 
     @property
     def assigned(self) -> dict[int, int]:
@@ -114,13 +114,7 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         Cancellation:
             KeyboardInterrupt loses and repeats nothing: the next call goes on.
         """
-        if self._taken is None:
-            try:
-                self._portal.call(self._take)
-            except StopAsyncIteration:
-                raise StopIteration from None
-        batch, self._taken, self._place = self._taken, None, self._reached
-        return batch
+        return self._hand_over.next()
 
     def commit(self, positions: Mapping[int, int] | None = None) -> tuple[int, ...]:
         """Store positions, durably; see `scanner.GroupBatches.commit`.
@@ -128,18 +122,13 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         Returns:
             The buckets whose position was refused, because another reader has them now.
         """
-        if positions is None and self._taken is not None:
-            positions = self._place.positions  # Not that of the batch which nobody has got.
+        if positions is None and self._hand_over.waits:
+            positions = self._hand_over.place.positions  # Not that of the batch which nobody has got.
         return self._portal.call(self._batches.commit, positions)
 
     def close(self) -> None:
         """Leave the group soon, from any thread: who waits for a batch gets `trio.ClosedResourceError`. Idempotent."""
         self._held.leave_soon()
-
-    async def _take(self) -> None:
-        batches = self._batches
-        self._taken = await batches.__anext__()
-        self._reached = _Place(batches.bucket, batches.epoch, batches.positions)
 
     async def _assigned(self) -> dict[int, int]:
         return self._batches.assigned

@@ -10,7 +10,6 @@ import datetime
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ import trio
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.extras import extras_needed
 from scanner.sync.groups import GroupScan
+from scanner.sync.hand_over import HandOver
 from scanner.sync.progress import with_progress
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ class Scan(ScanBuilder):
 class _Place(NamedTuple):
     """How far a scan has come."""
 
-    bucket: int | None = None
-    positions: Mapping[int, int] = MappingProxyType({})
-    snapshot_ends: Mapping[int, int] = MappingProxyType({})
-    watermark: datetime.datetime | None = None
+    bucket: int | None
+    positions: Mapping[int, int]
+    snapshot_ends: Mapping[int, int]
+    watermark: datetime.datetime | None
 
 
 class Batches(Iterator[pa.RecordBatch]):
@@ -173,12 +173,13 @@ class Batches(Iterator[pa.RecordBatch]):
     """
 
     def __init__(self, portal: Portal, held: Held[TrioBatches]) -> None:
-        self._portal = portal
         self._held = held
-        self._batches = held.value
-        self._taken: pa.RecordBatch | None = None
-        """A batch that nobody has got yet, because an interrupt came when it was there."""
-        self._reached = self._place = _Place()
+        self._batches = batches = held.value
+        self._hand_over = HandOver(
+            portal,
+            batches,
+            lambda: _Place(batches.bucket, batches.positions, batches.snapshot_ends, batches.watermark()),
+        )
 
     @property
     def schema(self) -> pa.Schema:
@@ -188,21 +189,21 @@ class Batches(Iterator[pa.RecordBatch]):
     @property
     def bucket(self) -> int | None:
         """The bucket that the newest batch is of; None: none has come."""
-        return self._place.bucket
+        return self._hand_over.place.bucket
 
     @property
     def positions(self) -> dict[int, int]:
         """LOG and HYBRID: where a scan with `start_at` goes on; see `scanner.Batches.positions`."""
-        return dict(self._place.positions)
+        return dict(self._hand_over.place.positions)
 
     @property
     def snapshot_ends(self) -> dict[int, int]:
         """HYBRID: by bucket, the offset that its snapshot is as of; see `scanner.Batches.snapshot_ends`."""
-        return dict(self._place.snapshot_ends)
+        return dict(self._hand_over.place.snapshot_ends)
 
     def watermark(self) -> datetime.datetime | None:
         """LOG and HYBRID: the time at or below which all buckets are complete; see `scanner.Batches.watermark`."""
-        return self._place.watermark
+        return self._hand_over.place.watermark
 
     @property
     def schema_outdated(self) -> bool:
@@ -221,25 +222,7 @@ class Batches(Iterator[pa.RecordBatch]):
         Cancellation:
             KeyboardInterrupt loses and repeats nothing: the next call goes on.
         """
-        if self._taken is None:
-            try:
-                self._portal.call(self._take)
-            except StopAsyncIteration:
-                raise StopIteration from None
-            finally:
-                if self._taken is None:  # What was passed over has no rows, so nobody misses them.
-                    self._place = self._reached
-        batch, self._taken, self._place = self._taken, None, self._reached
-        return batch
-
-    async def _take(self) -> None:
-        batches = self._batches
-        try:
-            self._taken = await batches.__anext__()
-        finally:
-            self._reached = _Place(
-                batches.bucket, batches.positions, batches.snapshot_ends, batches.watermark()
-            )
+        return self._hand_over.next()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """What is left of the batches, for a consumer of Arrow's C streams; see `Scan.__arrow_c_stream__`."""

@@ -1,0 +1,67 @@
+"""Batches of a running scan, one by one, to a caller that an interrupt may stop at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from scanner.sync.portal import Portal
+
+PlaceT = TypeVar("PlaceT")
+
+
+class HandOver(Generic[PlaceT]):
+    """Takes batches from the portal's thread; an interrupt neither loses nor repeats one.
+
+    Args:
+        portal: Runs what takes them.
+        batches: Those of the running scan.
+        place_of: Tells how far the scan has come; what it returns is not changed later.
+    """
+
+    def __init__(
+        self, portal: Portal, batches: AsyncIterator[pa.RecordBatch], place_of: Callable[[], PlaceT]
+    ) -> None:
+        self._portal = portal
+        self._batches = batches
+        self._place_of = place_of
+        self._taken: pa.RecordBatch | None = None
+        """A batch that nobody has got yet, because an interrupt came when it was there."""
+        self._reached = self.place = place_of()
+        """`place` is as of the newest batch that the caller has got, and what without rows came behind it."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a batch that the caller has not got."""
+        return self._taken is not None
+
+    def next(self) -> pa.RecordBatch:
+        """The next batch; the one before counts as consumed.
+
+        Raises:
+            StopIteration: There is none any more.
+            Exception: Whatever the scan raises.
+
+        Cancellation:
+            KeyboardInterrupt loses and repeats nothing: the next call goes on.
+        """
+        if self._taken is None:
+            try:
+                self._portal.call(self._take)
+            except StopAsyncIteration:
+                raise StopIteration from None
+            finally:
+                if self._taken is None:  # What was passed over has no rows, so nobody misses them.
+                    self.place = self._reached
+        batch, self._taken, self.place = self._taken, None, self._reached
+        assert batch is not None
+        return batch
+
+    async def _take(self) -> None:
+        try:
+            self._taken = await anext(self._batches)
+        finally:
+            self._reached = self._place_of()
