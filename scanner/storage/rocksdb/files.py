@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ DIRECTORY_MODE = 0o700
 """Of every directory of a data directory."""
 FILE_MODE = 0o600
 """Of every file in it: rows are in most of them, and secrets in some."""
+_making_directories = threading.Lock()
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _KINDS: dict[int, type[StoreFailed]] = {
     errno.ENOSPC: DiskFull,
@@ -70,6 +72,8 @@ def read_file(path: Path) -> bytes | None:
 def make_directories(path: Path, below: Path | None = None) -> None:
     """Make a directory and what is missing above it; durable when this returns.
 
+    Threads may make directories with a common ancestor at a time: checkpoints of two buckets of a new table do.
+
     Args:
         path: The directory. It is for its user only.
         below: An ancestor of it, which exists; what is made between them is for the user only, too. None: any that
@@ -78,14 +82,16 @@ def make_directories(path: Path, below: Path | None = None) -> None:
     Raises:
         StoreFailed: the disk refused.
     """
-    with disk_errors(path):
+    # One thread at a time: what another has made and not yet made durable would pass for there.
+    with _making_directories, disk_errors(path):
         missing = []
         for directory in (path, *path.parents):
             if directory == below or directory.is_dir():
                 break
             missing.append(directory)
         for directory in reversed(missing):
-            directory.mkdir(0o777 if below is None and directory != path else DIRECTORY_MODE)
+            mode = 0o777 if below is None and directory != path else DIRECTORY_MODE
+            directory.mkdir(mode, exist_ok=True)  # another process may be quicker
             sync_directory(directory.parent)
 
 

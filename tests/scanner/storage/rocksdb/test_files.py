@@ -1,0 +1,39 @@
+"""Directories that threads make at a time: checkpoints of two buckets of a new table are in one that neither has."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+
+import pytest
+
+from scanner.errors import StoreFailed
+from scanner.storage.rocksdb.files import make_directories
+
+THREADS = 8
+ROUNDS = 100
+
+
+def test_threads_that_make_directories_with_a_common_ancestor_all_succeed(tmp_path: Path) -> None:
+    barrier = Barrier(THREADS)
+
+    def make(bucket: int) -> None:
+        for table in range(ROUNDS):
+            barrier.wait()
+            try:
+                make_directories(tmp_path / "checkpoints" / str(table) / str(bucket), tmp_path)
+            except BaseException:
+                barrier.abort()
+                raise
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        made = [pool.submit(make, bucket) for bucket in range(THREADS)]
+    assert [failed for done in made if not isinstance(failed := done.exception(), (BrokenBarrierError, type(None)))] == []
+    assert len([*tmp_path.glob("checkpoints/*/*")]) == THREADS * ROUNDS
+
+
+def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(StoreFailed, match="taken"):
+        make_directories(tmp_path / "taken" / "bucket", tmp_path)
