@@ -282,13 +282,13 @@ class LogOpener:
             ScannerError: As `open`.
 
         Waits:
-            As `open`.
+            The first time for storage.
 
         Cancellation:
             No effect: nothing is open.
         """
         bucket = await self._catalog.bucket(table, position.bucket)
-        async with bucket.between_commits():
+        async with bucket.readable():
             storage = bucket.storage
             if position.WhichOneof("at") == "offset":
                 offset = position.offset

@@ -4,6 +4,7 @@ Invariants:
 
 1. One commit is prepared and written at a time, in a worker thread where storage blocks. A scan is opened while none
    is written, so it shows durable changes only; it does not wait for the preparation, which takes most of the time.
+   Changes below the log's end are durable at any time.
 2. Writes are committed in the order in which they were submitted; those that wait for the same commit share it.
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
@@ -251,6 +252,8 @@ class ServedBucket:
         self._taken: list[PendingWrite] = []
         """Those that are being prepared or committed."""
         self._committing = False
+        self._writing = False
+        """Whether a commit is being written; its thread moves the log's end, and nothing is closed or reopened."""
         self._room = trio.Event()
         self._scans: set[OpenScan[Any]] = set()
         self._on_commit: dict[object, Callable[[], None]] = {}
@@ -306,6 +309,28 @@ class ServedBucket:
                 await self._reopen(writable=False)
             yield
             self.used_at = trio.current_time()
+
+    @asynccontextmanager
+    async def readable(self) -> AsyncIterator[None]:
+        """Run the block, which does not suspend, with storage open for reading.
+
+        A commit may be written beside it: below `log_end` the log is durable all the same, and keys are not.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+
+        Waits:
+            For whatever else must not run beside a commit, and for storage if it is not open.
+
+        Cancellation:
+            The block does not run.
+        """
+        if self._writing and self.storage.readable:
+            self.check_served()
+            yield
+        else:
+            async with self.between_commits():
+                yield
 
     async def recover(self, *, at_once: bool = False) -> None:
         """Try to take writes again, if one has failed. If that fails too, scans are still served.
@@ -514,7 +539,13 @@ class ServedBucket:
             groups = {name: state for write in writes for name, state in write.group_states.items()}
             # Only the write and its sync keep scans from being opened.
             async with self.between_commits():
-                await self._run_blocking(functools.partial(self.storage.commit_prepared, prepared, groups))
+                self._writing = True
+                try:
+                    await self._run_blocking(
+                        functools.partial(self.storage.commit_prepared, prepared, groups)
+                    )
+                finally:
+                    self._writing = False
             if any(start < end for start, end in prepared.offsets):
                 self.wake_tails()
             for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):

@@ -679,7 +679,8 @@ class RocksBucket:
             lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
         self._make_durable(database, batch)
-        self._range, self._lineage, self._began_history = log_range, lineage, True
+        # Who reads the log beside this sees the new end when its history is known, never before.
+        self._lineage, self._range, self._began_history = lineage, log_range, True
         self._group_states = states
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)

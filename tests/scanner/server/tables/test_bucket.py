@@ -200,6 +200,25 @@ async def test_a_scan_is_opened_between_commits() -> None:
     assert offsets == [1]
 
 
+async def test_the_log_is_read_beside_a_commit() -> None:
+    """What is below the log's end is durable; so who wants no more than that does not wait for the commit that runs."""
+    async with served() as (bucket, _, disk):
+        disk.release()
+        await bucket.submit(BATCHES[0]).wait_durable()
+        write = bucket.submit(BATCHES[1])
+        await wait_all_tasks_blocked()
+        ends = []
+        with trio.CancelScope() as scope:
+            scope.cancel()  # Whatever waits fails.
+            async with bucket.readable():
+                ends.append(bucket.storage.log_end)
+        disk.release()
+        await write.wait_durable()
+        async with bucket.readable():
+            ends.append(bucket.storage.log_end)
+        assert ends == [1, 2]
+
+
 async def test_a_scan_does_not_wait_for_what_a_commit_has_to_work_out() -> None:
     """While a commit is prepared scans are opened, as of what is durable; only its write and sync keep them waiting."""
     worked_out, written = trio.Event(), trio.Event()
