@@ -170,11 +170,20 @@ class Stream:
             raise trio.BusyResourceError("another task is sending on this stream")
         if core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes:
             await self._wait_room()
-        size = self._outbound.send_message(core, parts)
-        self._driver.pump()
-        self.messages_sent += 1
-        self.bytes_sent += size
-        return size
+        return self._queue(parts)
+
+    def send_nowait(self, *parts: Buffer) -> int:
+        """As `send`, but never waits.
+
+        Raises:
+            trio.WouldBlock: The send buffer is full, or another task waits for room in it.
+        """
+        if (
+            self._sender is not None
+            or self._core.outgoing_bytes >= self._driver.core.config.send_buffer_bytes
+        ):
+            raise trio.WouldBlock
+        return self._queue(parts)
 
     @property
     def writable(self) -> bool:
@@ -281,6 +290,13 @@ class Stream:
         self._driver.tell_time()
         self._outbound.reset(self._core, code)
         self._driver.pump()
+
+    def _queue(self, parts: tuple[Buffer, ...]) -> int:
+        size = self._outbound.send_message(self._core, parts)
+        self._driver.pump()
+        self.messages_sent += 1
+        self.bytes_sent += size
+        return size
 
     def _take(self) -> Any:
         core = self._core

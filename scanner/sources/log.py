@@ -161,17 +161,17 @@ class LogSource:
             rows = block.rows.slice(self._taken, count)
             size = batch_size_bytes(rows)
         end = block.end if self._taken + count == block.rows.num_rows else end
+        covered, self.covered = self.covered, end
+        self._move_to(block, end)
         batch = Batch(
             row_ordinal=self.rows,
             rows=rows,
             payload_bytes=size,
-            changes=ChangeRange(self.covered, end, block.newest_entry_end(end) == end),
+            changes=ChangeRange(covered, end, self.bookmark == end),
             encoded=block.encoded if whole else None,
         )
         self.rows += count
         self._taken += count
-        self.covered = end
-        self._move_to(block, end)
         if self._taken == block.rows.num_rows:
             self._block = None
         return batch

@@ -74,7 +74,7 @@ class LogBlock:
 
     def newest_entry_end(self, offset: int) -> int | None:
         """The last entry end in (start, offset]; None: there is none."""
-        index = int(np.searchsorted(self.entry_ends, offset, side="right"))
+        index = int(self.entry_ends.searchsorted(offset, side="right"))
         return int(self.entry_ends[index - 1]) if index else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -226,6 +227,31 @@ async def test_send_buffer_is_bounded() -> None:
             assert len(queued) > count
         await trio.testing.wait_all_tasks_blocked()
         assert server.statistics().unsent_bytes == 0
+
+
+async def test_who_does_not_wait_is_bounded_by_the_same_buffer() -> None:
+    """What `send_nowait` refuses was not sent; with room again it is taken."""
+    sent = []
+
+    async def flood(stream: ServerStream) -> None:
+        for _ in range(2):
+            with contextlib.suppress(trio.WouldBlock):
+                while True:
+                    sent.append(stream.send_nowait(bytes(700)))
+            await stream.wait_writable()
+
+    config = TransportConfig(send_buffer_bytes=10_000)
+    client_config = TransportConfig(stream_window_bytes=50)
+    async with memory_pair({"/flood": flood}, config, client_config=client_config) as (client, server, *_):
+        async with client.open_stream("/flood") as stream:
+            await trio.testing.wait_all_tasks_blocked()
+            assert 10_000 <= server.statistics().unsent_bytes <= 10_000 + 705
+            first = len(sent)
+            received = []
+            while (message := await stream.receive()) is not None:
+                received.append(len(message))
+        assert received == sent == [700] * len(sent)
+        assert len(sent) > first
 
 
 Sweep = Callable[[Stream], Awaitable[object]]

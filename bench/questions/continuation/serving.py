@@ -19,11 +19,11 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
-import pyarrow as pa
 import trio
 
 from bench.harness.errors import BenchFailed
 from bench.harness.idle import raise_descriptor_limit
+from scanner.cli.warm_up import warm_up
 from scanner.server.config import ScannerConfig
 from scanner.server.log import log_scan
 from scanner.server.pull import fetch
@@ -35,6 +35,8 @@ from transport import TransportConfig
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
+
+    import pyarrow as pa
 
 READY_TIMEOUT_S = 120.0
 EXIT_TIMEOUT_S = 20.0
@@ -186,8 +188,7 @@ def serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
 async def _serve(data: Path, port: int, settings: Settings, pipe: Connection) -> None:
     raise_descriptor_limit()
     encoded = EncodedChanges()
-    # With its first array of Python objects pyarrow imports pandas: not while somebody waits for a write.
-    pa.array(["loaded"])
+    warm_up()
     config = ScannerConfig(
         park_after_s=settings.park_after_s, snapshot_linger_s=settings.linger_s, scans_max=settings.scans_max
     )

@@ -32,7 +32,7 @@ from scanner.server.fairness import DEMAND_TURNS, REOPEN_INTERVAL_S, SlowStart, 
 from scanner.server.scan.push_requests import RequestSide
 from scanner.sources.interface import EndReason
 from scanner.tasks import run_with_companion
-from transport import StallReason
+from transport import StallReason, TransportError
 
 if TYPE_CHECKING:
     from scanner.server.scan.idle_tails import IdleTails
@@ -81,7 +81,6 @@ class PushScan:
         self._first_row = pushed.rows
         self.sent_at = trio.current_time()
         """When something was sent last; seconds of trio's clock."""
-        self._beat_due = False
         self._drained_by: ScannerError | None = None
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
@@ -228,7 +227,7 @@ class PushScan:
         self._stalled_at = None
         parts = self._pushed.take(self._stream.credit.available, self._limits.batch)
         await self._stream.send_counted(*parts)
-        self.sent_at, self._moved = trio.current_time(), False
+        self._sent()
         # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
         await pass_turn()
 
@@ -247,14 +246,17 @@ class PushScan:
             return
         with self._idle_tails.idle(self._stream.connection_id, self):
             await self._changed.wait()
-        if self._beat_due:
-            self._beat_due = False
-            await self._send_heartbeat(pb.Heartbeat.STATE_WAITING_DATA)
 
     def beat(self) -> None:
-        """Called while the scan waits for a commit: a heartbeat is due."""
-        self._beat_due = True
-        self._wake()
+        """Called while the scan waits for a commit: say where it is, without waking the scan's task."""
+        try:
+            if self._stream.writable:
+                self._stream.send_nowait(self._heartbeat(pb.Heartbeat.STATE_WAITING_DATA))
+                self._sent()
+                return
+        except (TransportError, trio.WouldBlock):
+            pass
+        self._wake()  # it finds out for itself what is wrong
 
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):
@@ -292,12 +294,18 @@ class PushScan:
             await self._send_heartbeat(state)
 
     async def _send_heartbeat(self, state: pb.Heartbeat.State) -> None:
-        if not self._stream.writable:
-            return
+        if self._stream.writable:
+            await self._stream.send(self._heartbeat(state))
+            self._sent()
+
+    def _heartbeat(self, state: pb.Heartbeat.State) -> bytes:
         heartbeat = self._pushed.heartbeat()
         heartbeat.state = state
-        await self._send(pb.ScanResponse(heartbeat=heartbeat))
+        return pb.ScanResponse(heartbeat=heartbeat).SerializeToString()
 
     async def _send(self, response: pb.ScanResponse) -> None:
         await self._stream.send(response.SerializeToString())
+        self._sent()
+
+    def _sent(self) -> None:
         self.sent_at, self._moved = trio.current_time(), False

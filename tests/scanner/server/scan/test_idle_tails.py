@@ -16,11 +16,11 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.server import open_server
-from tests.support.scans import RawScan, filled_store, open_scan
+from tests.support.scans import RawScan, filled_store, open_scan, sample, write, write_request
 from transport import TransportConfig
 
 INTERVAL_S = 30.0
-ROUND_S = INTERVAL_S / 3
+ROUND_S = INTERVAL_S / 10
 
 
 @dataclass(eq=False)
@@ -175,4 +175,33 @@ async def test_heartbeats_of_a_connection_leave_in_one_write(
         beats = [beat for scan in scans for beat in scan.heartbeats]
         assert {(beat.state, beat.position) for beat in beats} == {(pb.Heartbeat.STATE_WAITING_DATA, 3)}
         assert len({scan.heartbeats[-1].commit_time_floor_us for scan in scans}) == 1
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_tail_whose_window_is_shut_is_told_nothing_and_parked(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """One heartbeat waits for the peer's window, and no more; and the tail goes on when the peer reads again."""
+    near, far = trio.testing.memory_stream_pair()
+    quiet = TransportConfig(ping_interval_s=900.0, idle_timeout_s=0.0)
+    narrow = TransportConfig(ping_interval_s=900.0, idle_timeout_s=0.0, stream_window_bytes=50)
+    config = ScannerConfig(tail_heartbeat_interval_s=INTERVAL_S, park_after_s=60.0)
+    store = filled_store(3)
+    async with (
+        open_server(store, config=config, listener=OneConnection(far), transport_config=quiet) as server,
+        transport.connect_stream(near, config=narrow) as client,
+        open_scan(
+            client, source=pb.SCAN_SOURCE_LOG, log_start=pb.LogStart(latest=True), credit=1 << 40
+        ) as scan,
+    ):
+        await scan.receive()
+        await pass_time(mock_clock, 300)
+        assert 0 < server.statistics().transport.unsent_bytes < 500
+        assert server.statistics().scans_parked == 1
+        await write(client, write_request(sample([7])))
+        with trio.fail_after(1000):
+            while not scan.batches:
+                await scan.receive()
+        assert len(scan.heartbeats) == 2, "the one that waited, and one when it went on"
+        assert server.statistics().scans_parked == 0
     nursery.cancel_scope.cancel()
