@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 RETRY_AFTER_MS: Final = "retry_after_ms"
 """Key of an error's metadata: milliseconds for which trying again is of no use, as the server says."""
@@ -54,6 +54,17 @@ class ScannerError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+    def of_bucket(self, bucket: int) -> Self:
+        """The same error, in words that say of which bucket it is; this one, if it does."""
+        if "bucket" in self.metadata:
+            return self
+        return type(self)(
+            f"bucket {bucket}: {self.message}",
+            resume_token=self.resume_token,
+            oldest_offset=self.oldest_offset,
+            metadata={**self.metadata, "bucket": str(bucket)},
+        )
 
     @property
     def retriable(self) -> bool:

@@ -11,6 +11,8 @@ This module knows no stream and no token.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +23,15 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Bucket
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@contextmanager
+def said_of_bucket(bucket: int) -> Iterator[None]:
+    """Have a bound that the block refuses name its bucket: many are scanned at a time, each with an end of its own."""
+    try:
+        yield
+    except (ArgumentInvalid, OffsetOutOfRange) as error:
+        raise error.of_bucket(bucket) from error
 
 
 @dataclass(frozen=True, slots=True)

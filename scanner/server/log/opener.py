@@ -30,6 +30,7 @@ from scanner.server.log.bounds import (
     last_entry_end,
     require_entry_end,
     require_in_log,
+    said_of_bucket,
     start_offset,
 )
 from scanner.server.log.hybrid_scan import HybridScan
@@ -112,8 +113,9 @@ class LogOpener:
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
             query = table.schema.resolve(query, changes=True)
-            offset = start_offset(bucket.storage, start, self._now_us())
-            stop_offset = stop.resolve(bucket.storage, offset)
+            with said_of_bucket(query.bucket):
+                offset = start_offset(bucket.storage, start, self._now_us())
+                stop_offset = stop.resolve(bucket.storage, offset)
             return self._admit(table, bucket, query, principal, offset, stop_offset, group_epoch=group_epoch)
 
     async def resume(
@@ -145,7 +147,8 @@ class LogOpener:
             storage.lineage.require(state.history, state.next_offset, storage.log_end, _RESUMED)
             if state.next_offset < storage.log_start:
                 # What reading would say, before the stream has begun.
-                require_entry_end(storage, state.next_offset, "the position of the resume token")
+                with said_of_bucket(query.bucket):
+                    require_entry_end(storage, state.next_offset, "the position of the resume token")
             return self._admit(
                 table,
                 bucket,
@@ -199,8 +202,9 @@ class LogOpener:
         )
         try:
             storage, offset = snapshot.bucket.storage, snapshot.log_offset
-            require_entry_end(storage, offset, "the snapshot's offset" if as_of is None else "as_of")
-            snapshot.snapshot_id = stop_id(stop.resolve(storage, offset))
+            with said_of_bucket(query.bucket):
+                require_entry_end(storage, offset, "the snapshot's offset" if as_of is None else "as_of")
+                snapshot.snapshot_id = stop_id(stop.resolve(storage, offset))
         except BaseException:
             snapshot.scan.close()
             raise
@@ -237,7 +241,8 @@ class LogOpener:
         )
         try:
             # The snapshot may outlive the changes that follow it.
-            require_entry_end(snapshot.bucket.storage, state.log_offset, "the snapshot's offset")
+            with said_of_bucket(query.bucket):
+                require_entry_end(snapshot.bucket.storage, state.log_offset, "the snapshot's offset")
         except BaseException:
             snapshot.scan.close()
             raise

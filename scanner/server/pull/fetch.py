@@ -77,11 +77,7 @@ class BucketFetch:
 
     def fail(self, error: ScannerError) -> None:
         """Take what is wrong with the bucket."""
-        self.error = type(error)(
-            f"bucket {self.index}: {error.message}",
-            oldest_offset=error.oldest_offset,
-            metadata={**error.metadata, "bucket": str(self.index)},
-        )
+        self.error = error.of_bucket(self.index)
 
     def step(self, bytes_max: int) -> None:
         """Read one more block.
