@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -91,6 +92,12 @@ async def read_all(table: scanner.Table, mode: str = "push") -> int:
     return int((await table.new_scan().with_mode(mode).to_arrow()).num_rows)
 
 
+async def changes_in(scan: Any) -> int:
+    """How many changes a scan delivers, or a reader of a group."""
+    async with scan.execute() as batches:
+        return sum([batch.num_rows async for batch in batches])
+
+
 async def test_calls_without_a_known_token() -> None:
     """Without a token, and with a wrong one, no call is served, and none is worth trying again."""
     async with serving() as server:
@@ -129,6 +136,45 @@ async def test_writers_do_not_read(mode: str) -> None:
             await read_all(table, mode)
         with pytest.raises(PermissionDenied, match="principal writer may not read table 'orders'"):
             await table.get([(1,)])
+
+
+@pytest.mark.parametrize("how", ["push", "fetch", "group", "snapshot"])
+async def test_changes_are_for_readers(how: str) -> None:
+    """Who may read a table reads its changes, alone and in a group; who may only write it does neither."""
+    async with serving() as server:
+        for principal in ("reader", "writer"):
+            async with connected(server, principal) as client:
+                table = await client.table("orders")
+                scan: Any = (
+                    table.new_scan().with_source("hybrid" if how == "snapshot" else "log").stop_at("end")
+                )
+                if how == "fetch":
+                    scan = scan.with_mode("fetch")
+                elif how == "group":
+                    scan = scan.in_group("billing")
+                if how != "snapshot":
+                    scan = scan.start_at("earliest")
+                if principal == "reader":
+                    assert await changes_in(scan) == 1_000
+                    continue
+                with pytest.raises(PermissionDenied, match="principal writer may not read table 'orders'"):
+                    await changes_in(scan)
+
+
+async def test_groups_are_deleted_by_readers() -> None:
+    """Who may describe a table sees its groups; who may not read it deletes none."""
+    async with serving() as server:
+        async with connected(server, "reader") as client:
+            orders = await client.table("orders")
+            scan = orders.new_scan().with_source("log").start_at("earliest").stop_at("end")
+            assert await changes_in(scan.in_group("billing")) == 1_000
+        async with connected(server, "writer") as client:
+            orders = await client.table("orders")
+            assert [each.name for each in await orders.groups()] == ["billing"]
+            with pytest.raises(PermissionDenied, match="may not read table 'orders'"):
+                await orders.delete_group("billing")
+        async with connected(server, "reader") as client:
+            assert [each.name for each in await (await client.table("orders")).groups()] == ["billing"]
 
 
 async def test_write_stream_is_checked_message_by_message() -> None:
