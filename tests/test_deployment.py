@@ -27,7 +27,8 @@ def only(pattern: str, text: str) -> str:
 
 def parsed(words: list[str]) -> dict[str, object]:
     """The options of `weir serve`, read as the command reads them."""
-    context = serve.make_context("serve", words, resilient_parsing=True)
+    under = click.Context(weir, info_name="weir", **weir.context_settings)
+    context = serve.make_context("serve", words, parent=under, resilient_parsing=True)
     unread = [word for word in context.args if word.startswith("-")]
     assert unread == []
     known = {name for parameter in serve.params for name in parameter.opts}

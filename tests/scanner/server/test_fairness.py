@@ -34,7 +34,7 @@ def test_a_step_for_a_page_reads_what_is_missing() -> None:
 
 
 async def test_every_other_task_has_its_turns() -> None:
-    """A task that passes its turn n times lets another one run at least n times before it goes on."""
+    """A task that passes its turn n times lets another one run as often, or once less: rounds have no order."""
     turns = 0
 
     async def other() -> None:
@@ -48,5 +48,5 @@ async def test_every_other_task_has_its_turns() -> None:
         await pass_turn()
         before = turns
         await pass_turn(8)
-        assert turns - before >= 8
+        assert turns - before >= 7
         nursery.cancel_scope.cancel()

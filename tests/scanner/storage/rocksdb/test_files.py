@@ -16,6 +16,7 @@ ROUNDS = 100
 
 
 def test_threads_that_make_directories_with_a_common_ancestor_all_succeed(tmp_path: Path) -> None:
+    """Eight threads at a time, a new ancestor each time."""
     barrier = Barrier(THREADS)
 
     def make(bucket: int) -> None:
@@ -35,6 +36,7 @@ def test_threads_that_make_directories_with_a_common_ancestor_all_succeed(tmp_pa
 
 
 def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
+    """It is not taken for one that another thread has made."""
     (tmp_path / "taken").touch()
     with pytest.raises(StoreFailed, match="taken"):
         make_directories(tmp_path / "taken" / "bucket", tmp_path)
