@@ -139,6 +139,49 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         '+increment = int.from_bytes(frame[:13], "big") & WINDOW_BYTES_MAX',
     ): "the mask leaves the last 31 bits of however many octets",
     (
+        "transport/protocol/inbound.py",
+        '-increment = int.from_bytes(frame[9:13], "big") & WINDOW_BYTES_MAX\n'
+        '+increment = int.from_bytes(frame[9:14], "big") & WINDOW_BYTES_MAX',
+    ): "a WINDOW_UPDATE of another length than 13 octets is refused from its header",
+    (
+        "transport/protocol/inbound.py",
+        '-elif int.from_bytes(frame[9:13], "big") & frames.STREAM_ID_MAX == stream_id:\n'
+        '+elif int.from_bytes(frame[:13], "big") & frames.STREAM_ID_MAX == stream_id:',
+    ): "the mask leaves the last 31 bits of however many octets",
+    (
+        "transport/protocol/inbound.py",
+        '-last = int.from_bytes(frame[9:13], "big") & frames.STREAM_ID_MAX\n'
+        '+last = int.from_bytes(frame[:13], "big") & frames.STREAM_ID_MAX',
+    ): "the mask leaves the last 31 bits of however many octets",
+    (
+        "transport/protocol/reader.py",
+        "-if length <= _BUFFER_BYTES_MIN or size > _BUFFER_BYTES_MIN or self._filled:\n"
+        "+if (length < _BUFFER_BYTES_MIN) or size > _BUFFER_BYTES_MIN or self._filled:",
+    ): "an empty buffer of the least size is replaced by another one, once in a hundred reads",
+    (
+        "transport/protocol/reader.py",
+        "-continue\n+pass",
+    ): "nothing is left of the frame then, or of the buffer, and what follows in the loop sees to either",
+    (
+        "transport/protocol/stalls.py",
+        "-tuple(ours + theirs for ours, theirs in zip(self.nanoseconds, other.nanoseconds, strict=True))\n"
+        "+tuple(ours + theirs for ours, theirs in zip(self.nanoseconds, other.nanoseconds, strict=False))",
+    ): "both have a time for each reason",
+    (
+        "transport/protocol/calls.py",
+        "-super().__init__(headers, body)\n+pass",
+    ): "only tells the exception its arguments, for which nobody asks",
+    (
+        "transport/protocol/calls.py",
+        '-octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")\n'
+        '+octets = message[:].encode("utf-8", "replace")',
+    ): "what is encoded beyond the limit is cut there; h2 strips a space that is the last octet then",
+    (
+        "transport/protocol/calls.py",
+        '-octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")\n'
+        '+octets = message[:(_MESSAGE_BYTES_MAX) + 1].encode("utf-8", "replace")',
+    ): "what is encoded beyond the limit is cut there; h2 strips a space that is the last octet then",
+    (
         "transport/protocol/first_message.py",
         "-self.deadline = max(due, now + self._limit_s / 4)\n+self.deadline = max(due, now + self._limit_s / 5)",
     ): "how soon the same streams are looked at again; none ends before it is due",
@@ -171,6 +214,36 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "scanner/storage/rocksdb/changelog.py",
         "-CHUNK_BYTES_MAX: Final = 256 * 1024\n+CHUNK_BYTES_MAX: Final = 257 * 1024",
     ): "where an entry is cut into chunks; it reads the same",
+    (
+        "scanner/client/scan/push_receiver.py",
+        "-self._changes_end = 0\n+self._changes_end = 1",
+    ): "set where the changes of a scan begin, and not looked at before",
+    (
+        "scanner/sources/sorted_runs.py",
+        "-_TAKEN_BYTES = 1024 * 1024\n+_TAKEN_BYTES = 1024 * 1025",
+    ): "how much is taken at once: a thousandth more, of the same entries",
+    (
+        "scanner/sources/lookup.py",
+        "-_WALK_BYTES: Final = 1024 * 1024\n+_WALK_BYTES: Final = 1024 * 1025",
+    ): "how much is read at once: a thousandth more, of the same changes",
+    (
+        "scanner/data/keys.py",
+        "-_CELL_BYTES_MAX = 16\n+_CELL_BYTES_MAX = 17",
+    ): "of a bound that is generous: an octet more of it for each key column",
+    (
+        "scanner/data/folding.py",
+        "-self._parts, self._loose, self._pending_bytes = [], [], 0\n"
+        "+self._parts, self._loose, self._pending_bytes = [], [], 1",
+    ): "it is folded an octet sooner than when megabytes wait; the table is the same",
+    (
+        "scanner/data/comparisons.py",
+        "-return _Place(high if value > 0 else None, exact=False)\n"
+        "+return _Place(high if (value >= 0) else None, exact=False)",
+    ): "a float that comes here is infinite",
+    (
+        "scanner/data/comparisons.py",
+        "-nearest = math.inf if value > 0 else -math.inf\n+nearest = math.inf if (value >= 0) else -math.inf",
+    ): "zero is no number that a float cannot hold",
     (
         "scanner/data/arrow_sizes.py",
         "-heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)\n"

@@ -92,8 +92,6 @@ class Inbound:
     def begin_data(self, stream_id: int, length: int, padding: int, flags: int) -> StreamCore | None:
         """Account a DATA frame to both windows; F3: an unknown stream's octets still count for the connection."""
         self._require_settings()
-        if not stream_id:
-            raise RemoteProtocolError("DATA on stream 0")
         self._windows.receive_untrusted(length)
         if length <= padding and not flags & frames.FLAG_END_STREAM:
             self._budgets.spend_untrusted(Cost.EMPTY_DATA)
@@ -152,7 +150,7 @@ class Inbound:
             )
 
     def _late_data_untrusted(self, stream_id: int) -> None:
-        """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1)."""
+        """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1); stream 0 is idle for ever."""
         self._table.check_not_idle_untrusted(stream_id, "DATA")
         closed = self._table.closed.get(stream_id)
         if closed is not None:

@@ -167,7 +167,6 @@ class MessageAssembler:
             return
         self.messages.append(self._buffer)
         self._buffer = self._target = None
-        self._at = 0
 
     def _refuse(self, flag: int, size: int) -> None:
         if flag == 1:

@@ -64,7 +64,6 @@ _FIRST_OF: Final = tuple(
 )
 """The reason that counts, by a set of waits: bit n is the wait of number n."""
 _BY_LABEL: Final = {reason.label: reason for reason in REASONS}
-_MICROSECONDS_MAX: Final = 10**15
 _NS: Final = 1_000_000_000
 
 
@@ -115,7 +114,7 @@ class StallTimes:
             label, _, count = part.strip().partition("=")
             reason = _BY_LABEL.get(label)
             if reason is not None and count.isascii() and count.isdigit() and len(count) <= 15:
-                found[reason] = min(int(count), _MICROSECONDS_MAX) * 1000
+                found[reason] = int(count) * 1000
         return cls(tuple(found))
 
 

@@ -90,9 +90,9 @@ class StreamCore:
         allocate: Callable[[int], Any],
         allocate_bytes_min: int,
         trusted_bytes: int,
-        receive_memory: ReceiveMemory | None = None,
-        now: float = 0.0,
-        connection_clock: WindowClock | None = None,
+        receive_memory: ReceiveMemory | None,
+        now: float,
+        connection_clock: WindowClock,
     ) -> None:
         self.stream_id = stream_id
         self.state = StreamState.OPEN

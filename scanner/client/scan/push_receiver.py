@@ -355,14 +355,14 @@ class PushReceiver:
         waiting = heartbeat.state == pb.Heartbeat.STATE_WAITING_DATA
         if further or waiting or (heartbeat.state == pb.Heartbeat.STATE_WAITING_CREDIT and self.credit.spent):
             self._on_advance()
-        if not heartbeat.HasField("position"):
+        if not heartbeat.HasField("position") or not self._in_log:
             return None
         self._require_epoch(heartbeat.group_epoch)
         position: int | None = None
         if heartbeat.position > self._changes_end:
             position = self._changes_end = heartbeat.position
         floor_us: int | None = None
-        if heartbeat.HasField("commit_time_floor_us") and self._in_log:
+        if heartbeat.HasField("commit_time_floor_us"):
             floor_us = self._commit_times.raise_floor(heartbeat.commit_time_floor_us)
         if position is None and floor_us is None:
             return None
@@ -390,7 +390,7 @@ class PushReceiver:
         self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
         self._progress.reason = complete[end.reason]
         self.state = ReceiverState.ENDED
-        if end.HasField("end_offset") and end.end_offset >= self._changes_end:
+        if self._in_log and end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
         return None
 

@@ -169,7 +169,7 @@ class BucketCheckpoints:
                         functools.partial(drop, name, self.index, checkpoint_id, self.table.table_id)
                     )
                 except TableNotFound:
-                    continue  # It went with its table; what has the name now is none of ours.
+                    pass  # It went with its table; what has the name now is none of ours.
                 except ScannerError as error:
                     _logger.warning(
                         "checkpoint %d of %s[%d] stays on the disk: %s",

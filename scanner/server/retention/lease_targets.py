@@ -64,7 +64,7 @@ class Target:
     choice: Choice
     number: int = 0
     """The id or the offset, where the choice gives one."""
-    may_checkpoint: bool = False
+    may_checkpoint: bool
     """Whether the caller may have a checkpoint made, where the choice needs one."""
 
 

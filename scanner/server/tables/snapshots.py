@@ -106,8 +106,8 @@ class SharedSnapshot:
 
     def close(self) -> None:
         """Close the snapshot, held or not. Idempotent."""
-        if self._registry.forget(self):
-            self.snapshot.close()
+        self._registry.forget(self)
+        self.snapshot.close()
 
 
 class SnapshotHold:
@@ -238,10 +238,8 @@ class SnapshotRegistry:
         if not self._pool.let_linger(shared):
             shared.close()
 
-    def forget(self, shared: SharedSnapshot) -> bool:
-        """It is being closed; whether it was open."""
-        if self._snapshots.get(shared.snapshot.log_offset) is not shared:
-            return False
-        del self._snapshots[shared.snapshot.log_offset]
-        self._pool.closed_one(shared)
-        return True
+    def forget(self, shared: SharedSnapshot) -> None:
+        """It is being closed, or was before."""
+        if self._snapshots.get(shared.snapshot.log_offset) is shared:
+            del self._snapshots[shared.snapshot.log_offset]
+            self._pool.closed_one(shared)

@@ -143,8 +143,6 @@ class LogReader:
             timestamps.append(np.full(len(part), chunk.entry.timestamp_us, np.int64))
             parts.append(part)
             entry_end = chunk.entry.end
-            if left <= 0 or first + len(part) < last:
-                break
         return ChangeBlock(
             start_offset,
             np.concatenate(kinds),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 import operator
 from collections.abc import Callable
@@ -206,6 +207,23 @@ def test_what_is_no_date_is_refused(text: str) -> None:
     """Days and times that do not exist, or are written in another way, are refused."""
     with pytest.raises(ArgumentInvalid, match="no date or timestamp"):
         Temporal(text)
+
+
+def test_what_a_column_is_compared_with() -> None:
+    """A decimal with a number or a text of one, and with no float; text, octets and truth with their own kind."""
+    column = pa.array([decimal.Decimal("1.5"), decimal.Decimal("2.5")])
+    field = pa.field("c", column.type)
+    for value in ("1.5", decimal.Decimal("1.5"), "1.50"):
+        assert compared("equal", literal(value), field)(column).to_pylist() == [True, False]
+    assert compared("greater", literal(2), field)(column).to_pylist() == [False, True]
+    with pytest.raises(ArgumentInvalid, match="a float is no decimal number"):
+        compared("equal", literal(1.5), field)
+    for cell, other in (("a", b"a"), (b"a", "a"), (True, "a")):
+        column = pa.array([cell])
+        field = pa.field("c", column.type)
+        assert compared("equal", literal(cell), field)(column).to_pylist() == [True]
+        with pytest.raises(ArgumentInvalid, match="does not fit column 'c'"):
+            compared("equal", literal(other), field)
 
 
 @pytest.mark.parametrize("text", ["", "1_0", "1e", "1e10000", "0x1", "inf", "NaN", "1" * 1201, "--1", "1,5"])

@@ -40,7 +40,7 @@ def test_slices_of_a_block_are_slices_of_its_batch(batch: pa.RecordBatch, data: 
 def test_a_block_has_a_greatest_size() -> None:
     """More bytes than Arrow's 32-bit offsets reach are refused before they are copied."""
     row = bytes(1 << 20)
-    with pytest.raises(ValueError, match=str(BLOCK_BYTES_MAX)):
+    with pytest.raises(ValueError, match="at most 2147483647 are allowed"):
         RowBlock.join([row] * (BLOCK_BYTES_MAX // len(row) + 1))
 
 

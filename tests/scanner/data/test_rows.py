@@ -97,6 +97,20 @@ def test_rows_never_change() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("columns", "nulls"), [(7, "7f"), (8, "ff"), (9, "ff01"), (16, "ffff"), (17, "ffff01")]
+)
+def test_each_eight_columns_have_an_octet_of_null_bits(columns: int, nulls: str) -> None:
+    """As many as are needed, and none more: these bytes are fixed, too."""
+    schema = pa.schema([(f"c{index}", pa.bool_()) for index in range(columns)])
+    batch = pa.RecordBatch.from_pylist([dict.fromkeys(schema.names, True), {}], schema)
+    codec = RowCodec(schema, schema_id=3)
+    rows = codec.encode_batch(batch)
+    none = "00" * len(bytes.fromhex(nulls))
+    assert [row.hex() for row in rows] == ["0300" + none + "01" * columns, "0300" + nulls + "00" * columns]
+    assert codec.decode(rows).equals(batch)
+
+
 def test_no_rows_decode_to_an_empty_batch() -> None:
     """No rows are no error: the batch has the columns and no row."""
     codec = RowCodec(pa.schema([(f"c{index}", kind) for index, kind in enumerate(STORED_TYPES)]))

@@ -121,6 +121,18 @@ def test_ranges_and_pieces_do_not_matter(
     assert scan.log_offset == log_offset
 
 
+@pytest.mark.parametrize("rows_max", [1, 3, 100])
+def test_rows_know_the_key_that_they_end_with(rows_max: int) -> None:
+    """Whether changes touch them or not: a scan that is cut goes on behind it."""
+    bucket = memory_store().bucket("items", 0)
+    commit(bucket, [[(number, "old") for number in range(9)], [(4, "new"), (7, None)]])
+    scan, numbers = as_of(bucket, 9), []
+    while (read := scan.read(rows_max, EVERYTHING)) or read.unfinished:
+        numbers += [number for number, _ in items_of(read.rows)]
+        assert read.last_key == (item_key(numbers[-1]) if read else None)
+    assert numbers == list(range(9))
+
+
 @given(st.data(), LIMITS, st.integers(-5, 70), st.integers(1, 70), st.integers(1, 80))
 def test_both_stores_give_the_state_of_any_offset(
     history: Store, data: st.DataObject, limits: OverlayLimits, start: int, count: int, rows_max: int

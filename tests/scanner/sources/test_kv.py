@@ -145,6 +145,14 @@ def test_a_limit_is_exact_and_the_digest_ends_with_it(
         assert source.digest == stored_digest(STORE, range(ROWS))
 
 
+def test_the_digest_ends_with_a_limit_that_a_block_just_meets() -> None:
+    """Rows behind the last one that the limit allows do not count, though none of those in its block passes."""
+    predicates = (Predicate("sold", Operator.EQUAL, (False,)),)
+    source = open_source(limit=2, predicates=predicates, block_rows_max=5)
+    assert ids(drive(source)) == [1, 3]
+    assert source.digest == stored_digest(STORE, range(4))
+
+
 def test_a_limit_reads_no_more_than_it_needs() -> None:
     """Without a filter, a limit of 3 reads 3 stored rows, and the iterator is freed with the last of them."""
     source = open_source(limit=3)

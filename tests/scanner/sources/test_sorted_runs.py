@@ -73,6 +73,16 @@ def test_runs_are_read_as_one(
     assert taken == [(key, expected[key]) for key in sorted(expected) if last_key is None or key <= last_key]
 
 
+def test_no_more_is_taken_of_many_runs_than_of_one() -> None:
+    """At most four times what was asked for, whatever share of that each run has."""
+    runs = [
+        MemoryRun(sorted_entries({bytes([60 - 3 * at + run]): b"" for at in range(20)}), 200)
+        for run in range(3)
+    ]
+    entries, _ = MergedRuns(list[Run](runs)).take(None, 1)
+    assert 1 <= len(entries.keys) <= 4
+
+
 def test_nothing_is_taken_of_no_runs() -> None:
     """Without runs everything up to any key has been taken."""
     merged = MergedRuns([])
@@ -102,9 +112,9 @@ def test_rows_of_a_block_stay_on_disk_until_they_are_wanted() -> None:
     """A run on disk that waits for its turn has the keys of one block in memory, and no rows."""
     with spill_file() as file:
         run = spilled(file, {bytes([number]): bytes(10_000) for number in range(50)}, 50_000)
-        waiting = run.memory_bytes
+        waiting, keys = run.memory_bytes, len(run.keys)
         run.take(1)
-        assert waiting < 2000
+        assert waiting == (200 + 1) * keys < 2000
         assert 30_000 < run.memory_bytes < 60_000
 
 

@@ -103,6 +103,18 @@ def test_a_request_that_is_too_large_is_refused_alone(store: Store, monkeypatch:
     assert sorted(contents(bucket)) == [0, 2, 3]
 
 
+def test_a_request_that_just_fits_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of as many bytes as an entry may hold; one byte less, and they are too many."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([[put(1, "a"), put(2, "b")]])
+    size = sum(len(change.row) for change in bucket.read_changes(0, 2))
+    for allowed, refused in ((size - 1, True), (size, False)):
+        for module in ("scanner.storage.rocksdb.commits", "scanner.storage.memory.bucket"):
+            monkeypatch.setattr(f"{module}.ENTRY_BYTES_MAX", allowed)
+        for group in ([put(3, "a"), put(4, "b")], [delete(1), delete(2)]):
+            assert bool(bucket.prepare([group]).refusals) == refused
+
+
 def test_a_commit_that_was_prepared_for_another_end_is_refused(store: Store) -> None:
     """Its before-images and offsets are those of a state that has passed: nothing is written."""
     bucket = store.bucket("items", 0)

@@ -34,8 +34,8 @@ def received(peer: Peer, octets: bytes) -> int:
 def test_what_came_in_one_read_is_taken_in_turns() -> None:
     """Frames that cost work are handed on some at a time, all of them in the end."""
     peer = Peer()
-    assert received(peer, wire.ping() * 100) == 4
-    assert len(wire.only(wire.parse(sent(peer.core)), wire.PING)) == 100
+    assert received(peer, wire.ping() * 128) == 4
+    assert len(wire.only(wire.parse(sent(peer.core)), wire.PING)) == 128
 
 
 def test_settings_count_for_the_streams_that_they_touch() -> None:
@@ -77,6 +77,20 @@ def test_small_window_is_used_after_a_while() -> None:
     peer.send(wire.window_update(1, 7))
     (frame,) = peer.send(wire.window_update(1, 2_000))
     assert len(frame.payload) == 2_007
+
+
+def test_a_window_that_stays_shut_is_not_waited_for() -> None:
+    """Lowered below zero by SETTINGS, and not opened far enough to send: nothing is due, whether octets wait or not."""
+    peer = Peer(config=TransportConfig(ping_interval_s=0, first_message_timeout_s=0))
+    # The second leaves octets behind: there is no more window.
+    for stream_id, size in ((1, 50_000), (3, 15_530)):
+        peer.core.outbound.send_message(peer.request(stream_id), [bytes(size)])
+    sent(peer.core)
+    peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 1_000)))
+    peer.send(wire.window_update(0, 1 << 20))
+    for stream_id in (1, 3):
+        assert peer.send(wire.window_update(stream_id, 7)) == []
+    assert peer.core.next_deadline() == math.inf
 
 
 def test_small_connection_window_is_used_after_a_while() -> None:
@@ -129,12 +143,14 @@ def test_message_without_room_ends_its_call() -> None:
 
 
 def test_refused_memory_is_not_counted() -> None:
-    """What did not fit leaves the count as it was."""
+    """What did not fit leaves the count as it was; what fits exactly is taken."""
     memory = ReceiveMemory(100)
     memory.take_untrusted(60)
     with pytest.raises(MessageRefused):
         memory.take_untrusted(41)
     assert memory.taken_bytes == 60
+    memory.take_untrusted(40)
+    assert memory.taken_bytes == 100
 
 
 def test_calls_without_a_message_are_ended_in_time() -> None:

@@ -28,6 +28,7 @@ FLOODS = {
     "DATA of padding": (wire.data(1, padding=9), Cost.EMPTY_DATA),
     "WINDOW_UPDATE": (wire.window_update(0, 1), Cost.WINDOW_UPDATE),
     "RST_STREAM again": (wire.reset(3), Cost.RESET),
+    "WINDOW_UPDATE of 0 after the end": (wire.window_update(3, 0), Cost.RESET),
 }
 
 
@@ -303,6 +304,32 @@ def test_resets_that_cross_the_end_are_no_attack() -> None:
     for _ in range(500):
         peer.send(wire.reset(stream_id))
     assert peer.failed
+
+
+def test_one_reset_may_cross_the_end_of_a_call() -> None:
+    """It is free if the call was answered, and has not been reset before."""
+    peer = Peer()
+    peer.core.outbound.end_call(answered(peer, 1), StatusCode.OK)
+    sent(peer.core)
+    answered(peer, 3)
+    peer.request(5)
+    peer.send(wire.reset(3), wire.reset(5))
+    closed = peer.core.table.closed
+    assert {stream_id: each.free_reset for stream_id, each in closed.items()} == {1: True, 3: False, 5: False}
+    peer.send(wire.reset(1))
+    assert not closed[1].free_reset
+
+
+def test_what_is_sent_counts_for_the_budgets() -> None:
+    """Each DATA and HEADERS frame, and the octets of DATA: with them a peer pays for its WINDOW_UPDATEs."""
+    peer = Peer()
+    stream = peer.request()
+    budgets = peer.core._budgets
+    before = budgets.sent_frames
+    peer.core.outbound.send_message(stream, [bytes(20_000)])
+    frames_sent = wire.parse(sent(peer.core))
+    assert sum(frame.kind in {wire.DATA, wire.HEADERS} for frame in frames_sent) == len(frames_sent)
+    assert (budgets.sent_bytes, budgets.sent_frames) == (20_005, before + len(frames_sent))
 
 
 def test_empty_messages_cost_what_they_weigh() -> None:

@@ -49,6 +49,16 @@ def test_half_a_window_is_worth_an_update() -> None:
     assert announced(window) == 2_500
 
 
+def test_settings_move_a_receive_window_by_their_difference() -> None:
+    """Section 6.9.2: what was received of the old size counts against the new one, which may leave less than none."""
+    window = ReceiveWindow(1_000)
+    window.receive_untrusted(300, 1)
+    window.resize(2_000)
+    assert window.available == 1_700
+    window.resize(200)
+    assert window.available == -100
+
+
 @given(st.integers(1, 5_000), st.lists(st.integers(0, 700)))
 def test_receive_window_conserves(size: int, steps: list[int]) -> None:
     """F1, F10: received octets are outstanding, owed or announced; consuming all releases a blocked sender."""
@@ -95,6 +105,35 @@ def test_window_can_go_negative() -> None:
     window = SendWindow(10)
     window.shift_untrusted(-100)
     assert window.available == -90
+
+
+def test_a_stream_id_has_31_bits() -> None:
+    """Frames are of the stream whose whole id they carry, not of one that has the same lower bits."""
+    highest = 2**31 - 1
+    for sibling in (2**24 - 1, 2**16 - 1, 2**8 - 1):
+        peer = Peer()
+        peer.send(wire.settings((wire.INITIAL_WINDOW_SIZE, 10)))
+        other, stream = peer.request(sibling), peer.request(highest)
+        for each in (other, stream):
+            peer.core.outbound.send_message(each, [bytes(95)])
+        sent(peer.core)
+        (frame,) = peer.send(wire.window_update(highest, 1_000))
+        assert (frame.stream_id, len(frame.payload)) == (highest, 90)
+        peer.send(wire.data(highest, wire.message(b"x")), wire.reset(sibling))
+        assert drain_messages(peer.core, stream) == [b"x"]
+        peer.send(wire.reset(highest))
+        assert not peer.core.streams
+
+
+def test_a_pad_length_may_come_in_the_next_read() -> None:
+    """Wherever in the buffer the frame begins: what lies behind its header is not read before it has come."""
+    frame = wire.data(1, wire.message(b"x" * 50), padding=200)
+    for ahead in (b"", wire.ping()):
+        peer = Peer()
+        stream = peer.request()
+        peer.send(ahead, frame[:9])
+        peer.send(frame[9:])
+        assert drain_messages(peer.core, stream) == [b"x" * 50]
 
 
 def connection_outstanding(core: ConnectionCore) -> int:

@@ -78,6 +78,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, set[ErrorCode]]] = {
         {PROTOCOL},
     ),
     "CONTINUATION after END_HEADERS": (OPEN_1 + wire.frame(9, 1, b"", 4), {PROTOCOL}),
+    "CONTINUATION on a closed stream": (OPEN_1 + wire.reset(1) + wire.frame(9, 1, b"", 4), {PROTOCOL}),
     "unknown frame inside a header block": (
         wire.headers(1, end_headers=False) + wire.frame(0x77, 0, b""),
         {PROTOCOL},
@@ -100,6 +101,24 @@ def test_connection_error(octets: bytes, codes: set[ErrorCode]) -> None:
     assert answered[-1] is goaways[0]
     assert peer.send(wire.headers(5), wire.ping()) == []
     assert not peer.core.streams
+
+
+@pytest.mark.parametrize(
+    ("octets", "text"),
+    [
+        (wire.data(0, b"x"), "DATA on idle stream 0"),
+        (wire.data(1, b"x"), "DATA on idle stream 1"),
+        (wire.data(2, b"x"), "DATA on idle stream 2"),
+        (wire.frame(9, 1, b"", 4), "CONTINUATION outside of a header block"),
+    ],
+    ids=["stream 0", "idle", "even", "CONTINUATION"],
+)
+def test_an_error_names_what_came_and_where(octets: bytes, text: str) -> None:
+    """For whoever reads our log, or the peer's."""
+    peer = Peer()
+    (goaway,) = wire.only(peer.send(octets), wire.GOAWAY)
+    assert text.encode() in goaway.payload
+    assert text in str(peer.core.shutdown.failure)
 
 
 STREAM_ERRORS: dict[str, tuple[bytes, ErrorCode]] = {
@@ -242,7 +261,8 @@ def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
     peer = Peer(config=TransportConfig(streams_max=2))
     streams = [peer.request(1), peer.request(3)]
     assert wire.only(peer.send(wire.headers(5)), wire.RST_STREAM, 5)[0].code == ErrorCode.REFUSED_STREAM
-    peer.send(wire.data(5, b"x"), wire.data(1, wire.message(b"a"), end=True))
+    assert peer.send(wire.data(5, b"x")) == []  # on its way before the peer knew
+    peer.send(wire.data(1, wire.message(b"a"), end=True))
     assert drain_messages(peer.core, streams[0]) == [b"a"]
     peer.core.outbound.end_call(streams[0], StatusCode.OK)
     peer.send()

@@ -188,6 +188,19 @@ def test_stream_that_sends_alone_sends_longer_frames() -> None:
     ]  # fmt: skip
 
 
+def test_small_parts_of_a_message_go_out_joined() -> None:
+    """A vectored write takes few buffers: many small ones are copied together, long ones go out as they are."""
+    peer = Peer(config=TransportConfig(outbound_frame_bytes_max=16_384))
+    stream = peer.request()
+    peer.core.outbound.send_message(stream, [bytes(50)] * 400)
+    buffers = peer.core.data_to_send(1 << 20)
+    assert len(wire.only(wire.parse(b"".join(buffers)), wire.DATA)) == 2
+    assert len(buffers) == 1 + 2 * 2  # HEADERS, and of each frame its header and its payload
+    parts = [bytes([number]) * 7_000 for number in range(2)] * 2
+    peer.core.outbound.send_message(stream, parts)
+    assert set(parts) <= set(map(bytes, peer.core.data_to_send(1 << 20)))
+
+
 def test_waiting_for_the_connections_window_keeps_its_order() -> None:
     """Streams without connection window wait in line; what is worth a frame goes to the first."""
     peer = Peer(config=TransportConfig(outbound_frame_bytes_max=65_535))
@@ -291,6 +304,16 @@ def test_a_lost_connection_tells_what_the_peer_had_said() -> None:
     peer.core.lost(ConnectionLost("reset by peer"))
     with pytest.raises(ConnectionLost, match=r"reset by peer .*ENHANCE_YOUR_CALM too many pings"):
         stream.next_message()
+
+
+def test_a_lost_connection_lets_go_of_its_streams() -> None:
+    """At once: h2's objects are in cycles, and those of thousands of streams would wait for the garbage collector."""
+    peer = Peer()
+    streams = [peer.request(stream_id) for stream_id in (1, 3)]
+    peer.core.lost(ConnectionLost("gone"))
+    assert all(stream.failure is not None for stream in streams)
+    assert not peer.core.streams
+    assert not peer.core._control._h2.streams
 
 
 def test_close_resets_what_runs_and_says_goodbye() -> None:

@@ -19,6 +19,17 @@ def test_half_of_a_tiny_window_is_worth_a_frame() -> None:
             assert worth_a_frame(window, 100) == (available >= least), (largest, available)
 
 
+def test_a_window_that_was_large_once_is_not_used_bit_by_bit() -> None:
+    """Half of the largest that the peer ever gave counts, also where WINDOW_UPDATEs made it so."""
+    window = SendWindow(10)
+    window.open_untrusted(990, None)
+    window.claim(1_000)
+    window.open_untrusted(499, None)
+    assert not worth_a_frame(window, 5_000)
+    window.open_untrusted(1, None)
+    assert worth_a_frame(window, 5_000)
+
+
 def test_what_is_held_is_due_at_its_deadline() -> None:
     """At that very instant, and not again: a timer that is set for the deadline does not spin."""
     peer, held = Peer(), Held()

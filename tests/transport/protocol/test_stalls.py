@@ -177,6 +177,8 @@ def test_what_is_not_known_is_left_out() -> None:
         "credit=7; parked=9;socket=-1;storage=\u0663;peer=2".encode("latin-1", "replace")
     )
     assert {name for name, value in read.to_dict().items() if value} == {"credit", "peer"}
+    longest = StallTimes.decode_untrusted(b"peer=%d;credit=%d" % (10**15 - 1, 10**15))
+    assert [each for each in longest.nanoseconds if each] == [(10**15 - 1) * 1000]
 
 
 def test_times_add_up() -> None:

@@ -386,6 +386,43 @@ def test_a_resumed_tail_may_begin_behind_changes_that_do_not_pass(
     assert receiver.receive(changes(25, 30, 1)) is not None
 
 
+def told(position: int) -> bytes:
+    """A heartbeat that says up to where changes have come."""
+    return pb.ScanResponse(heartbeat=pb.Heartbeat(position=position)).SerializeToString()
+
+
+def test_a_position_is_told_when_it_moves(receiver: PushReceiver) -> None:
+    """A heartbeat of an idle tail brings its consumer nothing until changes that do not pass have been scanned."""
+    receiver.begin_stream(opened(pb.SCAN_SOURCE_LOG, filtered=True))
+    receiver.receive(started())
+    receiver.receive(changes(LOG_OFFSET, 20))
+    arrivals = [receiver.receive(told(position)) for position in (20, 21, 21, 20)]
+    assert [arrival and arrival.position for arrival in arrivals] == [None, 21, None, None]
+
+
+@pytest.mark.parametrize("source", [pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_HYBRID])
+def test_rows_of_a_state_have_no_position_in_the_log(receiver: PushReceiver, source: pb.ScanSource) -> None:
+    """A server that names one before the snapshot is complete would make a consumer skip what has not come."""
+    receiver.begin_stream(opened(source, filtered=False))
+    receiver.receive(started())
+    assert receiver.receive(told(LOG_OFFSET + 1)) is None
+    receiver.receive(rows(0, [1]))
+
+
+@pytest.mark.parametrize("epoch", [0, 2])
+def test_what_is_for_another_reader_of_the_group_is_noticed(receiver: PushReceiver, epoch: int) -> None:
+    """A bucket that was given to somebody else, and came back, goes on where that one stopped: not where we did."""
+    receiver.begin_stream(pb.ScanOpen(source=pb.SCAN_SOURCE_LOG, group_epoch=3))
+    receiver.receive(started())
+    batch = pb.ScanResponse.FromString(changes(LOG_OFFSET, 20))
+    for other in (batch, pb.ScanResponse(heartbeat=pb.Heartbeat(position=20))):
+        getattr(other, other.WhichOneof("response")).group_epoch = epoch
+        with pytest.raises(
+            DataCorrupted, match=f"for epoch {epoch} of a reader group, and this scan is for 3"
+        ):
+            receiver.receive(other.SerializeToString())
+
+
 def test_a_tail_that_goes_back_is_noticed(receiver: PushReceiver) -> None:
     """Its changes would come twice."""
     scan_open = opened(pb.SCAN_SOURCE_LOG, filtered=True)

@@ -47,7 +47,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 async def test_a_full_lease_table_is_told(store: Store) -> None:
     """One lease or bucket more than allowed is refused, and nothing stays held; what is there can still be moved."""
     async with open_maintenance(store, ScannerConfig(leases_max=1, lease_buckets_max=2)) as kept:
-        await kept.acquire("one", target(Choice.LOG, 0, 1))
+        for index in range(2):
+            await kept.acquire("one", target(Choice.LOG, index))
         for lease_id, buckets in (("two", (0,)), ("one", (0, 2))):
             with pytest.raises(TooManyScans):
                 await kept.acquire(lease_id, target(Choice.LOG, *buckets))
@@ -173,6 +174,20 @@ async def test_a_lease_that_changes_while_it_is_held_again(
             await churn(kept)
             assert len((await kept.bucket()).pins) == 0
             assert 0 not in await kept.ids()
+
+
+async def test_a_sweep_looks_for_nothing_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would open every leased bucket again and again, idle ones too."""
+    store = MemoryStore()
+    store.create_table(description())
+
+    async def look(*_: object) -> HeldState:
+        raise AssertionError("it is held")
+
+    async with open_maintenance(store) as kept:
+        await kept.acquire("report", target(Choice.NEW))
+        monkeypatch.setattr(kept.maintenance.leases._finder, "hold_again", look)
+        await kept.maintenance.leases.sweep()
 
 
 async def test_a_state_that_is_gone_at_the_start_leaves_its_lease(

@@ -233,7 +233,7 @@ async def test_a_bucket_that_is_closed_for_being_idle_is_cut_once_its_changes_ar
             await kept.write(range(20))
             bucket = await kept.bucket()
             sweep = kept.maintenance.retention.sweep
-            for jump_s, start in ((9.0, 0), (50.0, 0), (50.0, 20), (500.0, 20)):
+            for jump_s, start in ((9.0, 0), (82.0, 0), (10.0, 20), (500.0, 20)):
                 await bucket.close_idle(0)
                 mock_clock.jump(jump_s)
                 await sweep()

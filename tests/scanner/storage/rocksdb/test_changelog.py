@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
 from scanner.storage.records import Entry
-from scanner.storage.rocksdb.changelog import decode_chunk, encode_entry
+from scanner.storage.rocksdb.changelog import decode_chunk, encode_entry, log_key
 from tests.support.histories import changes_of, commit, random_history
 
 if TYPE_CHECKING:
@@ -49,6 +49,17 @@ def test_a_chunk_that_is_cut_is_damage() -> None:
             decode_chunk(key, value[:size])
 
 
+def test_a_chunk_outside_its_entry_is_damage() -> None:
+    """Before its start, or past its end."""
+    for start, end in ((5, 7), (3, 7), (5, 9)):
+        ((_, value),) = encode_entry(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
+        assert len(decode_chunk(log_key(5, 3), value)) == 2
+    for start, end in ((6, 9), (5, 6), (3, 6)):
+        ((_, value),) = encode_entry(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
+        with pytest.raises(DataCorrupted, match=rf"do not belong into the entry \[{start}, {end}\)"):
+            decode_chunk(log_key(5, 3), value)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(bytes_max=st.integers(1, 3000), count=st.integers(1, 200))
 def test_blocks_hold_what_the_log_holds(store: Store, bytes_max: int, count: int) -> None:
@@ -75,6 +86,16 @@ def test_blocks_hold_what_the_log_holds(store: Store, bytes_max: int, count: int
         # Reading stops when enough was read, which may be a row late.
         assert sum(map(len, block.rows[:-1])) <= bytes_max
         offset += len(block)
+
+
+def test_no_change_is_passed_over_for_a_smaller_one(store: Store) -> None:
+    """Where one does not fit any more the block ends, though the next entry's would."""
+    bucket = store.bucket("items", 0)
+    commit(bucket, [[(1, "a"), (2, "b" * 1000)], [(3, "c")]])
+    rows = [change.row for change in bucket.read_changes(0, 3)]
+    for bytes_max in (1, 100, 1000, 1050):
+        block = bucket.read_change_block(0, 3, bytes_max)
+        assert block.rows == rows[: len(block)]
 
 
 def test_an_empty_block_is_empty(store: Store) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
+from scanner.storage.group_states import GroupState
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_damage import chunk_key, delete_change, file_with, flip
@@ -153,8 +154,28 @@ def test_a_damaged_log_record_is_an_error_of_the_read(tmp_path: Path) -> None:
     with RocksStore.open(tmp_path, _CONFIG) as store:
         bucket = store.bucket("items", 0)
         assert len(list(bucket.read_changes(0, 1000))) == 1000
-        with pytest.raises(DataCorrupted):
+        with pytest.raises(DataCorrupted, match="checksum mismatch"):
             list(bucket.read_changes(0, _ROWS))
+        with pytest.raises(DataCorrupted, match="checksum mismatch"):
+            for offset in range(0, _ROWS, 500):
+                bucket.entry_at(offset)
+
+
+def test_a_damaged_state_of_a_reader_group_is_damage(tmp_path: Path) -> None:
+    """The bucket does not open without it: the group would begin anew."""
+    damaged = 0x1122334455667788
+    with RocksStore.open(tmp_path, _CONFIG) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        states = {
+            f"group{number}": GroupState(damaged if number == 500 else number) for number in range(1000)
+        }
+        bucket.commit_prepared(bucket.prepare([]), states)
+        assert bucket._database is not None
+        bucket._database.meta.flush()
+    flip(*file_with(tmp_path, damaged.to_bytes(8, "big")))
+    with RocksStore.open(tmp_path, _CONFIG) as store, pytest.raises(DataCorrupted, match="checksum mismatch"):
+        store.bucket("items", 0)
 
 
 def test_a_missing_change_is_an_error_of_the_read(tmp_path: Path) -> None:

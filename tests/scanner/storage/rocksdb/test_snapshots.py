@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scanner.errors import DataCorrupted, StoreClosed, StoreFailed
 from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.database import Database, open_database
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, drain, put, puts
@@ -40,6 +43,33 @@ def test_a_scan_of_a_fresh_snapshot_goes_the_fast_way(tmp_path: Path) -> None:
         assert snapshot.iterators == 1
 
 
+def test_a_bucket_wakes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one thread opens what was closed for being idle, whether to read or to write, the others wait for it."""
+    waiting: list[bool] = []
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts([(1, "row")])])
+
+        def is_free() -> bool:
+            if free := bucket._gate.acquire(blocking=False):
+                bucket._gate.release()
+            return free
+
+        def open_and_look(*args: Any, **options: Any) -> Database:
+            with ThreadPoolExecutor(1) as other:
+                waiting.append(not other.submit(is_free).result())
+            return open_database(*args, **options)
+
+        monkeypatch.setattr("scanner.storage.rocksdb.bucket.open_database", open_and_look)
+        for use in (lambda: bucket.entry_at(0), lambda: bucket.commit([puts([(2, "row")])])):
+            bucket.close_idle()
+            assert bucket.idle
+            use()
+            assert not bucket.idle
+    assert waiting == [True, True]
+
+
 @pytest.mark.parametrize("scanned", [False, True])
 def test_a_bucket_that_is_read_is_not_idle(tmp_path: Path, scanned: bool) -> None:
     """A snapshot alone keeps its database open, and so does a scan of it; without either it is closed."""
@@ -53,6 +83,33 @@ def test_a_bucket_that_is_read_is_not_idle(tmp_path: Path, scanned: bool) -> Non
         snapshot.close()
         bucket.close_idle()
         assert bucket.idle
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_bucket_that_is_opened_again_is_not_idle(tmp_path: Path, writable: bool) -> None:
+    """It has its database open, for reading at least."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        bucket.close_idle()
+        bucket.reopen(writable=writable)
+        assert not bucket.idle
+        assert bucket.entry_at(0).end == len(_OLD)
+
+
+def test_commits_and_truncations_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each writes down the log's range: of two at a time, one would bring back what the other one changed."""
+    with _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        make_durable, alone = bucket._make_durable, list[bool]()
+
+        def look(*args: Any) -> None:
+            alone.append(bucket._committing.locked())
+            make_durable(*args)
+
+        monkeypatch.setattr(bucket, "_make_durable", look)
+        bucket.commit([[put(1, "new")]])
+        bucket.truncate_log(len(_OLD))
+        assert (bucket.log_start, alone) == (len(_OLD), [True, True])
 
 
 def test_a_scan_that_is_opened_while_a_commit_runs_shows_none_of_it(tmp_path: Path) -> None:
