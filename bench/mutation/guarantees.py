@@ -118,6 +118,14 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "+self._direct_bytes = 1  # octets of message memory offered by `buffers`",
     ): "`buffers` sets it before any octet comes",
     (
+        "transport/protocol/messages.py",
+        "-self._at = 0\n+self._at = 1",
+    ): "where a message goes on is asked only once it has begun, and there it is set",
+    (
+        "transport/protocol/messages.py",
+        "-self._size = 0\n+self._size = 1",
+    ): "the size of a message is asked only once it has begun, and there it is set",
+    (
         "scanner/sources/overlay.py",
         "-_ADD_BYTES_MAX: Final = 1024 * 1024\n+_ADD_BYTES_MAX: Final = 1024 * 1025",
     ): "how much is added at once: a thousandth more, of the same entries",
