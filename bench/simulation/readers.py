@@ -5,6 +5,7 @@ At the end those that stay read up to where the log ends, and leave when that is
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -130,7 +131,7 @@ class GroupReader:
         while True:
             try:
                 async with self._connections.client() as client:
-                    table = await self._connections.again(lambda client=client: client.table(TABLE))
+                    table = await self._connections.again(functools.partial(client.table, TABLE))
                     async with self._scan(table, task).execute() as batches:
                         return await reading.run(batches)
             except scanner.SlowConsumer:

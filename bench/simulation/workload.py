@@ -35,9 +35,11 @@ POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
 """Those of states."""
-GROUP_CHANCE: Final = 0.2
+GROUP_CHANCE: Final = 0.16
 GROUP_KEYS_MAX: Final = 40
 """Keys of a table that has a reader group: its readers read every change, some of them more than once."""
+GROUP_ROWS_MAX: Final = 150
+"""Rows that the writers of such a table may write."""
 FETCH_CHANCE: Final = 0.5
 """That a tail that can is a long poll."""
 PAGE_A_ROW_KEYS_MAX: Final = 50
@@ -271,13 +273,20 @@ class Workload:
 
     def _add_group(self, rng: random.Random) -> None:
         """Readers of a group, the limits that only they feel, and mostly a log that is kept until they have read it."""
-        if rng.random() >= GROUP_CHANCE or len(self.rows.keys) > GROUP_KEYS_MAX:
+        written = sum(writer.writes * min(writer.keys_max, len(self.rows.keys)) for writer in self.writers)
+        big = len(self.rows.keys) > GROUP_KEYS_MAX or written > GROUP_ROWS_MAX
+        if rng.random() >= GROUP_CHANCE or big:
             return
         self.readers = reader_tasks(rng)
         self.server_config = dataclasses.replace(
             self.server_config,
-            group_session_timeout_s=rng.choice((1.5, 6.0)),
-            group_handover_s=rng.choice((0.5, 4.0)),
+            # Batches of a row and sweeps at any moment cost, and show nothing here that scans do not.
+            retention_interval_s=2.0,
+            block_rows_max=max(7, self.server_config.block_rows_max),
+            batch_rows_max=max(10, self.server_config.batch_rows_max),
+            batch_bytes=max(4 * KIB, self.server_config.batch_bytes),
+            group_session_timeout_s=rng.choice((1.5, 3.0)),
+            group_handover_s=rng.choice((0.5, 2.0)),
         )
         if rng.random() < 0.7:
             self.server_config = dataclasses.replace(

@@ -72,12 +72,14 @@ def store_what_was_handed_to_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReaderGroup, "commit", commit)
 
 
-def acknowledge_what_is_not_stored(patch: pytest.MonkeyPatch) -> None:
-    """Every position but the first is dropped, and acknowledged."""
-    original = ReaderGroup.commit
+def begin_one_commit_later(patch: pytest.MonkeyPatch) -> None:
+    """Who gets a bucket is told to begin one commit behind the position that is stored."""
 
-    async def commit(self: ReaderGroup, index: int, epoch: int, position: int) -> None:
-        if self._seats[index].state.position is None:
-            await original(self, index, epoch, position)
+    def position(self: ReaderGroup, bucket: int) -> int | None:
+        seat = self._seats[bucket]
+        stored, storage = seat.state.position, seat.bucket.storage
+        if stored is None or not storage.log_start <= stored < storage.log_end:
+            return stored
+        return storage.entry_at(stored).end
 
-    patch.setattr(ReaderGroup, "commit", commit)
+    patch.setattr(ReaderGroup, "position", position)
