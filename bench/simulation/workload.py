@@ -40,7 +40,7 @@ GROUP_KEYS_MAX: Final = 40
 """Keys of a table that has a reader group: its readers read every change, some of them more than once."""
 GROUP_ROWS_MAX: Final = 150
 """Rows that the writers of such a table may write."""
-FETCH_CHANCE: Final = 0.5
+FETCH_CHANCE: Final = 0.7
 """That a tail that can is a long poll."""
 PAGE_A_ROW_KEYS_MAX: Final = 50
 """Keys of a table of which somebody may want a page for each row."""
