@@ -12,6 +12,7 @@ import trio
 import scanner
 from bench.simulation.connections import Connections
 from bench.simulation.history import History, WriteRecord
+from bench.simulation.readers import GroupCourse, GroupReader
 from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.tails import Following
@@ -20,6 +21,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.tables.writes import encode_mutations, route
 
 if TYPE_CHECKING:
+    from bench.simulation.group_tasks import ReaderTask
     from bench.simulation.model import Model
     from bench.simulation.network import Network
     from bench.simulation.serving import Serving
@@ -80,6 +82,9 @@ class Actors:
             nursery.start_soon(self._write_all)
             for number, scans in enumerate(self._workload.scanners):
                 nursery.start_soon(self._scan, f"scanner {number}", scans)
+            course = GroupCourse(self._history, self._model, self._serving, self._writers_done)
+            for number, reader in enumerate(self._workload.readers):
+                nursery.start_soon(self._read, f"reader {number}", reader, course)
             nursery.start_soon(self._strike_all, servers)
 
     async def _write_all(self) -> None:
@@ -101,6 +106,10 @@ class Actors:
             await Scanner(
                 who, self._workload, connections, self._serving, self._history, self._model, rng, following
             ).run(task)
+
+    async def _read(self, who: str, task: ReaderTask, course: GroupCourse) -> None:
+        with self._acting(who) as (connections, _):
+            await GroupReader(who, self._workload, connections, self._history, course).run(task)
 
     async def _write(self, who: str, task: WriterTask) -> None:
         keys = self._workload.rows.keys

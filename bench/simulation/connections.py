@@ -47,6 +47,15 @@ class Connections:
             self._who, self._workload.line(self._rng), self._workload.fault(self._rng)
         )
 
+    async def freeze(self, seconds: float) -> None:
+        """Stand still, as a stopped process does: nothing gets through to it, nor from it."""
+        self._network.freeze(self._who, seconds)
+        await trio.sleep(seconds)
+
+    def die(self) -> None:
+        """Break all connections, as the end of a process does."""
+        self._network.reset_of(self._who)
+
     @asynccontextmanager
     async def client(self) -> AsyncIterator[scanner.Client]:
         """The product's client, for a block. Its first connection, which it tries once, is tried again."""

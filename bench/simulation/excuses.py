@@ -42,7 +42,7 @@ def excuse(
         restarted: The server was ended since then, or told to forget the snapshots that linger.
     """
     error, config, mode = scan.error, workload.server_config, scan.task.mode
-    taken_away = _taken_away(workload)
+    cut_off = taken_away(workload)
     if isinstance(error, TooManyScans):
         caps = (config.sessions_per_bucket_max, config.page_snapshots_per_bucket_max, config.snapshots_max)
         return min(caps) < FEW
@@ -55,12 +55,12 @@ def excuse(
     if not scan.task.retries and error is not None and error.retriable:
         return disturbed
     if isinstance(error, SlowConsumer):
-        return taken_away
+        return cut_off
     if scan.task.tail is not None:
         return _excuse_tail(scan, workload, serving, disturbed=disturbed)
     log_is_gone = any(serving.log_start(bucket) > offset for bucket, offset in _offsets(scan).items())
     if isinstance(error, LeaseNotFound):
-        return taken_away or log_is_gone
+        return cut_off or log_is_gone
     if not isinstance(error, SnapshotLost):
         return False
     if mode is ScanMode.TOKEN:
@@ -69,12 +69,12 @@ def excuse(
         return True  # There is none yet.
     if scan.task.state is State.LEASE and not scan.promised:
         return True  # There is none that could be leased.
-    if _was_pinned(scan) and not disturbed and not taken_away:
+    if _was_pinned(scan) and not disturbed and not cut_off:
         return any(serving.cut_by_force[bucket] > offset for bucket, offset in _offsets(scan).items())
     return log_is_gone
 
 
-def _taken_away(workload: Workload) -> bool:
+def taken_away(workload: Workload) -> bool:
     """Whether retention may end what pins the log of this run."""
     return workload.server_config.log_pinned_bytes_max < MANY_BYTES
 
@@ -102,7 +102,9 @@ def _excuse_tail(scan: ScanRecord, workload: Workload, serving: Serving, *, dist
     # Where it stands, at least; it was not opened yet, or it is in its snapshot, where it begins.
     stands = {bucket: max(scan.bounds.earliest[bucket], scan.reached(bucket)) for bucket in buckets}
     opened = all(bucket in scan.buckets and scan.buckets[bucket].log_offset is not None for bucket in buckets)
-    if opened and not scan.resumes and not disturbed and not _taken_away(workload):
+    # Nothing is kept for a long poll.
+    pinned = opened and scan.task.mode is ScanMode.PUSH
+    if pinned and not scan.resumes and not disturbed and not taken_away(workload):
         return any(serving.cut_by_force[bucket] > stands[bucket] for bucket in buckets)
     return any(serving.log_start(bucket) > stands[bucket] for bucket in buckets)
 

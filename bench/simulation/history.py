@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from bench.simulation.group_validators import GroupHistory
 from bench.simulation.network import Fault
 from scanner.data.changes import CHANGE_COLUMNS
 
@@ -55,6 +56,11 @@ class History:
         self._struck: Counter[str] = Counter()
         self.scans: list[ScanRecord] = []
         self.writes: list[WriteRecord] = []
+        self.group = GroupHistory()
+        self.group_failed: list[GroupFailure] = []
+        """What has ended readers of the group."""
+        self.found: list[tuple[str, str, str]] = []
+        """What was seen to be wrong at once: the name of the validator, who, and a sentence."""
         self.left: dict[str, int] = {}
         """What was still held at the end, by kind; should be zeros."""
         self.logged: list[str] = []
@@ -94,6 +100,16 @@ class WriteRecord:
     """What each key holds afterwards, as the writer meant it; None: nothing."""
     ranges: tuple[tuple[int, int, int], ...]
     """(bucket, start, end) of its changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFailure:
+    """The end of a reader of the group that it has not chosen."""
+
+    who: str
+    error: ScannerError
+    excused: bool
+    """Something happened that may cause this error."""
 
 
 @dataclass(slots=True)

@@ -22,6 +22,10 @@ OnCommit = Callable[[int, int, int, "Sequence[Mutation]", int], None]
 """Told bucket, start, end, mutations and commit time (microseconds since 1970) of every group that was committed."""
 
 
+OnGroupStates = Callable[[int, "Mapping[str, GroupState | None]"], None]
+"""Told bucket and what becomes of its reader groups with every commit that touches some."""
+
+
 class RecordingStore(MemoryStore):
     """A store that tells of every commit.
 
@@ -29,22 +33,34 @@ class RecordingStore(MemoryStore):
         on_commit: Told at once.
         clock: See `MemoryStore`.
         disk: What outlives the store.
+        on_group_states: Told likewise.
     """
 
-    def __init__(self, on_commit: OnCommit, clock: Callable[[], int], disk: MemoryDisk) -> None:
+    def __init__(
+        self,
+        on_commit: OnCommit,
+        clock: Callable[[], int],
+        disk: MemoryDisk,
+        on_group_states: OnGroupStates = lambda _bucket, _states: None,
+    ) -> None:
         super().__init__(clock, disk)
         self._on_commit = on_commit
+        self._on_group_states = on_group_states
 
     def bucket(self, name: str, index: int) -> MemoryBucket:
         """The bucket, with somebody who listens in; what is opened of it is the real thing."""
-        return cast("MemoryBucket", _RecordingBucket(super().bucket(name, index), index, self._on_commit))
+        bucket = _RecordingBucket(super().bucket(name, index), index, self._on_commit, self._on_group_states)
+        return cast("MemoryBucket", bucket)
 
 
 class _RecordingBucket:
-    def __init__(self, bucket: MemoryBucket, index: int, on_commit: OnCommit) -> None:
+    def __init__(
+        self, bucket: MemoryBucket, index: int, on_commit: OnCommit, on_group_states: OnGroupStates
+    ) -> None:
         self._bucket = bucket
         self._index = index
         self._on_commit = on_commit
+        self._on_group_states = on_group_states
         self._groups: Sequence[Sequence[Mutation]] = ()
 
     def prepare(
@@ -60,6 +76,8 @@ class _RecordingBucket:
         times = {entry.start: entry.timestamp_us for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
             self._on_commit(self._index, start, end, group, times.get(start, 0))
+        if group_states:
+            self._on_group_states(self._index, group_states)
 
     def commit(self, groups: Sequence[Sequence[Mutation]]) -> list[tuple[int, int]]:
         prepared = self.prepare(groups)

@@ -85,6 +85,16 @@ class Connection:
         """Let nothing through one way for a while."""
         (self._to_client if self._plan is None or self._plan.to_client else self._to_server).clog(seconds)
 
+    def freeze(self, seconds: float) -> None:
+        """Let nothing through either way for a while."""
+        for pipe in (self._to_server, self._to_client):
+            pipe.clog(seconds)
+
+    def reset(self) -> None:
+        """Break it for both ends, as the end of a process does; nobody is told."""
+        for pipe in (self._to_server, self._to_client):
+            pipe.reset()
+
 
 class Network:
     """All connections to one address. While nobody listens there, nobody answers.
@@ -97,6 +107,7 @@ class Network:
         self._told = told
         self._listener: _Listener | None = None
         self._connections: list[Connection] = []
+        self._frozen_until_s: dict[str, float] = {}
 
     def listen(self) -> trio.abc.Listener[trio.abc.Stream]:
         """Take connections from now on, until the listener is closed."""
@@ -104,11 +115,12 @@ class Network:
         return self._listener
 
     async def dial(self, name: str, line: Line, plan: FaultPlan | None = None) -> trio.abc.Stream:
-        """Connect; a round trip.
+        """Connect; a round trip, once the caller is not frozen.
 
         Raises:
             OSError: Nobody listens.
         """
+        await trio.sleep_until(self._frozen_until_s.get(name, 0.0))
         await trio.sleep(2 * line.latency_s)
         if self._listener is None or self._listener.closed:
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
@@ -125,9 +137,21 @@ class Network:
     def reset_all(self) -> None:
         """Break every connection, as the end of the server's process does."""
         for connection in self._connections:
-            connection.client_end._incoming.reset()
-            connection.client_end._outgoing.reset()
+            connection.reset()
         self._connections.clear()
+
+    def reset_of(self, name: str) -> None:
+        """Break every connection of somebody, as the end of its process does."""
+        for connection in self._connections:
+            if connection.name == name:
+                connection.reset()
+
+    def freeze(self, name: str, seconds: float) -> None:
+        """Let nothing of somebody through for a while: its connections stand still, and it makes no new one."""
+        self._frozen_until_s[name] = trio.current_time() + seconds
+        for connection in self._connections:
+            if connection.name == name:
+                connection.freeze(seconds)
 
 
 class _Listener(trio.abc.Listener[trio.abc.Stream]):

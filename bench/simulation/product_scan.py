@@ -86,6 +86,8 @@ class ProductScan:
             scan = scan.with_source(scanner.ScanSource.SNAPSHOT)
         elif self._lease is not None:
             scan = scan.with_lease(self._lease)
+        if task.tail is not None and task.mode is scanner.ScanMode.FETCH:
+            scan = scan.with_min_bytes(task.tail.min_bytes).with_max_wait(task.tail.max_wait_s)
         if self._record.bounds is not None:
             scan = scan.start_at(self._record.bounds.start).stop_at(self._record.bounds.stop)
         return scan

@@ -82,7 +82,7 @@ class Scanner:
         source = task.mode.value
         if task.tail is not None:
             record.bounds = choose_bounds(task, record.promised, self._model, self._serving, self._rng)
-            source = task.tail.source.value
+            source = "fetch" if task.mode is scanner.ScanMode.FETCH else task.tail.source.value
         history.scans.append(record)
         history.add(record.who, "scans", mode=source, client=task.client.value, state=task.state.value)
         disturbances, restarts = history.disturbances(self._who), history.restarts
@@ -164,6 +164,11 @@ class Scanner:
 
     def _tell_tail(self, record: ScanRecord, tail: TailTask) -> None:
         counts, source = self._history.counts, tail.source.value
+        if record.task.mode is scanner.ScanMode.FETCH:
+            counts["fetch by product"] += record.error is None
+            counts["fetch ended after resumes"] += record.error is None and bool(
+                record.resumes and record.rows
+            )
         counts[f"{source} by {record.task.client.value}"] += record.error is None
         counts[f"{source} ended after resumes"] += record.ended and bool(record.resumes)
         if tail.source is scanner.ScanSource.LOG:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bench.simulation.history import History
-    from bench.simulation.model import OnCommit
+    from bench.simulation.model import OnCommit, OnGroupStates
     from bench.simulation.network import Network
     from bench.simulation.workload import Workload
     from scanner.server.tables.bucket import ServedBucket
@@ -44,13 +44,22 @@ class Serving:
         network: Where it listens.
         history: Told of starts and ends.
         on_commit: Told of every commit.
+        on_group_states: Told what becomes of reader groups.
     """
 
-    def __init__(self, workload: Workload, network: Network, history: History, on_commit: OnCommit) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        network: Network,
+        history: History,
+        on_commit: OnCommit,
+        on_group_states: OnGroupStates,
+    ) -> None:
         self._workload = workload
         self._network = network
         self._history = history
         self._on_commit = on_commit
+        self._on_group_states = on_group_states
         self._storage = workload.rng("storage")
         self.cut_by_force: Counter[int] = Counter()
         """Where each bucket's log was cut off whoever needed it."""
@@ -63,7 +72,7 @@ class Serving:
         """Over the same disk for the whole run; opened anew for each server."""
 
     def _open_store(self) -> RecordingStore:
-        return RecordingStore(self._on_commit, clock_us, self._disk)
+        return RecordingStore(self._on_commit, clock_us, self._disk, self._on_group_states)
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Serve; returns when connections are taken."""
@@ -142,6 +151,7 @@ class Serving:
             "push scans": now.push_scans_open,
             "parked scans": now.scans_parked,
             "sessions": now.sessions_open,
+            "members of groups": now.group_members,
             "iterators": now.iterators_open,
             "snapshots": now.snapshots_open,
             "pins": sum(len(bucket.pins) for bucket in self._served_buckets()),

@@ -126,7 +126,7 @@ class _BucketTail:
     def _start(self, changes: Sequence[_Change]) -> int | None:
         """Where the changes begin that must be there; None: that is not known, and nothing came.
 
-        A client that was cut off says of a LOG where it went on last; it has begun there, or earlier.
+        A client that was cut off says of a LOG by push where it went on last; it has begun there, or earlier.
         """
         assert self._told is not None
         bounds, told = self._scan.bounds, self._told.log_offset
@@ -134,6 +134,7 @@ class _BucketTail:
         if (
             self._source is ScanSource.HYBRID
             or not self._scan.resumes
+            or self._scan.task.mode.of_changes
             or self._scan.task.client.value == "raw"
         ):
             return told

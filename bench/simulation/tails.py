@@ -1,9 +1,4 @@
-"""Where a tail begins and ends: decided when it is opened, from what the log has then; and when it has everything.
-
-A reader group would share the buckets of such a scan out among several scanners. What each of them was given in one
-epoch of an assignment is a scan of its own; that a bucket has one reader at a time is for `validators.judge` to say, of
-all scans of a group together.
-"""
+"""Where a tail begins and ends: decided when it is opened, from what the log has then; and when it has everything."""
 
 from __future__ import annotations
 

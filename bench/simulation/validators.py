@@ -14,7 +14,8 @@
     live       everybody comes to an end
 
 `cursor` has a snapshot for each page, so it is not held to be isolated: its rows must have existed while it ran, and
-those that did not change meanwhile must be there. What tails are held to is in `bench.simulation.tail_validators`.
+those that did not change meanwhile must be there. What tails are held to is in `bench.simulation.tail_validators`, what
+a reader group is held to in `bench.simulation.group_validators`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def judge(history: History, model: Model) -> list[Violation]:
     return [
         *found,
         *(found for write in history.writes for found in _durable(write, model)),
+        *_group(history, model),
         *(
             Violation("released", "server", f"{count} {what} left")
             for what, count in history.left.items()
@@ -72,6 +74,23 @@ def judge(history: History, model: Model) -> list[Violation]:
         *(Violation("foreseen", "log", message) for message in history.logged),
         *(Violation("live", who, "did not come to an end") for who in history.stuck),
     ]
+
+
+def _group(history: History, model: Model) -> Iterator[Violation]:
+    """What is wrong with the reader group, if there is one."""
+    group, failed = history.group, history.group_failed
+    for each in failed:
+        if not each.excused:
+            yield Violation("justified", each.who, f"{type(each.error).__name__}: {each.error}")
+    yield from (Violation(*each) for each in history.found)
+    if not (group.written or group.delivered):
+        return
+    # Where a reader has failed for a reason the group ends where it stood; else it reads everything.
+    ends = {
+        bucket: (group.position(bucket) or 0) if failed else model.end(bucket)
+        for bucket in range(model.rows.description.buckets)
+    }
+    yield from (Violation(name, "group", detail) for name, detail in group.violations(ends))
 
 
 def _durable(write: WriteRecord, model: Model) -> Iterator[Violation]:
@@ -275,7 +294,7 @@ def _describe(scan: ScanRecord) -> str:
     task = scan.task
     offsets: Mapping[int, int | None] = {bucket: told.log_offset for bucket, told in scan.buckets.items()}
     state = "ended" if scan.ended else "left" if scan.left else "failed"
-    mode = task.mode.value if task.tail is None else task.tail.source.value
+    mode = task.mode.value if task.tail is None or task.mode.of_changes else task.tail.source.value
     return (
         f"{task.client.value} {mode}, {state}, offsets {offsets}, {len(scan.rows)} rows,"
         f" {scan.resumes} resumes"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bench.simulation.group_tasks import ReaderTask, reader_tasks
 from bench.simulation.network import Fault, FaultPlan
 from bench.simulation.pipes import Line
 from bench.simulation.tables import Comparison, Key, Rows
@@ -34,6 +35,13 @@ POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
 """Those of states."""
+GROUP_CHANCE: Final = 0.16
+GROUP_KEYS_MAX: Final = 40
+"""Keys of a table that has a reader group: its readers read every change, some of them more than once."""
+GROUP_ROWS_MAX: Final = 150
+"""Rows that the writers of such a table may write."""
+FETCH_CHANCE: Final = 0.7
+"""That a tail that can is a long poll."""
 PAGE_A_ROW_KEYS_MAX: Final = 50
 """Keys of a table of which somebody may want a page for each row."""
 RETRIES: Final = 200
@@ -136,6 +144,10 @@ class TailTask:
     start: TailStart
     """Of a LOG."""
     stop: TailStop
+    min_bytes: int = 1
+    """Mode FETCH: bytes for which the server waits."""
+    max_wait_s: float = 0.5
+    """Mode FETCH: the longest that it waits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +216,8 @@ class Workload:
     server_config: ScannerConfig = field(init=False)
     transport_config: TransportConfig = field(init=False)
     scanners: list[ScannerTask] = field(init=False)
+    readers: list[ReaderTask] = field(init=False)
+    """Of the reader group; empty: there is none."""
     writers: list[WriterTask] = field(init=False)
     strikes: list[Strike] = field(init=False)
     storage_s_max: float = field(init=False)
@@ -235,6 +249,9 @@ class Workload:
         ]
         self.strikes = _strikes(rng, self.rows.description.buckets)
         self._add_tails(self.rng("tails"))
+        self._fetch_tails(self.rng("fetches"))
+        self.readers = []
+        self._add_group(self.rng("groups"))
 
     def _add_tails(self, rng: random.Random) -> None:
         """Scans of changes, and the limits that only they feel."""
@@ -246,6 +263,35 @@ class Workload:
             log_ring_bytes=rng.choice((1, 3_000, 1024 * KIB)),
             log_rings_bytes=rng.choice((2_000, 1024 * KIB, 1024 * KIB)),
         )
+
+    def _fetch_tails(self, rng: random.Random) -> None:
+        """Have some of the tails that can be pulled, not pushed."""
+        self.scanners = [
+            dataclasses.replace(each, scans=tuple(_perhaps_fetched(rng, scan) for scan in each.scans))
+            for each in self.scanners
+        ]
+
+    def _add_group(self, rng: random.Random) -> None:
+        """Readers of a group, the limits that only they feel, and mostly a log that is kept until they have read it."""
+        written = sum(writer.writes * min(writer.keys_max, len(self.rows.keys)) for writer in self.writers)
+        big = len(self.rows.keys) > GROUP_KEYS_MAX or written > GROUP_ROWS_MAX
+        if rng.random() >= GROUP_CHANCE or big:
+            return
+        self.readers = reader_tasks(rng)
+        self.server_config = dataclasses.replace(
+            self.server_config,
+            # Batches of a row and sweeps at any moment cost, and show nothing here that scans do not.
+            retention_interval_s=2.0,
+            block_rows_max=max(7, self.server_config.block_rows_max),
+            batch_rows_max=max(10, self.server_config.batch_rows_max),
+            batch_bytes=max(4 * KIB, self.server_config.batch_bytes),
+            group_session_timeout_s=rng.choice((1.5, 3.0)),
+            group_handover_s=rng.choice((0.5, 2.0)),
+        )
+        if rng.random() < 0.7:
+            self.server_config = dataclasses.replace(
+                self.server_config, log_retention_s=1e6, log_retention_bytes=1024 * KIB
+            )
 
     def rng(self, who: str) -> random.Random:
         """The random generator of one part of the run, which no other part draws from."""
@@ -379,6 +425,23 @@ def tail_task(rng: random.Random, rows: Rows) -> ScanTask:
         pause_s=TAIL_POLL_S if task.behaviour is Behaviour.POLLING else task.pause_s,
         tail=TailTask(source=source, start=start, stop=stop),
     )
+
+
+def _perhaps_fetched(rng: random.Random, task: ScanTask) -> ScanTask:
+    """The task, or the same by long poll if it is one that can be."""
+    tail = task.tail
+    if tail is None or tail.source is not ScanSource.LOG or task.client is not Client.PRODUCT:
+        return task
+    return task if rng.random() >= FETCH_CHANCE else fetched(rng, task)
+
+
+def fetched(rng: random.Random, task: ScanTask) -> ScanTask:
+    """A tail of the changelog as a long poll."""
+    assert task.tail is not None
+    tail = dataclasses.replace(
+        task.tail, min_bytes=rng.choice((1, 1, 2_000)), max_wait_s=rng.choice((0.5, 5.0))
+    )
+    return dataclasses.replace(task, mode=ScanMode.FETCH, tail=tail)
 
 
 def _state(rng: random.Random, client: Client, mode: ScanMode) -> State:

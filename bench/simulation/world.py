@@ -16,7 +16,7 @@ import gc
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -26,16 +26,18 @@ import trio
 import trio.testing
 
 from bench.simulation.actors import Actors
+from bench.simulation.group_validators import Written
 from bench.simulation.history import History
 from bench.simulation.model import Model
 from bench.simulation.network import Connection, Fault, Network
+from bench.simulation.readers import GROUP
 from bench.simulation.serving import Serving
 from bench.simulation.tables import TABLE
 from bench.simulation.validators import Violation, judge
 from bench.simulation.workload import Workload
 
 if TYPE_CHECKING:
-    from scanner.storage.interface import Mutation
+    from scanner.storage.interface import GroupState, Mutation
 
 PATIENCE_S = 600.0
 """Virtual time within which everybody comes to an end."""
@@ -195,7 +197,7 @@ class World:
         self.workload = workload
         self.history = History()
         self.network = Network(self._told)
-        self.serving = Serving(workload, self.network, self.history, self._committed)
+        self.serving = Serving(workload, self.network, self.history, self._committed, self._group_written)
         self.serving.store.create_table(workload.rows.description)
         self.model = Model(workload.rows, self.serving.store.row_codec(TABLE).decode)
         self._actors = Actors(workload, self.network, self.serving, self.history, self.model)
@@ -239,3 +241,12 @@ class World:
     ) -> None:
         self.model.commit(bucket, start, end, mutations, timestamp_us, trio.current_time())
         self.history.add("storage", "committed", bucket=bucket, start=start, end=end)
+        self.history.group.ends.append((trio.current_time(), {bucket: start}))
+
+    def _group_written(self, bucket: int, states: Mapping[str, GroupState | None]) -> None:
+        state = states.get(GROUP)
+        if state is not None:
+            self.history.group.written.append(Written(bucket, state.epoch, state.position))
+            self.history.add(
+                "storage", "keeps position", bucket=bucket, epoch=state.epoch, position=state.position
+            )

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
+from bench.simulation.group_validators import Delivered, GroupHistory, Stored
 from scanner.cli import run
 from scanner.errors import GroupNotEmpty
 from scanner.server.config import ScannerConfig
-from tests.support.group_history import Delivered, GroupHistory, Stored
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]

@@ -13,18 +13,23 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.simulation.group_tasks import ReaderTask, Stint, StintEnd
 from bench.simulation.tables import Rows
 from bench.simulation.workload import (
     Behaviour,
     Client,
     ScannerTask,
     State,
+    TailStart,
+    TailStop,
+    TailTask,
     Workload,
     WriterTask,
+    fetched,
     tail_task,
 )
 from bench.simulation.world import simulate
-from scanner import ScanMode
+from scanner import ScanMode, ScanSource
 from scanner.data.changes import change_rows
 from scanner.data.filters import Filter
 from scanner.errors import SnapshotLost
@@ -40,6 +45,14 @@ from scanner.sources.kv import KvSource
 from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlock, LogBlocks
 from scanner.sources.overlay import Overlay
+from tests.support.broken_groups import (
+    accept_stale_epochs,
+    begin_one_commit_later,
+    count_epochs_down,
+    forget_positions,
+    give_to_everybody,
+    store_what_was_handed_to_nobody,
+)
 
 if TYPE_CHECKING:
     from bench.simulation.validators import Violation
@@ -249,6 +262,7 @@ def small(workload: Workload) -> None:
     keys = workload.rows.keys
     workload.initial = [keys[:10], keys[5:]]
     workload.strikes = []
+    workload.readers = []
     workload.storage_s_max = 0.0
     workload.writers = [WriterTask(writes=8, keys_max=5, pause_s=0.2)]
 
@@ -293,6 +307,50 @@ def held_tails(workload: Workload) -> None:
     ]
     workload.server_config = dataclasses.replace(
         workload.server_config, log_retention_s=0.5, log_retention_bytes=1_000, retention_interval_s=0.5
+    )
+
+
+def fetches(workload: Workload) -> None:
+    """Three tails by long poll in front of one writer, over lines that break."""
+    tails(workload)
+    rng = workload.rng("fetches of a small world")
+    log = TailTask(source=ScanSource.LOG, start=TailStart.EARLIEST, stop=TailStop.NEVER)
+    workload.scanners = [
+        dataclasses.replace(
+            scanner,
+            scans=tuple(
+                fetched(rng, dataclasses.replace(task, client=Client.PRODUCT, state=State.NOW, tail=log))
+                for task in scanner.scans
+            ),
+        )
+        for scanner in workload.scanners
+    ]
+
+
+def readers(workload: Workload) -> None:
+    """A group that reads what one writer writes: one reader freezes, one leaves and comes again, one dies and does.
+
+    The writer goes on for longer than all that takes: what is stale comes to light, and holds nobody up.
+    """
+    small(workload)
+    workload.rows = Rows(workload.rng("rows of readers"), 20, 2)
+    keys = workload.rows.keys
+    workload.initial = [keys[:10], keys[5:]]
+    workload.writers = [WriterTask(writes=12, keys_max=6, pause_s=1.5)]
+    workload.scanners = []
+    workload.chaos = 0.0
+    stays = Stint(after_s=0.0, end=StintEnd.STAYS, turn_at=0, freeze_at=3, frozen_s=4.0)
+    leaves, dies = (
+        dataclasses.replace(stays, end=end, turn_at=4, freeze_at=0, after_s=0.3)
+        for end in (StintEnd.LEAVES, StintEnd.DIES)
+    )
+    awake = dataclasses.replace(stays, freeze_at=0, after_s=1.0)
+    workload.readers = [
+        ReaderTask(stints=stints, commit_every=2, credit_bytes=6_000, pause_s=0.05)
+        for stints in ((stays,), (leaves, awake), (dies, awake))
+    ]
+    workload.server_config = dataclasses.replace(
+        ScannerConfig(), checkpoint_interval_s=0.0, group_session_timeout_s=3.0, group_handover_s=0.5
     )
 
 
@@ -423,6 +481,14 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (leave_a_gap, "foldable", tails),
     (ignore_pins, "justified", held_tails),
     (let_go_at_once, "justified", cut_tokens),
+    (lose_change, "reliable", fetches),
+    (bookmark_anywhere, "atomic", fetches),
+    (give_to_everybody, "owned", readers),
+    (count_epochs_down, "ascending", readers),
+    (begin_one_commit_later, "continued", readers),
+    (accept_stale_epochs, "fenced", readers),
+    (forget_positions, "forward", readers),
+    (store_what_was_handed_to_nobody, "delivered", readers),
 ]
 
 
@@ -437,7 +503,9 @@ def test_defect_is_found_in_a_small_world(
     assert first_found(validator, shape) is not None
 
 
-@pytest.mark.parametrize("shape", [tails, held_tails, cut_tokens], ids=lambda it: it.__name__)
+@pytest.mark.parametrize(
+    "shape", [tails, held_tails, cut_tokens, fetches, readers], ids=lambda it: it.__name__
+)
 def test_small_worlds_are_sound(shape: Shape) -> None:
     """With nothing broken nothing is found: what the other tests find is the defect."""
     for seed in range(8):

@@ -13,6 +13,7 @@ import trio
 
 import scanner
 import transport
+from bench.simulation.group_validators import Delivered, GroupHistory, Stored
 from bench.simulation.network import Connection, Network
 from bench.simulation.pipes import Line
 from scanner.proto.weir.v1 import groups_pb2 as pb
@@ -23,7 +24,6 @@ from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryDisk, MemoryStore
 from scanner.wire import methods
 from scanner.wire.statuses import from_call_failed
-from tests.support.group_history import Delivered, GroupHistory, Stored
 from tests.support.scans import SCHEMA, description, open_scan, sample
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ class GroupWorld:
 
         await until(known)
 
-    def violations(self) -> list[str]:
-        """What the records are against."""
+    def violations(self) -> list[tuple[str, str]]:
+        """What the records are against: names of rules, and what is wrong."""
         return self.history.violations(self.log_ends())
 
     async def read(self, batches: GroupBatches, reader: str) -> None:
