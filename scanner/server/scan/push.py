@@ -32,7 +32,7 @@ from scanner.server.fairness import DEMAND_TURNS, REOPEN_INTERVAL_S, SlowStart, 
 from scanner.server.scan.push_requests import RequestSide
 from scanner.sources.interface import EndReason
 from scanner.tasks import run_with_companion
-from transport import StallReason, TransportError
+from transport import StallReason
 
 if TYPE_CHECKING:
     from scanner.server.scan.idle_tails import IdleTails
@@ -81,6 +81,8 @@ class PushScan:
         self._first_row = pushed.rows
         self.sent_at = trio.current_time()
         """When something was sent last; seconds of trio's clock."""
+        self._beat_due = False
+        """Whether a heartbeat could not be made where it was due."""
         self._drained_by: ScannerError | None = None
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
@@ -246,17 +248,21 @@ class PushScan:
             return
         with self._idle_tails.idle(self._stream.connection_id, self):
             await self._changed.wait()
+        if self._beat_due:
+            self._beat_due = False
+            await self._send_heartbeat(pb.Heartbeat.STATE_WAITING_DATA)
 
     def beat(self) -> None:
-        """Called while the scan waits for a commit: say where it is, without waking the scan's task."""
+        """Called while the scan waits for a commit: say where it is, and wake the scan's task only if that fails."""
         try:
             if self._stream.writable:
                 self._stream.send_nowait(self._heartbeat(pb.Heartbeat.STATE_WAITING_DATA))
                 self._sent()
                 return
-        except (TransportError, trio.WouldBlock):
-            pass
-        self._wake()  # it finds out for itself what is wrong
+        except Exception:
+            # All tails have one timer: what is wrong with this one is for its own task to find, and to fail from.
+            self._beat_due = True
+        self._wake()
 
     async def _wait_changed(self) -> None:
         with self._stream.blocked_on(StallReason.CREDIT):

@@ -14,6 +14,7 @@ import trio.testing
 import transport
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
+from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.server import open_server
 from tests.support.scans import RawScan, filled_store, open_scan, sample, write, write_request
@@ -204,4 +205,41 @@ async def test_a_tail_whose_window_is_shut_is_told_nothing_and_parked(
                 await scan.receive()
         assert len(scan.heartbeats) == 2, "the one that waited, and one when it went on"
         assert server.statistics().scans_parked == 0
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_heartbeat_that_cannot_be_made_fails_its_own_scan(
+    mock_clock: trio.testing.MockClock, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tails have one timer, and the others of them go on."""
+    near, far = trio.testing.memory_stream_pair()
+    quiet = TransportConfig(ping_interval_s=900.0, idle_timeout_s=0.0)
+    config = ScannerConfig(tail_heartbeat_interval_s=INTERVAL_S)
+    latest = pb.LogStart(latest=True)
+    heartbeat = LogScan.heartbeat
+
+    def fail_first(scan: LogScan) -> pb.Heartbeat:
+        if scan.query.predicates:
+            raise RuntimeError("no heartbeat")
+        return heartbeat(scan)
+
+    monkeypatch.setattr(LogScan, "heartbeat", fail_first)
+    never = pb.Predicate(column="id", operator=pb.Predicate.OPERATOR_LESS, literals=[pb.Literal(integer=0)])
+    filtered = pb.ScanQuery(table="items", filter=[never])
+    async with (
+        open_server(filled_store(3), config=config, listener=OneConnection(far), transport_config=quiet),
+        transport.connect_stream(near, config=quiet) as client,
+        open_scan(
+            client, query=filtered, source=pb.SCAN_SOURCE_LOG, log_start=latest, credit=1 << 40
+        ) as failing,
+        open_scan(client, source=pb.SCAN_SOURCE_LOG, log_start=latest, credit=1 << 40) as other,
+    ):
+        await failing.receive()
+        await other.receive()
+        await pass_time(mock_clock, 100)
+        with pytest.raises(transport.CallFailed, match="RuntimeError"):
+            await failing.receive()
+        for _ in range(3):
+            await other.receive()
+        assert len(other.heartbeats) == 3
     nursery.cancel_scope.cancel()
