@@ -41,8 +41,11 @@ def on_a_terminal(
 def shown_until(terminal: int, wanted: bytes | None) -> bytes:
     """What a terminal shows, up to some octets; None: to its end."""
     seen, deadline = b"", time.monotonic() + WAIT_S
+    # Not select(): descriptors above 1023 are none for it.
+    readable = select.poll()
+    readable.register(terminal, select.POLLIN)
     while (wanted is None or wanted not in seen) and time.monotonic() < deadline:
-        if select.select([terminal], [], [], 1.0)[0]:
+        if readable.poll(1000):
             try:
                 part = os.read(terminal, 65536)
             except OSError:  # the other end is closed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from subprocess import CompletedProcess
 
@@ -10,6 +11,13 @@ import pytest
 from scanner.cli import run
 
 Weir = Callable[..., CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def not_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`weir serve` makes its process one that only serves; this one has tests to run, and garbage with descriptors."""
+    # The module; by attribute access it is hidden behind the command of its name.
+    monkeypatch.setattr(importlib.import_module("scanner.cli.serve"), "warm_up", lambda: None)
 
 
 @pytest.fixture
