@@ -3,7 +3,8 @@
 Invariants:
 
 1. A signal ends a wait at once. It does not cut lines that are being written, unless their reader has stopped reading
-   or the signal comes again.
+   or the signal comes again. Whether it has stopped is looked at now and then until the lines are written: it may stop
+   after the signal, with a line half written.
 2. A pipe whose reader has gone ends the command though nothing is written.
 """
 
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from scanner.cli.app import Interrupted, OutputClosed, Terminated
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import click
+
+
+_LOOK_AGAIN_S: Final = 0.5
 
 
 class Ending:
@@ -48,6 +52,7 @@ class Ending:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._end)
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._look_again)
             self._stop_watching = _watch_reader(self._descriptor, self._on_reader_gone)
         return self
 
@@ -55,6 +60,8 @@ class Ending:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stop_watching()
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -70,7 +77,7 @@ class Ending:
         self._waiting = True
         try:
             if self._error is not None:
-                raise self._error
+                self._raise(self._error)
             yield
         finally:
             self._waiting = False
@@ -82,7 +89,17 @@ class Ending:
         else:
             self._error = Interrupted() if number == signal.SIGINT else Terminated()
         if self._waiting or again or not _takes_more(self._descriptor):
-            raise self._error
+            self._raise(self._error)
+        signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S, _LOOK_AGAIN_S)
+
+    def _look_again(self, _number: int, _: object) -> None:
+        if self._error is not None and not _takes_more(self._descriptor):
+            self._raise(self._error)
+
+    def _raise(self, error: click.ClickException) -> NoReturn:
+        """End the command, and let nothing cut in on how it ends."""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise error
 
     def _on_reader_gone(self) -> None:
         self._reader_gone = True
