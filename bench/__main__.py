@@ -150,7 +150,7 @@ def stress(output: Path | None, minutes: float, seed: int | None) -> None:
 def abuse(output: Path | None, only: tuple[str, ...]) -> None:
     """What hostile peers do to a server, and what is left for a well-behaved client meanwhile.
 
-    Takes about eight minutes. Example: python -m bench abuse --json bench/results/abuse.json
+    Takes about nine minutes. Example: python -m bench abuse --json bench/results/abuse.json
     """
     from bench.questions.abuse import run
 

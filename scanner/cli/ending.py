@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_AGAIN_S: Final = 0.5
+"""How often a reader is asked for, once the command is to end."""
 
 
 class Ending:

@@ -293,7 +293,7 @@ class LogOpener:
             No effect: nothing is open.
         """
         bucket = await self._catalog.bucket(table, position.bucket)
-        async with bucket.readable():
+        async with bucket.beside_commits():
             storage = bucket.storage
             if position.WhichOneof("at") == "offset":
                 offset = position.offset

@@ -311,10 +311,10 @@ class ServedBucket:
             self.used_at = trio.current_time()
 
     @asynccontextmanager
-    async def readable(self) -> AsyncIterator[None]:
-        """Run the block, which does not suspend, with storage open for reading.
+    async def beside_commits(self) -> AsyncIterator[None]:
+        """Run the block, which does not suspend, with storage open; a commit may be written beside it.
 
-        A commit may be written beside it: below `log_end` the log is durable all the same, and keys are not.
+        Only the log may be read, up to `log_end`: that much is durable. A snapshot would show rows that are not yet.
 
         Raises:
             ScannerError: The bucket is retired; this says why.

@@ -210,11 +210,11 @@ async def test_the_log_is_read_beside_a_commit() -> None:
         ends = []
         with trio.CancelScope() as scope:
             scope.cancel()  # Whatever waits fails.
-            async with bucket.readable():
+            async with bucket.beside_commits():
                 ends.append(bucket.storage.log_end)
         disk.release()
         await write.wait_durable()
-        async with bucket.readable():
+        async with bucket.beside_commits():
             ends.append(bucket.storage.log_end)
         assert ends == [1, 2]
 
