@@ -6,7 +6,7 @@
     orders = spark.read.format("weir").option("endpoint", "127.0.0.1:9123").option("table", "orders").load()
 
 Runs on PySpark 4.2 and later. The driver and every executor need this package and its dependencies: Spark sends
-the classes to its Python workers by name, not by value. `spark_source.compare` reads one table in several modes
+the classes to its Python workers by name, not by value. `spark_source.batch.compare` reads one table in several modes
 and compares them; it is not imported here, because tasks do not need it.
 """
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from scanner import ScannerError
+from spark_source.batch.reader import BucketReader
+from spark_source.batch.scans import plan_scan
 from spark_source.connection import open_client
 from spark_source.errors import (
     NO_WRITING,
@@ -17,10 +19,8 @@ from spark_source.errors import (
     without_traceback,
 )
 from spark_source.options import SourceOptions
-from spark_source.reader import BucketReader
-from spark_source.scans import plan_scan
 from spark_source.schema import spark_schema
-from spark_source.streaming import UnsupportedStreamReader
+from spark_source.stream.reader import UnsupportedStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

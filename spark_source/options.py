@@ -64,10 +64,10 @@ class SourceOptions:
     """Columns read, in this order; None for all of them, in the table's order."""
     where: str | None = None
     """The condition that a row has to meet, as `Scan.where` takes it; None: every row is read. Checked against the
-    table by `spark_source.scans`."""
+    table by `spark_source.batch.scans`."""
     key_from: str | None = None
     """Values of the first key columns, where the keys that are read begin, inclusive; None: at the first key. Read
-    by `spark_source.keys`."""
+    by `spark_source.batch.keys`."""
     key_to: str | None = None
     """Likewise, where they end, exclusive; None: behind the last key."""
     credit_bytes: int | None = None

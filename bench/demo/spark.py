@@ -11,7 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from bench.harness import flights
-from spark_source.compare import Comparison, Difference, compare, find_difference
+from spark_source.batch.compare import Comparison, Difference, compare, find_difference
 
 RUNS = 3
 CORES_MAX = 4

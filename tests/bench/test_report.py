@@ -14,7 +14,7 @@ from bench.harness import flights
 from bench.harness.bars import failures
 from bench.harness.isolation import CheckedScan
 from bench.harness.oracle import Violation
-from spark_source.compare import Comparison, Difference, ModeResult
+from spark_source.batch.compare import Comparison, Difference, ModeResult
 
 MODE = ModeResult(
     mode="push",

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
-from spark_source.leasing import PlannedStates
+from spark_source.batch.leasing import PlannedStates
+from spark_source.batch.partitions import BucketPartition, bucket_partitions
 from spark_source.options import SourceOptions
-from spark_source.partitions import BucketPartition, bucket_partitions
 from tests.support.pickling import pickled, sent_to_worker
 
 OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a", "b"), credit_bytes=1)

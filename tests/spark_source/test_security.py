@@ -14,9 +14,9 @@ import scanner
 import scanner.sync
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from spark_source import WeirDataSource
-from spark_source.leasing import PlannedStates
-from spark_source.partitions import bucket_partitions
-from spark_source.reader import BucketReader
+from spark_source.batch.leasing import PlannedStates
+from spark_source.batch.partitions import bucket_partitions
+from spark_source.batch.reader import BucketReader
 from tests.support.certificates import ca_file, files, issue, server_tls
 from tests.support.pickling import pickled, sent_to_worker
 from tests.support.server import RunningServer, running_server

@@ -16,17 +16,17 @@ from scanner.errors import SnapshotLost, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from spark_source import WeirDataSource
-from spark_source.leasing import TaskLease
+from spark_source.batch.leasing import TaskLease
+from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES
 from spark_source.schema import STATISTICS_COLUMN
-from spark_source.statistics import BucketReport
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
     from scanner.server.server import Server
-    from spark_source.partitions import BucketPartition
-    from spark_source.reader import BucketReader
+    from spark_source.batch.partitions import BucketPartition
+    from spark_source.batch.reader import BucketReader
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 

@@ -10,7 +10,14 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from scanner.sync import Client, connect
-from spark_source.compare import Comparison, Difference, ModeResult, compare, find_difference, median_run
+from spark_source.batch.compare import (
+    Comparison,
+    Difference,
+    ModeResult,
+    compare,
+    find_difference,
+    median_run,
+)
 from spark_source.options import MODES
 from tests.support.server import RunningServer
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from scanner import ColumnNotFound, TableDescription
 from spark_source import SourceOptionError, WeirDataSource
-from spark_source.keys import key_prefix
+from spark_source.batch.keys import key_prefix
 
 if TYPE_CHECKING:
     from scanner.sync import Client

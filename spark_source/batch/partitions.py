@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from spark_source.leasing import PlannedStates
+    from spark_source.batch.leasing import PlannedStates
     from spark_source.options import SourceOptions
 
 

@@ -23,13 +23,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from scanner import OffsetOutOfRange, ScannerError, SnapshotLost
+from spark_source.batch.leasing import PlannedStates, TaskLease, lease_states
+from spark_source.batch.partitions import BucketPartition, bucket_partitions
+from spark_source.batch.scans import plan_scan, require_same_table, require_still_same_table
+from spark_source.batch.statistics import BucketReport, report_batch
 from spark_source.connection import open_client
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
-from spark_source.leasing import PlannedStates, TaskLease, lease_states
-from spark_source.partitions import BucketPartition, bucket_partitions
-from spark_source.scans import plan_scan, require_same_table, require_still_same_table
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
-from spark_source.statistics import BucketReport, report_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
+from spark_source.batch.statistics import BucketReport
 from spark_source.options import MODES
 from spark_source.schema import STATISTICS_COLUMN
-from spark_source.statistics import BucketReport
 from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scanner import ArgumentInvalid, KeyInvalid, ScanSource, TableNotFound
+from spark_source.batch.keys import key_prefix
 from spark_source.errors import SourceOptionError
-from spark_source.keys import key_prefix
 
 if TYPE_CHECKING:
     from scanner.sync import Client, Scan, Table

@@ -10,11 +10,11 @@ from pyspark.sql import types
 from scanner.errors import TableNotFound
 from scanner.sync import Client, Scan, Table
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
+from spark_source.batch.reader import BucketReader
+from spark_source.batch.scans import plan_scan
+from spark_source.batch.statistics import BucketReport
 from spark_source.options import MODES, SourceOptions
-from spark_source.reader import BucketReader
-from spark_source.scans import plan_scan
 from spark_source.schema import STATISTICS_COLUMN
-from spark_source.statistics import BucketReport
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer
 
@@ -194,7 +194,7 @@ def test_table_that_is_created_anew_while_a_task_begins(
         recreate(client, table, 2)
         return plan_scan(opened, options)
 
-    monkeypatch.setattr("spark_source.reader.plan_scan", plan_late)
+    monkeypatch.setattr("spark_source.batch.reader.plan_scan", plan_late)
     with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
         next(iter(reader.read(partition)))
 

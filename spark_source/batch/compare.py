@@ -1,7 +1,7 @@
 """Reads one table in several modes through Spark: are the rows equal, and what did each mode cost?
 
 Invariants:
-1. A mode's numbers come from the task attempts whose rows Spark used (see `spark_source.statistics`).
+1. A mode's numbers come from the task attempts whose rows Spark used (see `spark_source.batch.statistics`).
 2. Rows are compared by Spark itself, both ways, as multisets: `exceptAll` finds nothing in either direction.
 3. Equality is checked in reads of its own, so that the measured ones do nothing but read.
 
@@ -21,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession, functions
 from rich.table import Table
 
 from scanner import combine_digests
+from spark_source.batch.statistics import BucketReport
 from spark_source.data_source import WeirDataSource, register
 from spark_source.options import MODES
 from spark_source.schema import STATISTICS_COLUMN
-from spark_source.statistics import BucketReport
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

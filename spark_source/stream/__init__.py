@@ -1,0 +1,1 @@
+"""Streaming reads: a table's changes in micro-batches."""
