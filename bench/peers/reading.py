@@ -11,7 +11,6 @@ from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import duckdb
 import grpc
 import psutil
 import pyarrow as pa
@@ -186,6 +185,8 @@ def _parquet(reading: Reading) -> tuple[int, float, float, float]:
 
 
 def _duckdb(reading: Reading) -> tuple[int, float, float, float]:
+    import duckdb  # It complains of its own leaks when a process ends that has not used it.
+
     with duckdb.connect(config={"threads": THREADS}) as connection:
 
         def fill(taken: _Taken) -> None:
