@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
     from scanner.client.table import GroupScan, Scan, Table
+    from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests
     from scanner.data.folding import Fold
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         NotLeader,
         OffsetOutOfRange,
+        PartsConflict,
         PermissionDenied,
         ResumeTokenInvalid,
         ScanIncomplete,
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
         SlowConsumer,
         SnapshotLost,
         SourceUnsupported,
+        StageNotFound,
+        StagesFull,
         StoreClosed,
         StoreFailed,
         StoreLocked,
@@ -62,7 +66,10 @@ if TYPE_CHECKING:
         TableNotFound,
         TooManyGroups,
         TooManyScans,
+        TooManyTransactions,
+        TransactionDecided,
         Unauthenticated,
+        VersionSuperseded,
     )
     from transport import StallReason, StallTimes
 
@@ -104,7 +111,10 @@ __all__ = [
     "OffsetOutOfRange",
     "OffsetRange",
     "OffsetsAt",
+    "PartWriter",
+    "PartsConflict",
     "PermissionDenied",
+    "Published",
     "ResumeTokenInvalid",
     "Scan",
     "ScanIncomplete",
@@ -123,6 +133,9 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotLost",
     "SourceUnsupported",
+    "StageNotFound",
+    "Staged",
+    "StagesFull",
     "StallReason",
     "StallTimes",
     "StoreClosed",
@@ -135,7 +148,12 @@ __all__ = [
     "TableNotFound",
     "TooManyGroups",
     "TooManyScans",
+    "TooManyTransactions",
+    "Transaction",
+    "TransactionDecided",
+    "TransactionInfo",
     "Unauthenticated",
+    "VersionSuperseded",
     "WriteResult",
     "Writer",
     "col",
@@ -191,6 +209,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseNotFound",
         "NotLeader",
         "OffsetOutOfRange",
+        "PartsConflict",
         "PermissionDenied",
         "ResumeTokenInvalid",
         "ScanIncomplete",
@@ -204,6 +223,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "SlowConsumer",
         "SnapshotLost",
         "SourceUnsupported",
+        "StageNotFound",
+        "StagesFull",
         "StoreClosed",
         "StoreFailed",
         "StoreLocked",
@@ -211,7 +232,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TableNotFound",
         "TooManyGroups",
         "TooManyScans",
+        "TooManyTransactions",
+        "TransactionDecided",
         "Unauthenticated",
+        "VersionSuperseded",
     ),
     "scanner.client.scan.expressions": (
         "Column",
@@ -238,6 +262,13 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
+    "scanner.client.transactions": (
+        "PartWriter",
+        "Published",
+        "Staged",
+        "Transaction",
+        "TransactionInfo",
+    ),
     "scanner.client.writer": (
         "OffsetRange",
         "OffsetsAt",

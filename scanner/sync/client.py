@@ -15,6 +15,7 @@ from scanner.client.retries import RETRIES_DEFAULT
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
+from scanner.sync.transactions import Transaction
 
 if TYPE_CHECKING:
     import datetime
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
     from scanner.client.table import Keys
+    from scanner.client.transactions import TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.table import TableDescription
@@ -280,6 +282,14 @@ class Table:
         if at is None:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
+
+    def transaction(self, name: str, version: int) -> Transaction:
+        """Write rows that are seen together, once; see `scanner.Table.transaction`."""
+        return Transaction(self._portal, self._table.transaction(name, version))
+
+    def transactions(self) -> list[TransactionInfo]:
+        """What the server remembers of transactions of the table; see `scanner.Table.transactions`."""
+        return self._portal.call(self._table.transactions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""
