@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scanner.client.scan.table_scan import Batches
     from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
+    from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         NotLeader,
         OffsetOutOfRange,
+        PartsConflict,
         PermissionDenied,
         ResumeTokenInvalid,
         ScanIncomplete,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
         SlowConsumer,
         SnapshotLost,
         SourceUnsupported,
+        StageNotFound,
+        StagesFull,
         StoreClosed,
         StoreFailed,
         StoreLocked,
@@ -64,7 +68,10 @@ if TYPE_CHECKING:
         TableNotFound,
         TooManyGroups,
         TooManyScans,
+        TooManyTransactions,
+        TransactionDecided,
         Unauthenticated,
+        VersionSuperseded,
     )
     from transport import StallReason, StallTimes
 
@@ -108,7 +115,10 @@ __all__ = [
     "OffsetOutOfRange",
     "OffsetRange",
     "OffsetsAt",
+    "PartWriter",
+    "PartsConflict",
     "PermissionDenied",
+    "Published",
     "ResumeTokenInvalid",
     "Scan",
     "ScanIncomplete",
@@ -127,6 +137,9 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotLost",
     "SourceUnsupported",
+    "StageNotFound",
+    "Staged",
+    "StagesFull",
     "StallReason",
     "StallTimes",
     "StoreClosed",
@@ -139,7 +152,12 @@ __all__ = [
     "TableNotFound",
     "TooManyGroups",
     "TooManyScans",
+    "TooManyTransactions",
+    "Transaction",
+    "TransactionDecided",
+    "TransactionInfo",
     "Unauthenticated",
+    "VersionSuperseded",
     "WriteResult",
     "Writer",
     "col",
@@ -200,6 +218,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseNotFound",
         "NotLeader",
         "OffsetOutOfRange",
+        "PartsConflict",
         "PermissionDenied",
         "ResumeTokenInvalid",
         "ScanIncomplete",
@@ -213,6 +232,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "SlowConsumer",
         "SnapshotLost",
         "SourceUnsupported",
+        "StageNotFound",
+        "StagesFull",
         "StoreClosed",
         "StoreFailed",
         "StoreLocked",
@@ -220,7 +241,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TableNotFound",
         "TooManyGroups",
         "TooManyScans",
+        "TooManyTransactions",
+        "TransactionDecided",
         "Unauthenticated",
+        "VersionSuperseded",
     ),
     "scanner.client.scan.expressions": (
         "Column",
@@ -248,6 +272,13 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "scanner.data.keys": ("KeyRange",),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
+    "scanner.client.transactions": (
+        "PartWriter",
+        "Published",
+        "Staged",
+        "Transaction",
+        "TransactionInfo",
+    ),
     "scanner.client.writer": (
         "OffsetRange",
         "OffsetsAt",

@@ -23,6 +23,7 @@ from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
 from scanner.client.splits import BucketRanges, split_bucket
+from scanner.client.transactions import Transaction, TransactionInfo, list_transactions
 from scanner.client.writer import (
     OffsetRange,
     OffsetsAt,
@@ -288,6 +289,32 @@ class Table:
         scan = self.new_scan().bucket(bucket).key_range(key_from, key_to).within(within)
         wish = SplitWish(splits, target_bytes)
         return await split_bucket(self._connection, self.name, bucket, wish, scan.plan.key_range)
+
+    def transaction(self, name: str, version: int) -> Transaction:
+        """Write rows that are seen together, once, however often parts of the work are done again.
+
+        Args:
+            name: Names the writer, 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. The server remembers it for 30
+                days after its last use.
+            version: 0 to 2^63 - 1. Of one name, versions are published in ascending order, each once.
+
+        Example:
+            >>> load = table.transaction("nightly-load", 7)
+            >>> await load.stage(rows, part=0, attempt=0)
+            >>> await load.publish({0: 0})
+
+        Raises:
+            ArgumentInvalid: The version is no such number.
+        """
+        return Transaction(self._connection, self.description, self.table_id, name, version)
+
+    async def transactions(self) -> list[TransactionInfo]:
+        """What the server remembers of transactions of the table, by name.
+
+        Raises:
+            TableNotFound: The table was dropped.
+        """
+        return await list_transactions(self._connection, self.name)
 
     async def groups(self) -> list[GroupSummary]:
         """The reader groups of the table, by name.

@@ -16,6 +16,7 @@ from scanner.data.keys import ALL_KEYS
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
+from scanner.sync.transactions import Transaction
 
 if TYPE_CHECKING:
     import datetime
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from scanner.client.scan.builder import KeyPrefix
     from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
+    from scanner.client.transactions import TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.keys import KeyRange
@@ -312,6 +314,14 @@ class Table:
             within=within,
         )
         return self._portal.call(call)
+
+    def transaction(self, name: str, version: int) -> Transaction:
+        """Write rows that are seen together, once; see `scanner.Table.transaction`."""
+        return Transaction(self._portal, self._table.transaction(name, version))
+
+    def transactions(self) -> list[TransactionInfo]:
+        """What the server remembers of transactions of the table; see `scanner.Table.transactions`."""
+        return self._portal.call(self._table.transactions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""
