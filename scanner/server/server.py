@@ -41,6 +41,7 @@ from scanner.server.services.admin import AdminService
 from scanner.server.services.fetch import FetchService
 from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
+from scanner.server.services.log_measures import MeasureService
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
 from scanner.server.services.scans import ScanService
@@ -297,6 +298,7 @@ class _Services:
     fetches: FetchService
     tables: TablesService
     gets: GetService
+    measures: MeasureService
     admin: AdminService
     memberships: GroupService
     maintenance: Maintenance
@@ -316,6 +318,7 @@ class _Services:
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
+            "MeasureLog": self.measures.measure,
             "Get": self.gets.get,
         }
         return {
@@ -391,6 +394,7 @@ async def _open_services(
                 FetchService(logs, config),
                 TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
+                MeasureService(catalog),
                 AdminService(catalog, nursery),
                 GroupService(groups, config, activity),
                 maintenance,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.table import Keys
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
@@ -280,6 +281,25 @@ class Table:
         if at is None:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
+
+    def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are; see `scanner.Table.measure_log`."""
+        measure = functools.partial(
+            self._table.measure_log,
+            histories=histories,
+            commits_max=commits_max,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        return self._portal.call(measure, positions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""
