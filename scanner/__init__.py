@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
@@ -110,6 +111,7 @@ __all__ = [
     "LeaseState",
     "LeaseTarget",
     "LeasedBucket",
+    "MeasuredLog",
     "NotLeader",
     "NotLeased",
     "OffsetOutOfRange",
@@ -253,6 +255,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "parse_where",
     ),
     "scanner.client.point_reads": ("GetResult",),
+    "scanner.client.log_measures": ("MeasuredLog",),
     "scanner.client.leases": (
         "Lease",
         "LeasedBucket",

@@ -17,6 +17,7 @@ import trio
 from scanner.client.calls import call_unary
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
+from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.client.scan.folded import folded_scan
@@ -315,6 +316,46 @@ class Table:
             TableNotFound: The table was dropped.
         """
         return await list_transactions(self._connection, self.name)
+
+    async def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are, without their rows.
+
+        A server measures only so much in one call. Where the last commit of a bucket is before its `end_offset` and no
+        bound was reached, ask again from that commit's end; the lowest bucket is measured by a commit at least.
+
+        Args:
+            positions: From bucket to an offset, an end of a commit. One that is older than the changelog is not
+                measured from: `start_offset` says where that begins.
+            histories: By bucket, the history that its position is of, as `MeasuredLog.history_of` tells it.
+            commits_max: Commits of a bucket at most; 0: only where its changelog begins and ends, and its histories.
+            rows_max: Stop behind the commit with which a bucket has so many changes, >= 1. None: no bound.
+            bytes_max: Stop behind the commit with which a bucket has so many stored bytes, >= 1. None: no bound.
+
+        Returns:
+            One for each position, ascending by bucket.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            BucketNotFound: A bucket is not there.
+            ArgumentInvalid: A position is inside a commit, or a number is out of range.
+            OffsetOutOfRange: A position is past the end of a changelog.
+            SnapshotLost: A position is of another history of its bucket, which was restored from a copy.
+            PermissionDenied: The caller may neither read nor write the table.
+
+        Waits:
+            For the server.
+        """
+        return await measure_log(
+            self._connection, self.name, positions, histories or {}, commits_max, rows_max, bytes_max
+        )
 
     async def groups(self) -> list[GroupSummary]:
         """The reader groups of the table, by name.

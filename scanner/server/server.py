@@ -41,6 +41,7 @@ from scanner.server.services.admin import AdminService
 from scanner.server.services.fetch import FetchService
 from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
+from scanner.server.services.log_measures import MeasureService
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
 from scanner.server.services.scans import ScanService
@@ -308,6 +309,7 @@ class _Services:
     tables: TablesService
     gets: GetService
     splits: SplitService
+    measures: MeasureService
     admin: AdminService
     memberships: GroupService
     staging: TransactionService
@@ -330,6 +332,7 @@ class _Services:
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
             "SplitBucket": self.splits.split_bucket,
+            "MeasureLog": self.measures.measure,
             "Get": self.gets.get,
         }
         return {
@@ -411,6 +414,7 @@ async def _open_services(
                 TablesService(catalog, config, clock.now_us, memory),
                 GetService(catalog, config),
                 SplitService(catalog),
+                MeasureService(catalog),
                 AdminService(catalog, nursery),
                 GroupService(groups, config, activity),
                 TransactionService(transactions, catalog, config, memory),

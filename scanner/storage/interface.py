@@ -34,6 +34,7 @@ from scanner.storage.records import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     KeysOf,
     Mutation,
     PreparedCommit,
@@ -64,6 +65,7 @@ __all__ = [
     "ChangeKind",
     "Checkpoint",
     "Entry",
+    "EntrySize",
     "GroupState",
     "KeyRange",
     "KeysOf",
@@ -341,6 +343,23 @@ class Bucket(Protocol):
         Raises:
             OffsetOutOfRange: the offset is not inside [log_start, log_end).
             DataCorrupted: the change is missing, or its record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """The sizes of the entries from an offset on; their rows are not decoded.
+
+        Args:
+            start_offset: Where an entry begins, or log_end.
+            entries_max: Entries at most, >= 1.
+            bytes_max: Stop behind the entry with which their rows reach so many stored bytes, >= 1.
+
+        Returns:
+            In order; none at the end of the log.
+
+        Raises:
+            OffsetOutOfRange: the offset is not inside [log_start, log_end].
+            DataCorrupted: a change is missing, a record is damaged, or no entry begins there.
             StoreClosed: the bucket was closed.
         """
 

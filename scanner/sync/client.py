@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import KeyPrefix
     from scanner.client.splits import BucketRanges
@@ -322,6 +323,25 @@ class Table:
     def transactions(self) -> list[TransactionInfo]:
         """What the server remembers of transactions of the table; see `scanner.Table.transactions`."""
         return self._portal.call(self._table.transactions)
+
+    def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are; see `scanner.Table.measure_log`."""
+        measure = functools.partial(
+            self._table.measure_log,
+            histories=histories,
+            commits_max=commits_max,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        return self._portal.call(measure, positions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""

@@ -24,6 +24,7 @@ from scanner.storage.interface import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     GroupState,
     KeyRange,
     KeysOf,
@@ -289,6 +290,22 @@ class MemoryBucket:
             if entry.start <= offset < entry.end:
                 return entry
         raise self._out_of_range(offset, offset + 1)
+
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= self.log_end:
+            raise self._out_of_range(start_offset, start_offset + 1)
+        sizes: list[EntrySize] = []
+        for entry in self.contents.entries:
+            if entry.start < start_offset:
+                continue
+            if len(sizes) == entries_max or bytes_max <= 0:
+                break
+            row_bytes = sum(len(change.row) for change in self._changes(entry.start, entry.end))
+            sizes.append(EntrySize(entry.end, row_bytes, entry.timestamp_us))
+            bytes_max -= row_bytes
+        return sizes
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""

@@ -58,6 +58,7 @@ from scanner.storage.interface import (
     ChangeBlock,
     Checkpoint,
     Entry,
+    EntrySize,
     KeyRange,
     KeysOf,
     Mutation,
@@ -343,6 +344,10 @@ class RocksBucket:
     def entry_at(self, offset: int) -> Entry:
         """See `Bucket.entry_at`."""
         return self._log.entry_at(offset)[0]
+
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        return self._log.entry_sizes(start_offset, entries_max, bytes_max)
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
