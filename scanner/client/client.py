@@ -312,6 +312,7 @@ class Client:
         lease_id: str | None = None,
         ttl_s: float | None = None,
         partial: bool = False,
+        if_absent: bool = False,
     ) -> Lease:
         """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
 
@@ -321,9 +322,13 @@ class Client:
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
             ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
+            if_absent: If you have a lease of that id, change nothing and return it as it is, whatever it keeps. Of
+                calls at once one makes the lease, so that processes that know nothing of each other share its
+                state. Needs `lease_id`.
 
         Returns:
-            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself.
+            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself. One
+            that is shared is better without a block, whose end drops it for all.
 
         Raises:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
@@ -337,7 +342,11 @@ class Client:
             >>> async with await client.acquire_lease("orders") as lease:
             ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
         """
-        info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
+        if if_absent and not lease_id:
+            raise ArgumentInvalid("if_absent needs a lease_id: an id that is made up is always absent")
+        info, missing = await self.leases.acquire(
+            lease_id or new_lease_id(), targets, ttl_s, partial=partial, if_absent=if_absent
+        )
         if info is None:
             if missing:
                 raise refusal(missing)

@@ -171,10 +171,16 @@ class Client:
         lease_id: str | None = None,
         ttl_s: float | None = None,
         partial: bool = False,
+        if_absent: bool = False,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
         acquire = functools.partial(
-            self._client.acquire_lease, *targets, lease_id=lease_id, ttl_s=ttl_s, partial=partial
+            self._client.acquire_lease,
+            *targets,
+            lease_id=lease_id,
+            ttl_s=ttl_s,
+            partial=partial,
+            if_absent=if_absent,
         )
         return Lease(self._portal, self._portal.call(acquire))
 
