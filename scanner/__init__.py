@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
+    from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
-    from scanner.data.digest import combine_digests
+    from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
@@ -70,6 +72,7 @@ __all__ = [
     "ArgumentInvalid",
     "Batches",
     "BucketNotFound",
+    "BucketRanges",
     "BucketStatistics",
     "CheckpointInfo",
     "Client",
@@ -93,6 +96,7 @@ __all__ = [
     "GroupSummary",
     "InternalError",
     "KeyInvalid",
+    "KeyRange",
     "Lease",
     "LeaseInfo",
     "LeaseNotFound",
@@ -142,6 +146,7 @@ __all__ = [
     "col",
     "combine_digests",
     "connect",
+    "join_digests",
     "parse_where",
     "read_token",
     "tls",
@@ -169,12 +174,16 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "GroupSummary",
     ),
     "scanner.client.scan.group_scan": ("GroupBatches",),
+    "scanner.client.splits": ("BucketRanges",),
     "scanner.client.table": (
         "GroupScan",
         "Scan",
         "Table",
     ),
-    "scanner.data.digest": ("combine_digests",),
+    "scanner.data.digest": (
+        "combine_digests",
+        "join_digests",
+    ),
     "scanner.data.folding": ("Fold",),
     "scanner.errors": (
         "ArgumentInvalid",
@@ -238,6 +247,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "BucketStatistics",
         "ScanStatistics",
     ),
+    "scanner.data.keys": ("KeyRange",),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
     "scanner.client.writer": (

@@ -45,6 +45,7 @@ from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
 from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
+from scanner.server.services.splits import SplitService
 from scanner.server.services.tables import TablesService
 from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.commit_floor import CommitTimeFloor
@@ -297,6 +298,7 @@ class _Services:
     fetches: FetchService
     tables: TablesService
     gets: GetService
+    splits: SplitService
     admin: AdminService
     memberships: GroupService
     maintenance: Maintenance
@@ -316,6 +318,7 @@ class _Services:
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
+            "SplitBucket": self.splits.split_bucket,
             "Get": self.gets.get,
         }
         return {
@@ -391,6 +394,7 @@ async def _open_services(
                 FetchService(logs, config),
                 TablesService(catalog, config, clock.now_us),
                 GetService(catalog, config),
+                SplitService(catalog),
                 AdminService(catalog, nursery),
                 GroupService(groups, config, activity),
                 maintenance,

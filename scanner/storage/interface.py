@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.storage.group_states import GroupState
 from scanner.storage.records import (
@@ -38,6 +39,7 @@ from scanner.storage.records import (
     PreparedCommit,
     Rows,
 )
+from scanner.storage.splits import BucketSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +57,7 @@ __all__ = [
     "BucketReader",
     "BucketScan",
     "BucketSnapshot",
+    "BucketSplit",
     "Change",
     "ChangeBlock",
     "ChangeKind",
@@ -66,6 +69,7 @@ __all__ = [
     "Mutation",
     "PreparedCommit",
     "Rows",
+    "SplitWish",
     "Store",
 ]
 
@@ -336,6 +340,21 @@ class Bucket(Protocol):
 
         Raises:
             DataCorrupted: an offset is missing or a record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """Where to cut the rows, or a range of them, so that each part takes about as many bytes. Changes nothing.
+
+        An estimate, from samples: rows that were written a moment ago, replaced or deleted may count or not. Takes a
+        bounded time, however many rows there are. Blocks on the disk; meant for a worker thread, beside commits.
+
+        Args:
+            wish: How many parts, or how large.
+            key_range: What is cut.
+
+        Raises:
+            StoreFailed, DataCorrupted: the disk refused, or a file is damaged.
             StoreClosed: the bucket was closed.
         """
 

@@ -12,6 +12,7 @@ from scanner.client import client as trio_client
 from scanner.client import table as trio_table
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.retries import RETRIES_DEFAULT
+from scanner.data.keys import ALL_KEYS
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import ScanPlan
+    from scanner.client.scan.builder import KeyPrefix, ScanPlan
+    from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from transport import TransportConfig
 
@@ -291,6 +294,28 @@ class Table:
         if at is None:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
+
+    def split(
+        self,
+        bucket: int,
+        *,
+        splits: int | None = None,
+        target_bytes: int | None = None,
+        key_from: KeyPrefix | None = None,
+        key_to: KeyPrefix | None = None,
+        within: KeyRange = ALL_KEYS,
+    ) -> BucketRanges:
+        """Cut a bucket in key ranges of about as many bytes each; see `scanner.Table.split`."""
+        call = functools.partial(
+            self._table.split,
+            bucket,
+            splits=splits,
+            target_bytes=target_bytes,
+            key_from=key_from,
+            key_to=key_to,
+            within=within,
+        )
+        return self._portal.call(call)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
+from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
@@ -405,6 +406,18 @@ class ScanBuilder:
         """
         start = self._encoded(prefix)
         return self._replace(key_range=KeyRange(start, prefix_end(start) if start else b""))
+
+    def within(self, key_range: KeyRange) -> Self:
+        """Scan only keys of an encoded range, as `Table.split` gives them; of a key range set before, what is in both.
+
+        Raises:
+            ArgumentInvalid: It is no `KeyRange`.
+        """
+        if not isinstance(key_range, KeyRange):
+            raise ArgumentInvalid(
+                f"within takes a range that a split gave, not {key_range!r}; see key_range()"
+            )
+        return self._replace(key_range=intersection(self._plan.key_range, key_range))
 
     def with_credit(self, credit_bytes: int) -> Self:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).

@@ -10,6 +10,7 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +32,10 @@ from scanner.storage.interface import (
     Rows,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage
+from scanner.storage.splits import BucketSplit, Piece, choose_cuts
+
+if TYPE_CHECKING:
+    from scanner.data.key_ranges import SplitWish
 
 
 @dataclass(slots=True)
@@ -259,6 +264,17 @@ class MemoryBucket:
             if entry.timestamp_us >= timestamp_us:
                 return entry.start
         return self.log_end
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """See `Bucket.split`: each row is a piece."""
+        self._require_open()
+        pieces = [
+            Piece(key, len(key) + len(row))
+            for key, row in self.contents.rows.items()
+            if key_range.start <= key and (not key_range.end or key < key_range.end)
+        ]
+        stored_bytes = sum(piece.size_bytes for piece in pieces)
+        return BucketSplit(choose_cuts(pieces, wish.count(stored_bytes), key_range), stored_bytes)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""

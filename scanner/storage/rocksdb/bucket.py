@@ -62,6 +62,7 @@ from scanner.storage.interface import (
     PreparedCommit,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
+from scanner.storage.rocksdb.bucket_splits import split_bucket
 from scanner.storage.rocksdb.changelog import (
     EMPTY_RANGE,
     LogRange,
@@ -95,6 +96,7 @@ from scanner.storage.rocksdb.scan import RocksScan
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 
 if TYPE_CHECKING:
+    from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
     from scanner.storage.rocksdb.space import DiskSpace
 
@@ -317,6 +319,11 @@ class RocksBucket:
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         return self._log.offset_at(timestamp_us)
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """See `Bucket.split`."""
+        with self._using() as database:
+            return split_bucket(database, self._reading, wish, key_range)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""
