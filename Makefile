@@ -10,7 +10,7 @@ endif
 
 uv_version := 0.13.8
 python := .venv/bin/python
-packages := weir transport scanner spark_source bench tests tools
+packages := weir transport scanner spark_source pyspark_weir bench tests tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated; compiled, since Spark gives a

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import ScanMode, ScanSource
+    from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
     from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
@@ -126,6 +126,7 @@ __all__ = [
     "ScanIncomplete",
     "ScanInfo",
     "ScanMode",
+    "ScanPlan",
     "ScanSource",
     "ScanStatistics",
     "ScannerError",
@@ -266,6 +267,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scanner.client.scan.builder": (
         "ScanMode",
+        "ScanPlan",
         "ScanSource",
     ),
     "scanner.client.scan.statistics": (

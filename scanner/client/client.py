@@ -29,7 +29,7 @@ from scanner.client.connection import Connection, Dial, connect_by_tcp, open_con
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.table_scan import microseconds
-from scanner.client.table import Table
+from scanner.client.table import Scan, Table
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from scanner.client.scan.builder import ScanPlan
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
@@ -180,6 +181,17 @@ class Client:
         request = pb.DescribeTableRequest(table=name)
         reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
         return Table(self._connection, description_from_proto(reply.table), reply.table_id)
+
+    def scan(self, plan: ScanPlan) -> Scan:
+        """The scan that a plan describes, on this connection; the server is not asked.
+
+        A plan is data. One that was made from a table of another connection, or in another process, is run here without
+        looking the table up again; `with_table_id` makes sure that it still is that table.
+
+        Args:
+            plan: Such as `ScanBuilder.plan` of another scan.
+        """
+        return Scan(self._connection, plan)
 
     async def tables(self) -> list[TableDescription]:
         """All tables, by name; as many calls as it takes.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import KeyPrefix
+    from scanner.client.scan.builder import KeyPrefix, ScanPlan
     from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
     from scanner.client.transactions import TransactionInfo
@@ -134,6 +134,10 @@ class Client:
     def table(self, name: str) -> Table:
         """Look a table up; see `scanner.Client.table`."""
         return Table(self._portal, self._portal.call(self._client.table, name))
+
+    def scan(self, plan: ScanPlan) -> Scan:
+        """The scan that a plan describes, on this connection; see `scanner.Client.scan`."""
+        return Scan(self._portal, self._client.scan(plan))
 
     def tables(self) -> list[TableDescription]:
         """All tables, by name."""

@@ -103,6 +103,8 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    table_id: int | None = None
+    """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
@@ -223,6 +225,19 @@ class ScanBuilder:
 
     def _replace(self, **changes: object) -> Self:
         return self._derive(dataclasses.replace(self._plan, **changes))  # type: ignore[arg-type]
+
+    def with_table_id(self, table_id: int) -> Self:
+        """Read this table alone: if it was dropped and its name given to another, the scan fails with TableNotFound.
+
+        The server looks when it opens each bucket, and again whenever a cut scan goes on.
+
+        Args:
+            table_id: As `Table.table_id` tells it, 0 or more.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(table_id=_whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
