@@ -228,6 +228,51 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 
 @main.command()
 @_json
+@click.option("--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of 86 B each.")
+@click.option(
+    "--width",
+    "widths",
+    type=click.Choice(["86", "1024"]),
+    multiple=True,
+    help="Bytes of a row; may be repeated; both by default.",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Of the table; may be repeated; 1 and 4 by default.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--calls", type=click.IntRange(0), default=5000, show_default=True, help="Of a round; 0: none.")
+def peers(
+    output: Path | None,
+    rows: int,
+    widths: tuple[str, ...],
+    buckets: tuple[int, ...],
+    rounds: int,
+    calls: int,
+) -> None:
+    """Full scans and unary calls beside Arrow Flight, grpcio, Parquet and DuckDB.
+
+    Takes about half an hour. Example: python -m bench peers --rows 200000 --width 86 --buckets 1 --rounds 3
+    """
+    from bench.questions.peers import run
+
+    _judge(
+        run(
+            output,
+            Console(),
+            rows=rows,
+            widths=widths or ("86", "1024"),
+            buckets=buckets or (1, 4),
+            rounds=rounds,
+            call_count=calls,
+        )
+    )
+
+
+@main.command()
+@_json
 @click.option(
     "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw a picture there."
 )
