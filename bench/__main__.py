@@ -373,6 +373,23 @@ def tpch(
     _judge(run(output, Console(), plan=replace(plan, queries=queries) if queries else plan))
 
 
+@main.command()
+@_json
+@click.option("--rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Of a read.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--tasks", type=click.IntRange(1), multiple=True, help="So many; may be repeated; 1, 2 and 4 by default."
+)
+def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...]) -> None:
+    """Rows a second that Spark reads from weir, beside batches that are ready in memory.
+
+    Takes about five minutes. Example: python -m bench spark --rows 500000 --rounds 3 --tasks 1 --tasks 2
+    """
+    from bench.questions.spark import TASKS, run
+
+    _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks or TASKS))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")
