@@ -7,14 +7,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from scanner.sync import Client, connect
-from spark_source import register
 from tests.spark_source import python_of_workers
 from tests.support.server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session with format `weir`, whose workers are this Python."""
+    """A local Spark session, which finds format `weir` by itself, and whose workers are this Python."""
     python = tmp_path_factory.mktemp("python") / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {python_of_workers.__file__} "$@"\n')
     python.chmod(0o755)
@@ -35,7 +34,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
-        register(session)
         yield session
         session.stop()
 
