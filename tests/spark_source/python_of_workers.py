@@ -19,7 +19,7 @@ IMPORTED: Final = (
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
-    "spark_source",
+    "spark_source.batch.reader",
 )
 
 
