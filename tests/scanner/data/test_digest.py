@@ -54,9 +54,7 @@ def test_digests_of_adjacent_parts_join_to_that_of_the_whole(parts: list[bytes])
     digests = [(checksum(part), len(part)) for part in parts]
     assert join_digests(digests) == checksum(b"".join(parts))
     first, second = digests[::2], digests[1::2]
-    halves = [
-        (join_digests(half), sum(length for _, length in half)) for half in (digests[:3], digests[3:])
-    ]
+    halves = [(join_digests(half), sum(length for _, length in half)) for half in (digests[:3], digests[3:])]
     assert join_digests(halves) == join_digests(digests)
     assert join_digests([*first, *second]) == checksum(b"".join([*parts[::2], *parts[1::2]]))
 
