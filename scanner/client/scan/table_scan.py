@@ -343,9 +343,8 @@ def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQue
             columns=plan.columns,
             predicates=plan.predicates,
             row_limit=plan.row_limit,
-            range=plan.key_range,
-            table_id=plan.table_id,
             range=key_range,
+            table_id=plan.table_id,
         )
     )
 
