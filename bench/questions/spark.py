@@ -2,8 +2,9 @@
 
 Spark reads a table of one bucket in one task, and in tasks that share its keys (option `splits`); beside it the same
 number of rows from a source that has its Arrow batches ready in memory: the most that Spark takes from any Python
-source. Each read is a sum that is checked, over all columns, from the load to the result. Rounds are interleaved; a ratio is the median of the rounds' ratios. CPU
-is what the kernel counts for the server, for Spark's Python processes and for its JVM.
+source. Each read is a sum that is checked, over all columns, from the load to the result. Rounds are interleaved; a
+ratio is the median of the rounds' ratios. CPU is what the kernel counts for the server, for Spark's Python processes
+and for its JVM.
 
 What was expected: per row the server's scan costs most, about a microsecond, and a Python worker hands batches on for
 little more than their bytes; so one task reads at the speed of one server, and two tasks gain what one leaves idle.

@@ -6,8 +6,8 @@ by row and digit by digit: nothing in them is a floating-point number. Without o
 push, and five of them in every mode.
 
 With a writer that updates, deletes and puts back orders and their items all the time, one lease names a state of all
-eight tables, every query reads that state (option `leaseId`), and the Parquet files are of the same moment, as the writer
-itself knows it.
+eight tables, every query reads that state (option `leaseId`), and the Parquet files are of the same moment, as the
+writer itself knows it.
 
 What was expected: equality everywhere, and several times Parquet's seconds for queries of large tables. Spark reads
 from Parquet the columns that a query uses, and a Python source all of them, through a process of its own.

@@ -52,7 +52,7 @@ def test_a_writer_that_fails_says_so(tmp_path: Path) -> None:
     generate(tmp_path, SCALE, CHANGED_TABLES)
     with (
         running_server(tmp_path / "data") as server,
-        pytest.raises(BenchFailed, match="no table 'orders'|orders"),
+        pytest.raises(BenchFailed, match="the writer failed: "),
     ):
         with Refresh(server.endpoint, tmp_path, seed=1, pause_s=0) as writer:
             writer.wait_steps(1)
