@@ -20,7 +20,10 @@ from spark_source.errors import (
 )
 from spark_source.options import SourceOptions
 from spark_source.schema import spark_schema
-from spark_source.stream.reader import UnsupportedStreamReader
+from spark_source.stream.changes import ChangesReader
+from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
+from spark_source.stream.reader import STREAM_WITHOUT_CHANGES, ChangeStreamReader, RefusingStreamReader
+from spark_source.stream.tasks import change_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +68,31 @@ class WeirDataSource(DataSource):
     statistics : bool, default ``false``
         End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
 
+    readChanges : bool, default ``false``
+        Read the changes of the table instead of its rows: inserts, deletes, and updates as two rows, before and after,
+        with the columns ``_change_type``, ``_log_offset`` and ``_commit_timestamp``. A stream needs it.
+    startingOffsets : ``full`` | ``earliest`` | ``latest`` | JSON
+        Changes: where to begin. ``full``, the default of a stream: with the table as it is, as inserts. ``earliest``,
+        the default of a batch read: with the oldest change that is kept. ``latest``: with the next commit. JSON such
+        as ``{"0": 12, "1": -2}``: of each bucket an offset, -2 (earliest) or -1 (latest).
+    startingTimestamp : time or milliseconds since 1970, optional
+        Changes: begin with the first commit at or after this time, whatever ``startingOffsets`` says.
+    endingOffsets : ``latest`` | JSON, default ``latest``
+        Batch reads of changes: where to end, exclusive.
+    endingTimestamp : time or milliseconds since 1970, optional
+        Batch reads of changes: end in front of the first commit at or after this time.
+    failOnDataLoss : bool, default ``true``
+        Changes: fail if changes that are wanted are not kept any more; else go on from the oldest ones that are, with a
+        warning in the log.
+    maxRowsPerTrigger : int, optional
+        Streams: the changes of one micro-batch. The commit that reaches the limit is the last one in it.
+    maxBytesPerTrigger : size, optional
+        Streams: the same of their stored bytes.
+    minRowsPerTrigger : int, optional
+        Streams: wait until there are so many changes, but no longer than ``maxTriggerDelay``.
+    maxTriggerDelay : time, default ``15m``
+        Streams: see ``minRowsPerTrigger``.
+
     tlsCa : path, optional
         The CAs of the server, a PEM file on the driver and on every executor; ``system`` for those the system trusts.
     tlsCert, tlsKey : path, optional
@@ -94,7 +122,13 @@ class WeirDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         try:
-            self._source_options = SourceOptions.parse(options)
+            changes = reads_changes(options)
+            self._changes = ChangeOptions.parse(options) if changes else None
+            self._source_options = (
+                SourceOptions.parse(without_read_changes(options))
+                if self._changes is None
+                else self._changes.source
+            )
         except SourceOptionError as error:
             raise without_traceback(error) from None
         self._schema: StructType | None = None
@@ -120,19 +154,27 @@ class WeirDataSource(DataSource):
             options = self._source_options
             try:
                 with open_client(options) as client:
-                    columns = plan_scan(client.table(options.table), options).schema
-                self._schema = spark_schema(columns, statistics=options.statistics)
+                    table = client.table(options.table)
+                    self._schema = (
+                        spark_schema(plan_scan(table, options).schema, statistics=options.statistics)
+                        if self._changes is None
+                        else change_schema(table, self._changes)
+                    )
             except (ScannerError, SourceError) as error:
                 raise without_traceback(error) from None
         return self._schema
 
-    def reader(self, schema: StructType) -> BucketReader:
+    def reader(self, schema: StructType) -> BucketReader | ChangesReader:
         """A reader of these columns; the network is not touched before Spark plans."""
+        if self._changes is not None:
+            return ChangesReader(self._changes, schema)
         return BucketReader(self._source_options, schema)
 
-    def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
-        """A reader that says that there is none yet when the query starts."""
-        return UnsupportedStreamReader()
+    def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
+        """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
+        if self._changes is not None:
+            return ChangeStreamReader(self._changes, schema)
+        return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """There is none yet.

@@ -1,0 +1,87 @@
+"""A batch read of a table's changes: the changelogs between two places that are found when Spark plans.
+
+As for every batch read, Spark plans one ``load()`` once. So every task, retry, copy and later use of the DataFrame
+reads the same changes, kept by a lease that the tasks renew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from scanner import ScannerError
+from spark_source.connection import open_client
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.schema import arrow_schema, check_schema
+from spark_source.stream.log_lease import acquire_log_lease, new_lease_id
+from spark_source.stream.logs import TableLogs
+from spark_source.stream.options import EARLIEST, LATEST, AtOffsets
+from spark_source.stream.tasks import LogSlice, change_schema, log_slices, read_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from scanner.sync import Client
+    from spark_source.stream.options import ChangeOptions
+
+
+class ChangesReader(DataSourceReader):
+    """Reads the changes of a table between two places.
+
+    Args:
+        options: The read.
+        schema: The columns Spark wants, in its types and order.
+    """
+
+    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+
+    def partitions(self) -> list[LogSlice]:
+        """One partition for each bucket that has changes there.
+
+        Raises:
+            SourceOptionError: An option does not go with a batch read, or does not fit the table.
+            SourceSchemaError: The schema does not fit the table.
+            SourceDataLossError: Changes are not kept any more.
+            ScannerError: The table is gone, or the server cannot be asked.
+
+        Waits:
+            For the server, and for the lease.
+        """
+        try:
+            self._options.require_batch()
+            with open_client(self._options.source) as client:
+                return self._plan(client)
+        except (ScannerError, SourceError) as error:
+            raise without_traceback(error) from None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one partition; see `spark_source.stream.tasks.read_slice`."""
+        assert isinstance(partition, LogSlice)
+        try:
+            yield from read_slice(partition, self._schema, arrow_schema(self._schema))
+        except (ScannerError, SourceError) as error:
+            raise without_traceback(error) from None
+
+    def _plan(self, client: Client) -> list[LogSlice]:
+        options = self._options
+        table = client.table(options.source.table)
+        check_schema(self._schema, change_schema(table, options))
+        logs = TableLogs(table, fail_on_data_loss=options.fail_on_data_loss)
+        end = logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
+        start = logs.place("startingOffsets", options.starting or AtOffsets(EARLIEST))
+        for bucket, position in start.items():
+            if position.offset > end[bucket].offset:
+                raise SourceOptionError(
+                    "endingOffsets",
+                    str(end[bucket].offset),
+                    f"the read ends before it begins: in bucket {bucket} at offset {end[bucket].offset}, and it"
+                    f" begins at {position.offset}",
+                )
+        ttl_s, lease_id = options.source.lease_ttl_s, new_lease_id()
+        leased = ttl_s > 0 and acquire_log_lease(client, table.name, lease_id, start, ttl_s)
+        return log_slices(options, table.table_id, start, end, lease_id if leased else None)
