@@ -1,33 +1,36 @@
-"""The entry point of Spark: format ``weir``."""
+"""The entry point of Spark: format ``weir``.
+
+Invariant: one `WeirDataSource` is one ``load()``. Spark makes it once, and copies it by pickle to each process that
+plans: both sides of a self-join are planned at once. What all copies have to agree on is made here, before any copy.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from scanner import ScannerError
-from spark_source.batch.reader import BucketReader
-from spark_source.batch.scans import plan_scan
-from spark_source.connection import open_client
 from spark_source.errors import (
     NO_WRITING,
-    SourceError,
     SourceOptionError,
     SourceUnsupportedError,
     without_traceback,
 )
 from spark_source.options import SourceOptions
-from spark_source.schema import spark_schema
-from spark_source.stream.changes import ChangesReader
 from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
-from spark_source.stream.reader import STREAM_WITHOUT_CHANGES, ChangeStreamReader, RefusingStreamReader
-from spark_source.stream.tasks import change_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from spark_source.batch.reader import BucketReader
+    from spark_source.stream.changes import ChangesReader
+    from spark_source.stream.reader import ChangeStreamReader, RefusingStreamReader
+
+# What needs Arrow and the client is imported where it is used: Spark imports this module to look for formats, also in
+# sessions that never use this one (`pyspark_weir`).
 
 
 class WeirDataSource(DataSource):
@@ -46,10 +49,19 @@ class WeirDataSource(DataSource):
     asOf : ``OFFSET`` or ``BUCKET:OFFSET,...``, optional
         Modes ``push`` and ``asof``: read the table as it was in front of this log offset of every bucket, or of each.
         Every task, retry and copy then reads one state, as long as the server's log reaches back to it.
+    asOfTimestamp : ``2013-07-01T12:30:00Z``, or with an offset from UTC, optional
+        Modes ``push`` and ``asof``: read every commit before this instant, and none from it on. The driver asks the
+        server for the offsets once, when Spark plans.
+    leaseId : str, optional
+        Modes ``push`` and ``asof``: read what this lease of yours keeps. All loads that name it read one state.
     leaseTtl : seconds, default 600
-        Modes ``push`` and ``asof`` without ``asOf``: the driver leases the table as it is when Spark plans, every task,
-        retry and copy reads that state, and it is kept until so long after the last task began or renewed it. 0: no
-        lease; each task reads what is there when it begins.
+        Modes ``push`` and ``asof`` without ``asOf`` and ``leaseId``: the driver leases the table as it is when Spark
+        plans, or as ``asOfTimestamp`` says; every task, retry and copy reads that state, and it is kept until so long
+        after the last task began or renewed it. 0: no lease; each task reads what is there when it begins.
+    splits : int, 1 to 1024, optional
+        Modes ``push`` and ``asof``: tasks that share the keys of each bucket. One by default.
+    targetSplitBytes : size, optional
+        Likewise: stored bytes that one task is to read, about; how many tasks that makes of a bucket is up to its size.
     columns : comma separated names, optional
         Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
         query uses, so this is how to leave out what is not needed.
@@ -131,6 +143,7 @@ class WeirDataSource(DataSource):
             )
         except SourceOptionError as error:
             raise without_traceback(error) from None
+        self._load_id = f"spark-{secrets.token_hex(8)}"
         self._schema: StructType | None = None
 
     @classmethod
@@ -151,27 +164,34 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            options = self._source_options
-            try:
-                with open_client(options) as client:
-                    table = client.table(options.table)
-                    self._schema = (
-                        spark_schema(plan_scan(table, options).schema, statistics=options.statistics)
-                        if self._changes is None
-                        else change_schema(table, self._changes)
-                    )
-            except (ScannerError, SourceError) as error:
-                raise without_traceback(error) from None
+            if self._changes is None:
+                from spark_source.batch.reader import read_schema
+
+                self._schema = read_schema(self._source_options)
+            else:
+                from spark_source.stream.tasks import read_change_schema
+
+                self._schema = read_change_schema(self._changes)
         return self._schema
 
     def reader(self, schema: StructType) -> BucketReader | ChangesReader:
         """A reader of these columns; the network is not touched before Spark plans."""
         if self._changes is not None:
-            return ChangesReader(self._changes, schema)
-        return BucketReader(self._source_options, schema)
+            from spark_source.stream.changes import ChangesReader
+
+            return ChangesReader(self._changes, schema, self._load_id)
+        from spark_source.batch.reader import BucketReader
+
+        return BucketReader(self._source_options, schema, self._load_id)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
         """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
+        from spark_source.stream.reader import (
+            STREAM_WITHOUT_CHANGES,
+            ChangeStreamReader,
+            RefusingStreamReader,
+        )
+
         if self._changes is not None:
             return ChangeStreamReader(self._changes, schema)
         return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
@@ -194,7 +214,9 @@ class WeirDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make format ``weir`` known to a Spark session.
+    """Make format ``weir`` known to a Spark session that has not found it by itself.
+
+    Spark finds it where `pyspark_weir` can be imported, which is where this package is installed.
 
     Args:
         spark: The session. Its executors need this package installed: Spark sends them its classes by name.

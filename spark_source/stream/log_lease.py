@@ -30,32 +30,9 @@ def new_lease_id() -> str:
     return f"spark-{secrets.token_hex(8)}"
 
 
-def acquire_log_lease(client: Client, table: str, lease_id: str, positions: Positions, ttl_s: float) -> bool:
-    """Lease a table's changelogs from some positions on; if that cannot be, log why.
-
-    Args:
-        client: Of the planner.
-        table: Name of the table.
-        lease_id: The lease, which is moved there if it is elsewhere.
-        positions: Of every bucket.
-        ttl_s: How long it lives without a renewal, in seconds, above 0.
-
-    Returns:
-        Whether it is leased.
-    """
-    targets = [
-        LeaseTarget(table, [bucket], log_offset=position.offset) for bucket, position in positions.items()
-    ]
-    try:
-        client.acquire_lease(*targets, lease_id=lease_id, ttl_s=ttl_s)
-    except ScannerError as error:
-        _logger.warning(
-            "the changes of table %s are read without a lease, and kept as retention says alone: %s",
-            table,
-            error.message,
-        )
-        return False
-    return True
+def log_targets(table: str, positions: Positions) -> list[LeaseTarget]:
+    """What a lease of a table's changelogs from some positions on holds."""
+    return [LeaseTarget(table, [bucket], log_offset=each.offset) for bucket, each in positions.items()]
 
 
 class LogLease:
@@ -92,7 +69,16 @@ class LogLease:
         wanted = (lease_id, {bucket: position.offset for bucket, position in positions.items()})
         if self._ttl_s <= 0 or (wanted == self._held and not self._lost):
             return
-        if not acquire_log_lease(self._client, self._table, lease_id, positions, self._ttl_s):
+        try:
+            self._client.acquire_lease(
+                *log_targets(self._table, positions), lease_id=lease_id, ttl_s=self._ttl_s
+            )
+        except ScannerError as error:
+            _logger.warning(
+                "table %s is streamed without a lease, so its changes are kept as retention says alone: %s",
+                self._table,
+                error.message,
+            )
             return
         self._held, self._lost = wanted, False
         if self._thread is None:

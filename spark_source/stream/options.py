@@ -199,6 +199,8 @@ _OF_BATCHES: Final = ("endingOffsets", "endingTimestamp")
 _NOT_WITH_CHANGES: Final[Mapping[str, str]] = {
     "mode": "changes are pushed; leave it out",
     "asOf": "startingOffsets says where the changes begin",
+    "asOfTimestamp": "startingTimestamp says where the changes begin",
+    "leaseId": "a stream leases what it has not read itself",
     "keyFrom": "a changelog is in the order of its commits; use option 'where'",
     "keyTo": "a changelog is in the order of its commits; use option 'where'",
     "pageBytes": "changes are pushed; leave it out",

@@ -28,7 +28,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from scanner import ScannerError
-from spark_source.batch.scans import require_same_table
 from spark_source.connection import open_client
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
@@ -44,6 +43,7 @@ from spark_source.stream.tasks import (
     change_schema,
     log_slices,
     read_slice,
+    require_same_table,
     snapshot_slices,
 )
 
@@ -254,7 +254,8 @@ class _Planner:
         self._require_table(end)
         if start.phase == "initial" and end.phase == "full":
             self._lease.hold(end.lease_id, end.buckets)
-            return list(snapshot_slices(self._options, end.table_id, end.buckets))
+            names = self._schema.fieldNames()
+            return list(snapshot_slices(self._options, self._table, end.buckets, names))
         begin = end.first if start.phase == "initial" else start.buckets
         if begin is None or begin.keys() != end.buckets.keys():
             raise SourceError(f"the offsets {start.to_json()} and {end.to_json()} are not of one stream")

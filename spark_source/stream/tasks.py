@@ -10,24 +10,25 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource
-from spark_source.batch.leasing import TaskLease
-from spark_source.batch.scans import require_same_table, require_still_same_table
+from scanner import ArgumentInvalid, OffsetOutOfRange, ScannerError, ScanSource, TableNotFound
+from spark_source.batch.leasing import PlannedStates, TaskLease
+from spark_source.batch.planning import bucket_partitions
 from spark_source.connection import open_client
-from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
+from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, without_traceback
 from spark_source.schema import spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+    from scanner import MeasuredLog, ScanPlan
     from scanner.sync import Client, Scan, Table
     from spark_source.stream.offsets import Positions
     from spark_source.stream.options import ChangeOptions
@@ -59,18 +60,12 @@ class LogSlice(InputPartition):
 
 @dataclass(frozen=True)
 class SnapshotSlice(InputPartition):
-    """The rows of one bucket as of an offset, as inserts."""
+    """The rows of one bucket, or of a range of its keys, as of an offset, as inserts."""
 
     options: ChangeOptions
     """How to read them."""
-    table_id: int
-    """Of the table that was planned with."""
-    bucket: int
-    """Index of the bucket, from 0."""
-    as_of: int
-    """The changes with a smaller offset count, and no other."""
-    history: bytes
-    """The history of the bucket that `as_of` is of."""
+    plan: ScanPlan
+    """What to scan, checked against the table."""
 
 
 Slice = LogSlice | SnapshotSlice
@@ -95,13 +90,40 @@ def log_slices(
     ]
 
 
-def snapshot_slices(options: ChangeOptions, table_id: int, at: Positions) -> list[SnapshotSlice]:
-    """One slice for each bucket that may have rows, in bucket order."""
-    return [
-        SnapshotSlice(options, table_id, bucket, at[bucket].offset, at[bucket].history)
-        for bucket in sorted(at)
-        if at[bucket].offset
-    ]
+def snapshot_slices(
+    options: ChangeOptions, table: Table, at: Positions, names: Sequence[str]
+) -> list[SnapshotSlice]:
+    """One slice for each bucket, or as many as options ``splits`` and ``targetSplitBytes`` make of it.
+
+    Args:
+        options: How to read them.
+        table: The table.
+        at: What the buckets are read as of.
+        names: The columns wanted; those of a change are not the table's.
+
+    Waits: For the server, once for each bucket that is cut.
+    """
+    of_rows = [name for name in names if name not in CHANGE_COLUMNS]
+    scan = _within(table.new_scan().with_table_id(table.table_id), options)
+    scan = scan.select(*(of_rows or table.primary_key[:1]))
+    states = PlannedStates(
+        offsets=tuple(at[bucket].offset for bucket in sorted(at)),
+        histories=tuple(at[bucket].history for bucket in sorted(at)),
+    )
+    parts = bucket_partitions(options.source, scan.plan, table, states)
+    return [SnapshotSlice(options, part.plan) for part in parts]
+
+
+def read_change_schema(options: ChangeOptions) -> StructType:
+    """The schema of what the options read; see `change_schema`.
+
+    Waits: For the server's description of the table.
+    """
+    try:
+        with open_client(options.source) as client:
+            return change_schema(client.table(options.source.table), options)
+    except (ScannerError, SourceError) as error:
+        raise without_traceback(error) from None
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:
@@ -137,21 +159,20 @@ def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterato
     Waits:
         For the server, at most as long as its heartbeats come.
     """
-    names = schema.fieldNames()
     with open_client(planned.options.source) as client:
-        table = client.table(planned.options.source.table)
-        require_same_table(table, planned.table_id)
-        if isinstance(planned, LogSlice):
-            yield from _read_log(client, table, planned, names, target)
+        if isinstance(planned, SnapshotSlice):
+            yield from _read_snapshot(client, planned, target)
         else:
-            yield from _read_snapshot(client, table, planned, names, target)
+            yield from _read_log(client, planned, schema.fieldNames(), target)
 
 
 def _read_log(
-    client: Client, table: Table, planned: LogSlice, names: list[str], target: pa.Schema
+    client: Client, planned: LogSlice, names: list[str], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     lease = TaskLease(client, planned.lease_id, planned.options.source.lease_ttl_s)
     lease.begin()
+    table = client.table(planned.options.source.table)
+    require_same_table(table, planned.table_id)
     start = _first_kept(table, planned)
     if start == planned.end:
         return
@@ -164,9 +185,8 @@ def _read_log(
             # Retention came between the question and the scan.
             oldest = planned.end if error.oldest_offset is None else error.oldest_offset
             raise SourceDataLossError(table.name, planned.bucket, start, planned.end, oldest) from None
-        # The scan is open, and stays with the table and the history that it was opened on.
-        require_still_same_table(client, table.name, planned.table_id)
-        _require_history(table, planned)
+        # The scan is open, and stays with the history that it was opened on: everything before `end` is the same, too.
+        _measure_end(table, planned)
         while batch is not None:
             if batch.num_rows:
                 yield to_spark_batch(batch, target)
@@ -181,9 +201,22 @@ def _read_log(
         )
 
 
+def require_same_table(table: Table, table_id: int) -> None:
+    """Check that a table is the one that a stream, or a plan, is of.
+
+    Raises:
+        TableNotFound: It is another one of the same name.
+    """
+    if table.table_id != table_id:
+        raise TableNotFound(
+            f"table {table.name!r} was dropped and created anew since: its changes are others; begin a new query, with"
+            " a checkpoint of its own"
+        )
+
+
 def _first_kept(table: Table, planned: LogSlice) -> int:
     """Where to begin: where it was planned, or, if that may be, at the oldest change that is kept."""
-    (log,) = table.measure_log({planned.bucket: planned.end}, histories={planned.bucket: planned.history})
+    log = _measure_end(table, planned)
     if log.start_offset <= planned.start:
         return planned.start
     loss = SourceDataLossError(table.name, planned.bucket, planned.start, planned.end, log.start_offset)
@@ -193,26 +226,17 @@ def _first_kept(table: Table, planned: LogSlice) -> int:
     return min(planned.end, log.start_offset)
 
 
-def _require_history(table: Table, planned: LogSlice) -> None:
-    """See that the bucket has the history that was planned with: everything before `end` is then the same, too."""
-    table.measure_log({planned.bucket: planned.end}, histories={planned.bucket: planned.history})
+def _measure_end(table: Table, planned: LogSlice) -> MeasuredLog:
+    """Ask for the range of the log, and see that the bucket has the history that was planned with."""
+    (log,) = table.measure_log({planned.bucket: planned.end}, histories={planned.bucket: planned.history})
+    return log
 
 
-def _read_snapshot(
-    client: Client, table: Table, planned: SnapshotSlice, names: list[str], target: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    of_rows = [name for name in names if name not in CHANGE_COLUMNS]
-    scan = _within(table.new_scan(), planned.options).select(*(of_rows or table.primary_key[:1]))
-    scan = scan.bucket(planned.bucket).as_of(
-        {planned.bucket: planned.as_of}, {planned.bucket: planned.history}
-    )
-    with scan.execute() as batches:
-        batch = next(batches, None)
-        require_still_same_table(client, table.name, planned.table_id)
-        while batch is not None:
+def _read_snapshot(client: Client, planned: SnapshotSlice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with client.scan(planned.plan).execute() as batches:
+        for batch in batches:
             if batch.num_rows:
                 yield to_spark_batch(_as_inserts(batch, target), target)
-            batch = next(batches, None)
 
 
 def _as_inserts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
@@ -230,7 +254,8 @@ def _as_inserts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def _changes(table: Table, options: ChangeOptions) -> Scan:
     """The scan of a table's changes that the options describe, from nowhere to nowhere yet."""
-    scan = _within(table.new_scan().with_source(ScanSource.LOG), options)
+    scan = table.new_scan().with_table_id(table.table_id).with_source(ScanSource.LOG)
+    scan = _within(scan, options)
     columns = options.source.columns
     if columns is None:
         return scan

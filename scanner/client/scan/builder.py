@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
+from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
@@ -102,6 +103,8 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    table_id: int | None = None
+    """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
@@ -222,6 +225,19 @@ class ScanBuilder:
 
     def _replace(self, **changes: object) -> Self:
         return self._derive(dataclasses.replace(self._plan, **changes))  # type: ignore[arg-type]
+
+    def with_table_id(self, table_id: int) -> Self:
+        """Read this table alone: if it was dropped and its name given to another, the scan fails with TableNotFound.
+
+        The server looks when it opens each bucket, and again whenever a cut scan goes on.
+
+        Args:
+            table_id: As `Table.table_id` tells it, 0 or more.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(table_id=whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
@@ -390,6 +406,18 @@ class ScanBuilder:
         """
         start = self._encoded(prefix)
         return self._replace(key_range=KeyRange(start, prefix_end(start) if start else b""))
+
+    def within(self, key_range: KeyRange) -> Self:
+        """Scan only keys of an encoded range, as `Table.split` gives them; of a key range set before, what is in both.
+
+        Raises:
+            ArgumentInvalid: It is no `KeyRange`.
+        """
+        if not isinstance(key_range, KeyRange):
+            raise ArgumentInvalid(
+                f"within takes a range that a split gave, not {key_range!r}; see key_range()"
+            )
+        return self._replace(key_range=intersection(self._plan.key_range, key_range))
 
     def with_credit(self, credit_bytes: int) -> Self:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).

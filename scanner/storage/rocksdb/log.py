@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocksdict import ReadOptions
 
@@ -32,6 +32,7 @@ from scanner.storage.rocksdb.changelog import (
     ordinal_of_key,
 )
 from scanner.storage.rocksdb.database import Database, rocksdb_errors
+from scanner.storage.rocksdb.sst_files import sst_files
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter
@@ -40,8 +41,6 @@ LOG_RANGE_KEY = b"log_range"
 """In `meta`."""
 LINEAGE_KEY = b"lineage"
 """In `meta`."""
-_FILE_OF_FAMILY = re.compile(r"^ *(\d+):\d+\[", re.MULTILINE)
-"""The number of a file in RocksDB's list of one column family's files."""
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 
@@ -247,22 +246,9 @@ def _share(start: int, end: int, log_range: LogRange) -> float:
 
 
 def _files_of(database: Database) -> list[LogFile]:
-    with rocksdb_errors(database.path):
-        # The list of all files names no column family, and the one of the family counts no entries.
-        family = database.log.property_value("rocksdb.sstables") or ""
-        numbers = {int(number) for number in _FILE_OF_FAMILY.findall(family)}
-        files: list[dict[str, Any]] = database.rocks.live_files()
     return [
-        LogFile(
-            file["start_key"],
-            file["end_key"],
-            file["num_entries"],
-            file["num_deletions"],
-            file["size"],
-            file["level"],
-        )
-        for file in files
-        if int(file["name"].removeprefix("/").removesuffix(".sst")) in numbers
+        LogFile(file.start_key, file.end_key, file.entries, file.deletions, file.size_bytes, file.level)
+        for file in sst_files(database, database.log)
     ]
 
 

@@ -127,6 +127,30 @@ class ListOffsetsResponse(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
+class SplitBucketRequest(_message.Message):
+    __slots__ = ("table", "bucket", "splits", "target_split_bytes", "key_start", "key_end")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEY_START_FIELD_NUMBER: _ClassVar[int]
+    KEY_END_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    splits: int
+    target_split_bytes: int
+    key_start: bytes
+    key_end: bytes
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., splits: _Optional[int] = ..., target_split_bytes: _Optional[int] = ..., key_start: _Optional[bytes] = ..., key_end: _Optional[bytes] = ...) -> None: ...
+
+class SplitBucketResponse(_message.Message):
+    __slots__ = ("cut_keys", "stored_bytes")
+    CUT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cut_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    stored_bytes: int
+    def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
 class MeasureLogRequest(_message.Message):
     __slots__ = ("table", "positions")
     TABLE_FIELD_NUMBER: _ClassVar[int]
