@@ -110,6 +110,8 @@ class ChangeOptions:
             raise SourceOptionError(
                 name, None, f"option {name!r} goes with spark.read alone: a stream has no end"
             )
+        if self.starting is not None and not isinstance(self.starting, Full):
+            self._require_whole_buckets()
 
     def require_batch(self) -> None:
         """Check that the options are those of a batch read.
@@ -123,6 +125,7 @@ class ChangeOptions:
                 None,
                 f"option {name!r} goes with spark.readStream alone: a batch read is read as a whole",
             )
+        self._require_whole_buckets()
         if isinstance(self.starting, Full):
             raise SourceOptionError(
                 "startingOffsets",
@@ -138,6 +141,16 @@ class ChangeOptions:
             if forbidden in ((offsets,) if isinstance(offsets, int) else dict(offsets).values()):
                 word = "latest (-1)" if forbidden == LATEST else "earliest (-2)"
                 raise SourceOptionError(name, word, f"option {name!r} of a batch read cannot be {word}")
+
+    def _require_whole_buckets(self) -> None:
+        source = self.source
+        for name, value in (("splits", source.splits), ("targetSplitBytes", source.split_bytes)):
+            if value is not None:
+                raise SourceOptionError(
+                    name,
+                    str(value),
+                    f"option {name!r} cuts the table of a stream from 'full'; changes are read bucket by bucket",
+                )
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ChangeOptions:

@@ -301,6 +301,21 @@ def test_columns_and_rows_are_chosen(server: RunningServer, table: Table, stream
     assert {row["k"] for rows in batches for row in rows} == set(range(5))
 
 
+def test_the_table_is_read_by_more_tasks_than_buckets(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """With `splits`, a bucket's keys are shared out; the rows are the same, and changes come bucket by bucket."""
+    table.write(_rows(0, 1000))
+    streams.append(stream := Stream(server, table.name, splits="3"))
+    rows = stream.next()
+    assert rows is not None
+    assert sorted(row["k"] for row in rows) == list(range(1000))
+    assert len(stream.reader.partitions(stream.first(), stream.offsets[0])) > BUCKETS
+    table.write(_rows(0, 1000, "b"))
+    assert len(stream.next() or []) == 2000
+    assert len(stream.reader.partitions(*stream.offsets)) == BUCKETS
+
+
 def test_changes_that_are_gone(
     server: RunningServer, table: Table, streams: list[Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -414,6 +429,18 @@ def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> Non
         assert len([row for row in rows if row["k"] < 1000]) == expected
 
 
+def test_copies_of_one_load_read_the_same_changes(server: RunningServer, table: Table) -> None:
+    """Spark plans both sides of a self-join in processes of their own: who is second takes what the first has found."""
+    table.write(_rows(0, 100))
+    source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
+    first, second = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+    assert isinstance(first, ChangesReader)
+    assert isinstance(second, ChangesReader)
+    planned = first.partitions()
+    table.write(_rows(0, 100, "b"))
+    assert second.partitions() == planned
+
+
 def test_a_batch_read_that_cannot_be(server: RunningServer, table: Table) -> None:
     """It begins at no table, and ends at no beginning; limits go with streams."""
     table.write(_rows(0, 100))
@@ -423,6 +450,7 @@ def test_a_batch_read_that_cannot_be(server: RunningServer, table: Table) -> Non
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"maxRowsPerTrigger": "1"}, "goes with spark.readStream alone"),
         ({"startingOffsets": '{"0": -2, "1": -1}'}, "cannot be latest"),
+        ({"splits": "2"}, "changes are read bucket by bucket"),
     ):
         source = WeirDataSource(
             {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"} | options
