@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -11,16 +11,12 @@ from scanner import ScannerError
 from spark_source.batch.reader import BucketReader
 from spark_source.batch.scans import plan_scan
 from spark_source.connection import open_client
-from spark_source.errors import (
-    NO_WRITING,
-    SourceError,
-    SourceOptionError,
-    SourceUnsupportedError,
-    without_traceback,
-)
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.options import SourceOptions
 from spark_source.schema import spark_schema
 from spark_source.stream.reader import UnsupportedStreamReader
+from spark_source.writing.options import WriteOptions, is_of_write
+from spark_source.writing.writer import SaveWriter, StreamWriter, plan_save, plan_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class WeirDataSource(DataSource):
-    """A live key-value table of a weir server, read bucket by bucket.
+    """A live key-value table of a weir server: read bucket by bucket, written once and as a whole.
 
     Options
     -------
@@ -72,6 +68,16 @@ class WeirDataSource(DataSource):
     tokenFile : path, optional
         A file with the bearer token that proves who reads. The token itself is never an option.
 
+    Of these, a write takes ``endpoint``, ``table`` and the last four, and:
+
+    txnName, txnVersion : str and int, optional
+        Name a save, so that it is published once however often its job is run. A stream's batches are named already.
+    changeTypeColumn : str, default ``_change_type``
+        If the DataFrame has this column, its rows are changes: ``insert`` and ``update_postimage`` are upserted,
+        ``delete`` deletes the row of the key, ``update_preimage`` is passed over.
+    batchBytes : size, default ``4m``
+        Bytes of rows that a task gathers before it stages them.
+
     Sizes that belong to the other mode are checked and have no effect, so that a job changes its mode by one option.
 
     Schema
@@ -94,7 +100,8 @@ class WeirDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         try:
-            self._source_options = SourceOptions.parse(options)
+            # Spark does not tell here what it is going to ask for, and the two know other options.
+            self._read_options = None if is_of_write(options) else SourceOptions.parse(options)
         except SourceOptionError as error:
             raise without_traceback(error) from None
         self._schema: StructType | None = None
@@ -111,13 +118,14 @@ class WeirDataSource(DataSource):
             TableNotFound: There is no such table; the message lists those there are.
             ColumnNotFound: It has no such column; the message lists those it has.
             ServerUnavailable: Nobody answers at the endpoint.
-            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table.
+            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table, or an option is one of
+                writes.
             SourceSchemaError: A column is of a type that Spark SQL does not have.
 
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            options = self._source_options
+            options = self._of_read()
             try:
                 with open_client(options) as client:
                     columns = plan_scan(client.table(options.table), options).schema
@@ -128,27 +136,43 @@ class WeirDataSource(DataSource):
 
     def reader(self, schema: StructType) -> BucketReader:
         """A reader of these columns; the network is not touched before Spark plans."""
-        return BucketReader(self._source_options, schema)
+        return BucketReader(self._of_read(), schema)
 
     def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
         """A reader that says that there is none yet when the query starts."""
         return UnsupportedStreamReader()
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """There is none yet.
+    def writer(self, schema: StructType, overwrite: bool) -> SaveWriter:
+        """A writer of these columns, once they are known to fit the table.
 
         Raises:
-            SourceUnsupportedError: Always.
-        """
-        raise SourceUnsupportedError(NO_WRITING)
+            SourceOptionError: An option is unknown or missing, one of reads, or has a value that makes no sense.
+            SourceUnsupportedError: The table would be overwritten.
+            SourceSchemaError: A column is missing, is none of the table's, or does not fit.
+            TableNotFound: There is no such table; the message lists those there are.
+            ServerUnavailable: Nobody answers at the endpoint.
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """There is none yet.
-
-        Raises:
-            SourceUnsupportedError: Always.
+        Waits: For the server's description of the table.
         """
-        raise SourceUnsupportedError(NO_WRITING)
+        return plan_save(schema, self._of_write(streaming=False), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """A writer of one micro-batch; as `writer`."""
+        return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
+
+    def _of_read(self) -> SourceOptions:
+        if self._read_options is not None:
+            return self._read_options
+        try:
+            return SourceOptions.parse(self.options)
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
+
+    def _of_write(self, *, streaming: bool) -> WriteOptions:
+        try:
+            return WriteOptions.parse(self.options, streaming=streaming)
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
 
 
 def register(spark: SparkSession) -> None:

@@ -8,11 +8,8 @@ every argument is passed to `Exception.__init__`.
 from __future__ import annotations
 
 import logging
-from typing import Final, TypeVar
+from typing import TypeVar
 
-NO_WRITING: Final = (
-    "weir cannot be written from Spark yet: write with scanner.sync, or load a file with weir load"
-)
 _logger = logging.getLogger("weir.spark")
 _E = TypeVar("_E", bound=Exception)
 
@@ -59,6 +56,10 @@ class SourceSchemaError(SourceError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+class SourceDataError(SourceError):
+    """A row of a DataFrame cannot be written; its one argument says in a line why, and what to do."""
 
 
 def without_traceback(error: _E) -> _E:
