@@ -10,11 +10,12 @@ endif
 
 uv_version := 0.13.8
 python := .venv/bin/python
-packages := weir transport scanner spark_source bench tests tools
+packages := weir transport scanner spark_source pyspark_weir bench tests tools
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
-# uv installs into .venv, with its interpreter, whatever the caller's shell has activated.
-uv := env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never .venv/bin/uv
+# uv installs into .venv, with its interpreter, whatever the caller's shell has activated; compiled, since Spark gives a
+# Python worker ten seconds to start.
+uv := env -u VIRTUAL_ENV UV_COMPILE_BYTECODE=1 UV_PROJECT_ENVIRONMENT=.venv UV_PYTHON_DOWNLOADS=never .venv/bin/uv
 
 help: ## This list
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18

@@ -15,16 +15,20 @@ if TYPE_CHECKING:
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import ScanMode, ScanSource
+    from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
     from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
+    from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
+    from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
-    from scanner.data.digest import combine_digests
+    from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         NotLeader,
         OffsetOutOfRange,
+        PartsConflict,
         PermissionDenied,
         ResumeTokenInvalid,
         ScanIncomplete,
@@ -55,6 +60,8 @@ if TYPE_CHECKING:
         SlowConsumer,
         SnapshotLost,
         SourceUnsupported,
+        StageNotFound,
+        StagesFull,
         StoreClosed,
         StoreFailed,
         StoreLocked,
@@ -62,7 +69,10 @@ if TYPE_CHECKING:
         TableNotFound,
         TooManyGroups,
         TooManyScans,
+        TooManyTransactions,
+        TransactionDecided,
         Unauthenticated,
+        VersionSuperseded,
     )
     from transport import StallReason, StallTimes
 
@@ -70,6 +80,7 @@ __all__ = [
     "ArgumentInvalid",
     "Batches",
     "BucketNotFound",
+    "BucketRanges",
     "BucketStatistics",
     "CheckpointInfo",
     "Client",
@@ -93,23 +104,29 @@ __all__ = [
     "GroupSummary",
     "InternalError",
     "KeyInvalid",
+    "KeyRange",
     "Lease",
     "LeaseInfo",
     "LeaseNotFound",
     "LeaseState",
     "LeaseTarget",
     "LeasedBucket",
+    "MeasuredLog",
     "NotLeader",
     "NotLeased",
     "OffsetOutOfRange",
     "OffsetRange",
     "OffsetsAt",
+    "PartWriter",
+    "PartsConflict",
     "PermissionDenied",
+    "Published",
     "ResumeTokenInvalid",
     "Scan",
     "ScanIncomplete",
     "ScanInfo",
     "ScanMode",
+    "ScanPlan",
     "ScanSource",
     "ScanStatistics",
     "ScannerError",
@@ -123,6 +140,9 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotLost",
     "SourceUnsupported",
+    "StageNotFound",
+    "Staged",
+    "StagesFull",
     "StallReason",
     "StallTimes",
     "StoreClosed",
@@ -135,12 +155,18 @@ __all__ = [
     "TableNotFound",
     "TooManyGroups",
     "TooManyScans",
+    "TooManyTransactions",
+    "Transaction",
+    "TransactionDecided",
+    "TransactionInfo",
     "Unauthenticated",
+    "VersionSuperseded",
     "WriteResult",
     "Writer",
     "col",
     "combine_digests",
     "connect",
+    "join_digests",
     "parse_where",
     "read_token",
     "tls",
@@ -168,12 +194,16 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "GroupSummary",
     ),
     "scanner.client.scan.group_scan": ("GroupBatches",),
+    "scanner.client.splits": ("BucketRanges",),
     "scanner.client.table": (
         "GroupScan",
         "Scan",
         "Table",
     ),
-    "scanner.data.digest": ("combine_digests",),
+    "scanner.data.digest": (
+        "combine_digests",
+        "join_digests",
+    ),
     "scanner.data.folding": ("Fold",),
     "scanner.errors": (
         "ArgumentInvalid",
@@ -191,6 +221,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseNotFound",
         "NotLeader",
         "OffsetOutOfRange",
+        "PartsConflict",
         "PermissionDenied",
         "ResumeTokenInvalid",
         "ScanIncomplete",
@@ -204,6 +235,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "SlowConsumer",
         "SnapshotLost",
         "SourceUnsupported",
+        "StageNotFound",
+        "StagesFull",
         "StoreClosed",
         "StoreFailed",
         "StoreLocked",
@@ -211,7 +244,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TableNotFound",
         "TooManyGroups",
         "TooManyScans",
+        "TooManyTransactions",
+        "TransactionDecided",
         "Unauthenticated",
+        "VersionSuperseded",
     ),
     "scanner.client.scan.expressions": (
         "Column",
@@ -220,6 +256,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "parse_where",
     ),
     "scanner.client.point_reads": ("GetResult",),
+    "scanner.client.log_measures": ("MeasuredLog",),
     "scanner.client.leases": (
         "Lease",
         "LeasedBucket",
@@ -230,14 +267,23 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scanner.client.scan.builder": (
         "ScanMode",
+        "ScanPlan",
         "ScanSource",
     ),
     "scanner.client.scan.statistics": (
         "BucketStatistics",
         "ScanStatistics",
     ),
+    "scanner.data.keys": ("KeyRange",),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
+    "scanner.client.transactions": (
+        "PartWriter",
+        "Published",
+        "Staged",
+        "Transaction",
+        "TransactionInfo",
+    ),
     "scanner.client.writer": (
         "OffsetRange",
         "OffsetsAt",

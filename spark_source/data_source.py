@@ -1,26 +1,31 @@
-"""The entry point of Spark: format ``weir``."""
+"""The entry point of Spark: format ``weir``.
+
+Invariant: one `WeirDataSource` is one ``load()``. Spark makes it once, and copies it by pickle to each process that
+plans: both sides of a self-join are planned at once. What all copies have to agree on is made here, before any copy.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from scanner import ScannerError
-from spark_source.batch.reader import BucketReader
-from spark_source.batch.scans import plan_scan
-from spark_source.connection import open_client
-from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.errors import SourceOptionError, without_traceback
 from spark_source.options import SourceOptions
-from spark_source.schema import spark_schema
-from spark_source.stream.reader import UnsupportedStreamReader
 from spark_source.writing.options import WriteOptions, is_of_write
-from spark_source.writing.writer import SaveWriter, StreamWriter, plan_save, plan_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
+
+    from spark_source.batch.reader import BucketReader
+    from spark_source.stream.reader import UnsupportedStreamReader
+    from spark_source.writing.writer import SaveWriter, StreamWriter
+
+# What needs Arrow and the client is imported where it is used: Spark imports this module to look for formats, also in
+# sessions that never use this one (`pyspark_weir`).
 
 
 class WeirDataSource(DataSource):
@@ -39,10 +44,19 @@ class WeirDataSource(DataSource):
     asOf : ``OFFSET`` or ``BUCKET:OFFSET,...``, optional
         Modes ``push`` and ``asof``: read the table as it was in front of this log offset of every bucket, or of each.
         Every task, retry and copy then reads one state, as long as the server's log reaches back to it.
+    asOfTimestamp : ``2013-07-01T12:30:00Z``, or with an offset from UTC, optional
+        Modes ``push`` and ``asof``: read every commit before this instant, and none from it on. The driver asks the
+        server for the offsets once, when Spark plans.
+    leaseId : str, optional
+        Modes ``push`` and ``asof``: read what this lease of yours keeps. All loads that name it read one state.
     leaseTtl : seconds, default 600
-        Modes ``push`` and ``asof`` without ``asOf``: the driver leases the table as it is when Spark plans, every task,
-        retry and copy reads that state, and it is kept until so long after the last task began or renewed it. 0: no
-        lease; each task reads what is there when it begins.
+        Modes ``push`` and ``asof`` without ``asOf`` and ``leaseId``: the driver leases the table as it is when Spark
+        plans, or as ``asOfTimestamp`` says; every task, retry and copy reads that state, and it is kept until so long
+        after the last task began or renewed it. 0: no lease; each task reads what is there when it begins.
+    splits : int, 1 to 1024, optional
+        Modes ``push`` and ``asof``: tasks that share the keys of each bucket. One by default.
+    targetSplitBytes : size, optional
+        Likewise: stored bytes that one task is to read, about; how many tasks that makes of a bucket is up to its size.
     columns : comma separated names, optional
         Columns to read, in this order. All of them by default. Spark does not tell a Python source which columns a
         query uses, so this is how to leave out what is not needed.
@@ -104,6 +118,7 @@ class WeirDataSource(DataSource):
             self._read_options = None if is_of_write(options) else SourceOptions.parse(options)
         except SourceOptionError as error:
             raise without_traceback(error) from None
+        self._load_id = f"spark-{secrets.token_hex(8)}"
         self._schema: StructType | None = None
 
     @classmethod
@@ -125,21 +140,21 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            options = self._of_read()
-            try:
-                with open_client(options) as client:
-                    columns = plan_scan(client.table(options.table), options).schema
-                self._schema = spark_schema(columns, statistics=options.statistics)
-            except (ScannerError, SourceError) as error:
-                raise without_traceback(error) from None
+            from spark_source.batch.reader import read_schema
+
+            self._schema = read_schema(self._of_read())
         return self._schema
 
     def reader(self, schema: StructType) -> BucketReader:
         """A reader of these columns; the network is not touched before Spark plans."""
-        return BucketReader(self._of_read(), schema)
+        from spark_source.batch.reader import BucketReader
+
+        return BucketReader(self._of_read(), schema, self._load_id)
 
     def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
         """A reader that says that there is none yet when the query starts."""
+        from spark_source.stream.reader import UnsupportedStreamReader
+
         return UnsupportedStreamReader()
 
     def writer(self, schema: StructType, overwrite: bool) -> SaveWriter:
@@ -154,10 +169,14 @@ class WeirDataSource(DataSource):
 
         Waits: For the server's description of the table.
         """
+        from spark_source.writing.writer import plan_save
+
         return plan_save(schema, self._of_write(streaming=False), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """A writer of one micro-batch; as `writer`."""
+        from spark_source.writing.writer import plan_stream
+
         return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
 
     def _of_read(self) -> SourceOptions:
@@ -176,7 +195,9 @@ class WeirDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make format ``weir`` known to a Spark session.
+    """Make format ``weir`` known to a Spark session that has not found it by itself.
+
+    Spark finds it where `pyspark_weir` can be imported, which is where this package is installed.
 
     Args:
         spark: The session. Its executors need this package installed: Spark sends them its classes by name.

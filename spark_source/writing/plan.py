@@ -147,11 +147,10 @@ def _require_fit(field: spark.StructField, stored: pa.Field) -> None:
 
 def _plain(field: spark.StructField) -> spark.StructField:
     """Strings of a collation, or of a length, are strings."""
-    return (
-        spark.StructField(field.name, spark.StringType())
-        if isinstance(field.dataType, spark.StringType)
-        else field
-    )
+    strings = (spark.StringType, spark.CharType, spark.VarcharType)
+    if not isinstance(field.dataType, strings):
+        return field
+    return spark.StructField(field.name, spark.StringType())
 
 
 def _holds(stored: pa.DataType, given: pa.DataType) -> bool:

@@ -67,6 +67,8 @@ class SaveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publish what the tasks staged; see `_publish`."""
+        if self._options.txn_name is None and not _staged_parts(messages):
+            return  # Nobody can ask for this version again, so it need not be known that it is empty.
         _publish(self._options, self._plan, self._transaction, messages)
 
     def abort(self, messages: Messages) -> None:
@@ -161,6 +163,10 @@ def _of_micro_batch(messages: Messages, batch_id: int) -> Transaction | None:
     return transaction
 
 
+def _staged_parts(messages: Messages) -> list[StagedPart]:
+    return [message for message in messages if isinstance(message, StagedPart) and message.rows]
+
+
 def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, messages: Messages) -> None:
     """Publish the attempts that the messages tell of.
 
@@ -173,9 +179,9 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
 
     Waits: Until every bucket has applied its share.
     """
-    staged = [message for message in messages if isinstance(message, StagedPart)]
-    assert len(staged) == len(messages), "Spark commits only what every task wrote"
-    attempts = {message.part: message.attempt for message in staged if message.rows}
+    assert None not in messages, "Spark commits only what every task wrote"
+    staged = _staged_parts(messages)
+    attempts = {message.part: message.attempt for message in staged}
     rows = sum(message.rows for message in staged)
     what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
     try:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
+from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
@@ -102,6 +103,8 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    table_id: int | None = None
+    """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
@@ -222,6 +225,19 @@ class ScanBuilder:
 
     def _replace(self, **changes: object) -> Self:
         return self._derive(dataclasses.replace(self._plan, **changes))  # type: ignore[arg-type]
+
+    def with_table_id(self, table_id: int) -> Self:
+        """Read this table alone: if it was dropped and its name given to another, the scan fails with TableNotFound.
+
+        The server looks when it opens each bucket, and again whenever a cut scan goes on.
+
+        Args:
+            table_id: As `Table.table_id` tells it, 0 or more.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(table_id=_whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
@@ -352,7 +368,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: `rows` is negative or no whole number.
         """
-        return self._replace(row_limit=_whole(rows, "limit", 0, UINT64_MAX))
+        return self._replace(row_limit=whole(rows, "limit", 0, UINT64_MAX))
 
     def bucket(self, index: int) -> Self:
         """Scan only this bucket.
@@ -391,6 +407,18 @@ class ScanBuilder:
         start = self._encoded(prefix)
         return self._replace(key_range=KeyRange(start, prefix_end(start) if start else b""))
 
+    def within(self, key_range: KeyRange) -> Self:
+        """Scan only keys of an encoded range, as `Table.split` gives them; of a key range set before, what is in both.
+
+        Raises:
+            ArgumentInvalid: It is no `KeyRange`.
+        """
+        if not isinstance(key_range, KeyRange):
+            raise ArgumentInvalid(
+                f"within takes a range that a split gave, not {key_range!r}; see key_range()"
+            )
+        return self._replace(key_range=intersection(self._plan.key_range, key_range))
+
     def with_credit(self, credit_bytes: int) -> Self:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).
 
@@ -401,7 +429,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(credit_bytes=_whole(credit_bytes, "credit", 1, 2**62))
+        return self._replace(credit_bytes=whole(credit_bytes, "credit", 1, 2**62))
 
     def with_page_depth(self, pages: int) -> Self:
         """Fetch up to `pages` pages per bucket ahead of the consumer (all modes but push).
@@ -413,7 +441,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_depth=_whole(pages, "page depth", 0, 1024))
+        return self._replace(page_depth=whole(pages, "page depth", 0, 1024))
 
     def with_page_bytes(self, page_bytes: int) -> Self:
         """Ask for pages of this size (all modes but push); the server clamps it to its cap.
@@ -424,7 +452,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+        return self._replace(page_bytes=whole(page_bytes, "page size", 1, UINT32_MAX))
 
     def with_min_bytes(self, min_bytes: int) -> Self:
         """Have the server wait until it has so many bytes to answer with (mode fetch).
@@ -435,7 +463,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(min_bytes=_whole(min_bytes, "min bytes", 0, UINT64_MAX))
+        return self._replace(min_bytes=whole(min_bytes, "min bytes", 0, UINT64_MAX))
 
     def with_max_wait(self, seconds: float) -> Self:
         """Have the server wait no longer than this (mode fetch); it clamps it to its bound.
@@ -482,7 +510,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(retries=_whole(retries, "retries", 0, UINT32_MAX))
+        return self._replace(retries=whole(retries, "retries", 0, UINT32_MAX))
 
     def resume_every_batches(self, batches: int) -> Self:
         """For tests: cut each bucket's stream after every so many batches, and go on (mode push).
@@ -493,7 +521,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(resume_every_batches=_whole(batches, "batches", 1, UINT32_MAX))
+        return self._replace(resume_every_batches=whole(batches, "batches", 1, UINT32_MAX))
 
     def _require_column(self, name: str) -> None:
         names = self._plan.table.column_names
@@ -541,9 +569,9 @@ def _of_bucket(value: _T | Mapping[int, int], bucket: int, what: str) -> _T | in
 
 def _offsets(value: int | Mapping[int, int], buckets: int, what: str) -> int | dict[int, int]:
     if not isinstance(value, Mapping):
-        return _whole(value, what, 0, UINT64_MAX)
+        return whole(value, what, 0, UINT64_MAX)
     return {
-        _whole(bucket, f"the bucket in {what}", 0, buckets - 1): _whole(
+        whole(bucket, f"the bucket in {what}", 0, buckets - 1): whole(
             each, f"{what} of bucket {bucket}", 0, UINT64_MAX
         )
         for bucket, each in value.items()
@@ -569,7 +597,12 @@ def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = 
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
-def _whole(value: int, what: str, low: int, high: int) -> int:
+def whole(value: int, what: str, low: int, high: int) -> int:
+    """A whole number in [low, high].
+
+    Raises:
+        ArgumentInvalid: It is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
     return value

@@ -340,6 +340,7 @@ def bucket_query(plan: ScanPlan, bucket: int) -> pb.ScanQuery:
             predicates=plan.predicates,
             row_limit=plan.row_limit,
             range=plan.key_range,
+            table_id=plan.table_id,
         )
     )
 

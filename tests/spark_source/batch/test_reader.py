@@ -1,19 +1,21 @@
 """The reader without Spark: what a task does with a real server."""
 
+import collections
 import gc
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import datasource as spark
 from pyspark.sql import types
 
+from scanner.client.connection import Connection
 from scanner.errors import TableNotFound
-from scanner.sync import Client, Scan, Table
+from scanner.sync import Client
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
 from spark_source.batch.reader import BucketReader
-from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport
-from spark_source.options import MODES, SourceOptions
+from spark_source.options import MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer
@@ -179,24 +181,36 @@ def test_table_that_was_created_anew(
     reader = open_reader(server, table, mode=mode, leaseTtl="0")
     partition = reader.partitions()[0]
     recreate(client, table, buckets)
-    with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
+    with pytest.raises(TableNotFound, match=r"dropped and created anew; .*load the DataFrame again"):
         next(iter(reader.read(partition)))
 
 
-def test_table_that_is_created_anew_while_a_task_begins(
-    server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+def test_a_task_asks_for_its_rows_alone(
+    server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even if the other one comes between the first look at the table and the scan."""
-    reader = open_reader(server, table, leaseTtl="0")
-    partition = reader.partitions()[0]
+    """A task describes no table: the open of its scan checks that it is the planned one. A planning connects once."""
+    asked = counted_calls(monkeypatch)
+    reader = open_reader(server, table)
+    asked.clear()
+    partition, other = reader.partitions()
+    assert asked == {"DescribeTable": 1, "AcquireLease": 1}
+    asked.clear()
+    list(reader.read(partition))
+    list(reader.read(other))
+    assert asked == {"RenewLease": 2}
 
-    def plan_late(opened: Table, options: SourceOptions) -> Scan:
-        recreate(client, table, 2)
-        return plan_scan(opened, options)
 
-    monkeypatch.setattr("spark_source.batch.reader.plan_scan", plan_late)
-    with pytest.raises(TableNotFound, match="dropped and created anew since Spark planned the read"):
-        next(iter(reader.read(partition)))
+def counted_calls(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[str]:
+    """The unary calls that clients in this process make from now on, by method."""
+    found: collections.Counter[str] = collections.Counter()
+    make = Connection.call
+
+    async def call(self: Connection, path: str, *args: Any, **named: Any) -> Any:
+        found[path.rpartition("/")[2]] += 1
+        return await make(self, path, *args, **named)
+
+    monkeypatch.setattr(Connection, "call", call)
+    return found
 
 
 def recreate(client: Client, table: str, buckets: int) -> None:
