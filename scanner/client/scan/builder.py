@@ -237,7 +237,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(table_id=_whole(table_id, "table id", 0, UINT64_MAX))
+        return self._replace(table_id=whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
