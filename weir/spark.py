@@ -6,8 +6,11 @@ from spark_source import (
     SourceOptionError,
     SourceSchemaError,
     SourceUnsupportedError,
+    TableRead,
     WeirDataSource,
     register,
+    table,
+    views,
 )
 
 __all__ = [
@@ -16,6 +19,9 @@ __all__ = [
     "SourceOptionError",
     "SourceSchemaError",
     "SourceUnsupportedError",
+    "TableRead",
     "WeirDataSource",
     "register",
+    "table",
+    "views",
 ]

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
 from spark_source.batch.statistics import BucketReport
-from spark_source.options import MODES
+from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
@@ -56,6 +56,15 @@ def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table
     """However little may be under way, all rows come."""
     frame = read(spark, server, table, mode=mode, creditBytes="4k", pageBytes="16k", pageDepth=0)
     assert frame.count() == ROWS
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_splits(spark: SparkSession, server: RunningServer, client: Client, table: str, mode: str) -> None:
+    """Buckets that are cut give more tasks, and the same rows."""
+    client.checkpoint(table)
+    frame = read(spark, server, table, mode=mode, splits=4)
+    assert BUCKETS < frame.rdd.getNumPartitions() <= 4 * BUCKETS
+    assert sorted(map(tuple, frame.collect())) == [tuple(row.values()) for row in numbers(ROWS).to_pylist()]
 
 
 @pytest.mark.parametrize("mode", ["push", "asof"])
