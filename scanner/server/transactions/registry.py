@@ -76,6 +76,8 @@ class Published:
     """By part, the attempt that counts."""
     shares: Mapping[int, AppliedShare]
     """By bucket, the changes that it made."""
+    overwrite: bool
+    """Whether the rows that no part names were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +234,15 @@ class Transactions:
             raise
         return StageWriter(self, table, name, key, stage, sink)
 
-    async def publish(self, key: VersionKey, attempts: Mapping[int, int]) -> Published:
+    async def publish(
+        self, key: VersionKey, attempts: Mapping[int, int], *, overwrite: bool = False
+    ) -> Published:
         """Decide a version, unless it is decided, and wait until every bucket has applied it.
 
         Args:
             key: Which version.
             attempts: By part, the attempt that is to count; not looked at if the version is decided.
+            overwrite: Delete the rows that no part names; likewise.
 
         Raises:
             TableNotFound: There is no such table, or not any more.
@@ -262,7 +267,7 @@ class Transactions:
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
-                await self._decide(table, name, key, attempts)
+                await self._decide(table, name, key, attempts, overwrite=overwrite)
                 decided = True
             decision, completion = name.decision, name.completion
         if completion is not None:
@@ -270,7 +275,7 @@ class Transactions:
             if name.decision is not None and name.decision.version == key.version:
                 decision = name.decision
         assert decision is not None
-        return Published(decided, decision.attempts, decision.shares or {})
+        return Published(decided, decision.attempts, decision.shares or {}, decision.overwrite)
 
     async def abort(self, key: VersionKey) -> int:
         """Free the stages of a version. Idempotent.
@@ -352,7 +357,15 @@ class Transactions:
         if name.used_ms == used_ms:  # Nobody waits for it.
             del table.names[text]
 
-    async def _decide(self, table: _Table, name: _Name, key: VersionKey, attempts: Mapping[int, int]) -> None:
+    async def _decide(
+        self,
+        table: _Table,
+        name: _Name,
+        key: VersionKey,
+        attempts: Mapping[int, int],
+        *,
+        overwrite: bool,
+    ) -> None:
         if name.decision is None:
             await self._require_unapplied(table, key)
         chosen = {
@@ -360,6 +373,8 @@ class Transactions:
             for part, attempt in sorted(attempts.items())
         }
         buckets = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
+        if overwrite:
+            buckets = set(range((await self._served(table)).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
         await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
         decision = Decision(
@@ -368,6 +383,7 @@ class Transactions:
             version=key.version,
             attempts=dict(attempts),
             buckets=tuple(sorted(buckets)),
+            overwrite=overwrite,
             decided_ms=self._now_ms(),
         )
         await self._write(table, decision)

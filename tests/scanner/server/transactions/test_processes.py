@@ -73,6 +73,9 @@ def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, co
             with pytest.raises(scanner.ScannerError):
                 version.publish(dict.fromkeys(range(PARTS), 0))
         assert process.wait() == -signal.SIGKILL
+    doctor = [sys.executable, "-m", "weir", "doctor", str(tmp_path / "data")]
+    said = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert ("a transaction was being applied" in said) == (commits > 0)
     with running_server(tmp_path / "data") as running:
         running.wait_until(lambda server: not server.statistics().transactions_unapplied)
         with scanner.sync.connect(running.endpoint) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from scanner.errors import (
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog
+from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.registry import Transactions, VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.interface import Mutation
@@ -313,6 +315,30 @@ async def test_stages_and_names_expire() -> None:
 
 def _key(name: str, version: int) -> VersionKey:
     return VersionKey("t", 0, name, version)
+
+
+@pytest.mark.parametrize("where", ["memory", pytest.param("rocks", marks=pytest.mark.rocks)])
+@pytest.mark.parametrize("keys_max", [1_000_000, 2])
+async def test_overwriting_leaves_what_was_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, keys_max: int
+) -> None:
+    """Every other row is deleted, once, in buckets without a share too; so are keys that were staged as deletes."""
+    overwriting = functools.partial(deletions, keys_max=keys_max)
+    monkeypatch.setattr("scanner.server.transactions.completion.deletions", overwriting)
+    async with serving(MemoryStore() if where == "memory" else tmp_path) as (_, client):
+        table = await make_table(client)
+        scanned = table.new_scan()
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(12, 24), "new")), part=0, attempt=0)
+        await version.stage(keys([3, 4]), part=1, attempt=0, operation="delete")
+        published = await version.publish({0: 0, 1: 0}, overwrite=True)
+        assert published.overwrite
+        assert await contents(table) == dict.fromkeys(range(12, 24), "new")
+        assert sum(end - start for _, start, end in published.ranges) == 12 + 2 * 8 + 4
+        again = await version.publish({})
+        assert (again.overwrite, again.ranges) == (True, published.ranges)
+        await table.transaction("load", 2).publish({}, overwrite=True)
+        assert (await scanned.to_arrow()).num_rows == 0
 
 
 @pytest.mark.rocks
