@@ -32,7 +32,7 @@ CHANGES_AFTER = sorted(
     + [("delete", number, "old") for number in DELETED]
 )
 CHANGES_BEFORE = sorted(("insert", number, "old") for number in BEFORE)
-WHOLE, PIECES = ScannerConfig(), ScannerConfig(transaction_piece_bytes=40)
+WHOLE, PIECES = ScannerConfig(), ScannerConfig(transaction_piece_bytes=120)
 
 T = TypeVar("T")
 

@@ -19,10 +19,12 @@ from scanner.errors import (
     DataCorrupted,
     KeyInvalid,
     PartsConflict,
+    PermissionDenied,
     ScannerError,
     SchemaMismatch,
     StageNotFound,
     StagesFull,
+    StoreFailed,
     TableNotFound,
     TooManyTransactions,
     TransactionDecided,
@@ -37,8 +39,10 @@ from scanner.server.transactions.stages import Attempt
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import mutation_frames
 from scanner.tasks import inline
+from tests.scanner.server.auth import test_access as access
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
 
 pytestmark = [pytest.mark.socket]
@@ -414,6 +418,75 @@ async def test_a_restored_bucket_that_knows_more_supersedes(tmp_path: Path) -> N
         await version.stage(rows(dict.fromkeys(range(50, 90), "x")), part=0, attempt=1)
         assert (await version.publish({0: 1})).decided
         assert await changes(table) == before
+
+
+async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
+    """Cancelled anywhere on the way, the version is decided or not; what he gets next says what happened."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        outcomes = set()
+        for number in range(12):
+            version = table.transaction("load", number)
+            await version.stage(rows({50: f"{number}"}), part=0, attempt=0)
+            async with scanner.connect(client.endpoint) as hasty:
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+                        mine = (await hasty.table("t")).transaction("load", number)
+                        nursery.start_soon(mine.publish, {0: 0})
+                        for _ in range(5 * number):
+                            await trio.lowlevel.checkpoint()
+                        scope.cancel()
+            published = await version.publish({0: 0})
+            outcomes.add(published.decided)
+            assert published.attempts == {0: 0}
+            assert (await contents(table))[50] == f"{number}"
+        assert len(await changes(table)) == 20 + 1 + 2 * 11
+        assert True in outcomes
+
+
+@pytest.mark.rocks
+async def test_a_decision_whose_writing_failed_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sync failed, so the disk has it: it is not aborted, and publishing again abides by it."""
+    real = RocksTransactionFiles.write_decision
+    fail = [True]
+
+    def write(self: RocksTransactionFiles, name: str, content: bytes) -> None:
+        real(self, name, content)
+        if fail[0]:
+            fail[0] = False
+            raise StoreFailed("the directory was not synced")
+
+    monkeypatch.setattr(RocksTransactionFiles, "write_decision", write)
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        await version.stage(rows({50: "b"}), part=0, attempt=1)
+        with pytest.raises(StoreFailed):
+            await version.publish({0: 0})
+        with pytest.raises(TransactionDecided):
+            await version.abort()
+        published = await version.publish({0: 1})
+        assert (published.decided, published.attempts) == (False, {0: 0})
+        assert (await contents(table))[50] == "a"
+
+
+async def test_rights_are_those_of_writing() -> None:
+    """Who may only read can list, and neither stage nor publish nor abort."""
+    async with access.serving() as server, access.connected(server, "reader") as reader:
+        table = await reader.table("orders")
+        version = table.transaction("load", 1)
+        assert await table.transactions() == []
+        acts = (
+            version.stage(access.ROWS, part=0, attempt=0),
+            version.publish({}),
+            version.abort(),
+        )
+        for act in acts:
+            with pytest.raises(PermissionDenied):
+                await act
 
 
 @pytest.mark.rocks
