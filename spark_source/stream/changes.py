@@ -77,8 +77,8 @@ class ChangesReader(DataSourceReader):
         table = client.table(options.source.table)
         check_schema(self._schema, change_schema(table, options))
         logs = TableLogs(table, fail_on_data_loss=options.fail_on_data_loss)
-        end = logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
-        start = logs.place("startingOffsets", options.starting or AtOffsets(EARLIEST))
+        end: Positions = logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
+        start: Positions = logs.place("startingOffsets", options.starting or AtOffsets(EARLIEST))
         if options.source.lease_ttl_s:
             end = self._agreed(client, "end", end)
             start = self._agreed(client, "start", start)
