@@ -14,9 +14,16 @@ from scanner.extras import extras_needed
 
 with extras_needed("the data source of Spark"):
     from spark_source.data_source import WeirDataSource, register
-    from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError, SourceUnsupportedError
+    from spark_source.errors import (
+        SourceDataLossError,
+        SourceError,
+        SourceOptionError,
+        SourceSchemaError,
+        SourceUnsupportedError,
+    )
 
 __all__ = [
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

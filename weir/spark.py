@@ -1,6 +1,7 @@
 """The data source of Spark; see `spark_source`."""
 
 from spark_source import (
+    SourceDataLossError,
     SourceError,
     SourceOptionError,
     SourceSchemaError,
@@ -10,6 +11,7 @@ from spark_source import (
 )
 
 __all__ = [
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

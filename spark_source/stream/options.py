@@ -193,7 +193,9 @@ class ChangeOptions:
         )
 
 
-_TIME: Final = "a time such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970 UTC, of 12 digits or more"
+_TIME: Final = (
+    "such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970, of 12 digits or more"
+)
 _HELP: Final[Mapping[str, str]] = {
     "readChanges": "true, to read the changes of the table, or false (the default)",
     "startingOffsets": 'full (the default of a stream), earliest, latest, or JSON such as {"0": 12, "1": -2}, with an'
