@@ -104,6 +104,8 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    table_id: int | None = None
+    """The table that was described, as the server numbers it; None: any of the name."""
     source: ScanSource = ScanSource.LIVE_KV
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""

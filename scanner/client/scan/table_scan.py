@@ -336,6 +336,8 @@ class Batches:
 
 def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQuery:
     """What a plan asks of one bucket, or of a range of its keys."""
+    # A range is one of the table that was described: in another one of that name it would be other rows.
+    table_id = None if key_range == KeyRange() else plan.table_id
     return query_to_proto(
         ScanQuery(
             table=plan.table.name,
@@ -344,6 +346,7 @@ def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQue
             predicates=plan.predicates,
             row_limit=plan.row_limit,
             range=key_range,
+            table_id=table_id,
         )
     )
 

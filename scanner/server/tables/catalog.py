@@ -173,11 +173,15 @@ class Catalog:
         """All tables, by name."""
         return await self._run_blocking(self._store.tables)
 
-    async def table(self, name: str) -> ServedTable:
+    async def table(self, name: str, table_id: int | None = None) -> ServedTable:
         """Look a table up.
 
+        Args:
+            name: Of the table.
+            table_id: The table that is meant; None: any of the name.
+
         Raises:
-            TableNotFound: There is none of that name; the message lists those there are.
+            TableNotFound: There is none of that name; the message lists those there are. Or it is another one.
 
         Waits:
             For storage, the first time; else it is a plain lookup.
@@ -189,6 +193,8 @@ class Catalog:
                 if served is None:
                     served = await self._run_blocking(functools.partial(self._load, name))
                     self._tables[name] = served
+        if table_id not in (None, served.table_id):
+            raise TableNotFound(f"table {name!r} was dropped, and created anew; look it up again")
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
