@@ -151,10 +151,10 @@ async def test_a_table_that_was_created_anew_is_another_one() -> None:
         await (await client.create_table("orders", SCHEMA, ["id", "region"], BUCKETS)).write(ROWS)
         for mode in ("push", "session", "token", "cursor", "asof"):
             scan = table.new_scan().with_mode(mode)
-            for pruned in (scan.where("region = 'region-3' and id = 503"), scan.key_range(("region-3",))):
+            pruned = scan.where("region = 'region-3' and id = 503"), scan.key_range(("region-3",))
+            for each in (scan, *pruned):
                 with pytest.raises(scanner.TableNotFound, match="created anew; look it up again"):
-                    await run(pruned)
-            assert len((await run(scan))[0]) == 1000
+                    await run(each)
         again = (await client.table("orders")).new_scan()
         assert (await run(again.where("region = 'region-3' and id = 503")))[0] == [503]
 
