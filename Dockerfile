@@ -10,6 +10,7 @@ WORKDIR /src
 COPY LICENSE NOTICE README.md pyproject.toml uv.lock ./
 COPY scanner scanner
 COPY spark_source spark_source
+COPY pyspark_weir pyspark_weir
 COPY transport transport
 COPY weir weir
 # What uv.lock pins, and weir itself as a wheel.

@@ -15,17 +15,20 @@ if TYPE_CHECKING:
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
-    from scanner.client.scan.builder import ScanMode, ScanSource
+    from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
     from scanner.client.scan.group_scan import GroupBatches
     from scanner.client.scan.statistics import BucketStatistics, ScanStatistics
     from scanner.client.scan.table_scan import Batches
+    from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
     from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
-    from scanner.data.digest import combine_digests
+    from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from scanner.errors import (
         ArgumentInvalid,
@@ -77,6 +80,7 @@ __all__ = [
     "ArgumentInvalid",
     "Batches",
     "BucketNotFound",
+    "BucketRanges",
     "BucketStatistics",
     "CheckpointInfo",
     "Client",
@@ -100,12 +104,14 @@ __all__ = [
     "GroupSummary",
     "InternalError",
     "KeyInvalid",
+    "KeyRange",
     "Lease",
     "LeaseInfo",
     "LeaseNotFound",
     "LeaseState",
     "LeaseTarget",
     "LeasedBucket",
+    "MeasuredLog",
     "NotLeader",
     "NotLeased",
     "OffsetOutOfRange",
@@ -120,6 +126,7 @@ __all__ = [
     "ScanIncomplete",
     "ScanInfo",
     "ScanMode",
+    "ScanPlan",
     "ScanSource",
     "ScanStatistics",
     "ScannerError",
@@ -159,6 +166,7 @@ __all__ = [
     "col",
     "combine_digests",
     "connect",
+    "join_digests",
     "parse_where",
     "read_token",
     "tls",
@@ -186,12 +194,16 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "GroupSummary",
     ),
     "scanner.client.scan.group_scan": ("GroupBatches",),
+    "scanner.client.splits": ("BucketRanges",),
     "scanner.client.table": (
         "GroupScan",
         "Scan",
         "Table",
     ),
-    "scanner.data.digest": ("combine_digests",),
+    "scanner.data.digest": (
+        "combine_digests",
+        "join_digests",
+    ),
     "scanner.data.folding": ("Fold",),
     "scanner.errors": (
         "ArgumentInvalid",
@@ -244,6 +256,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "parse_where",
     ),
     "scanner.client.point_reads": ("GetResult",),
+    "scanner.client.log_measures": ("MeasuredLog",),
     "scanner.client.leases": (
         "Lease",
         "LeasedBucket",
@@ -254,12 +267,14 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "scanner.client.scan.builder": (
         "ScanMode",
+        "ScanPlan",
         "ScanSource",
     ),
     "scanner.client.scan.statistics": (
         "BucketStatistics",
         "ScanStatistics",
     ),
+    "scanner.data.keys": ("KeyRange",),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
     "scanner.client.transactions": (

@@ -7,13 +7,14 @@ complete, valid `SourceOptions` or raises `SourceOptionError`.
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import NO_WRITING, SourceOptionError
+from spark_source.errors import SourceOptionError
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -36,10 +37,17 @@ LEASE_TTL_S_DEFAULT = 600
 LEASE_TTL_S_MAX = 86_400
 """Longest time to live of a read's lease that may be asked for, in seconds."""
 
+SPLITS_MAX = 1024
+"""Most parts of one bucket that may be asked for: each is a task of its own."""
+
 _SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
 _OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BUCKET_OFFSET = re.compile(r"(?P<bucket>[0-9]{1,10})\s*:\s*(?P<offset>[0-9]{1,20})")
+_LEASE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_INSTANT = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
 
 T = TypeVar("T")
@@ -57,9 +65,18 @@ class SourceOptions:
     """How rows travel from the server to a task."""
     as_of: Offsets | None = None
     """What the buckets are read as of: the state in front of these log offsets; None: what is there now."""
+    as_of_time: datetime.datetime | None = None
+    """An instant, with a zone: what is read is every commit before it, and none from it on. None: as above."""
+    lease_id: str | None = None
+    """Names a lease that the user holds: what is read is what that keeps. None: the driver leases what is there now."""
     lease_ttl_s: int = LEASE_TTL_S_DEFAULT
-    """Modes push and asof without `as_of`: seconds for which the state of the planning is kept behind the last task
-    that began or renewed; 0: nothing is kept, and each task reads what is there when it begins."""
+    """Modes push and asof without `as_of` and `lease_id`: seconds for which the state of the planning is kept after the
+    last task began or renewed it; 0: nothing is kept, and each task reads what is there when it begins."""
+    splits: int | None = None
+    """Into how many ranges of keys, each read by a task of its own, every bucket is cut; None: it is not cut, unless
+    `split_bytes` says so."""
+    split_bytes: int | None = None
+    """Stored bytes that a task is to read, about; None: it reads a whole bucket, unless `splits` says so."""
     columns: tuple[str, ...] | None = None
     """Columns read, in this order; None for all of them, in the table's order."""
     where: str | None = None
@@ -90,7 +107,16 @@ class SourceOptions:
     @property
     def takes_lease(self) -> bool:
         """Whether the driver leases what the tasks are to read."""
-        return self.lease_ttl_s > 0 and self.as_of is None and self.mode in AS_OF_MODES
+        named = self.as_of is not None or self.lease_id is not None
+        return self.lease_ttl_s > 0 and not named and self.mode in AS_OF_MODES
+
+    @property
+    def reads_one_state(self) -> bool:
+        """Whether all tasks that read parts of a bucket read them as of one log offset."""
+        if self.mode not in AS_OF_MODES:
+            return False
+        named = self.as_of is not None or self.as_of_time is not None or self.lease_id is not None
+        return named or self.lease_ttl_s > 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
@@ -106,7 +132,7 @@ class SourceOptions:
         if any(name.startswith("option.") or name in _OF_CATALOG_TABLES for name in given):
             raise SourceOptionError("table", None, _NO_CATALOG_TABLES)
         for lowered, (name, _) in given.items():
-            if lowered not in _KNOWN:
+            if lowered not in _SPELLED:
                 # The value may be a token that somebody meant to be kept.
                 raise SourceOptionError(name, None, _describe_unknown(name))
 
@@ -120,23 +146,22 @@ class SourceOptions:
                 # So they arrive if such a table was given its columns, which Spark then does not ask for.
                 hint = "" if given else f"; of a table in Spark's catalog: {_NO_CATALOG_TABLES}"
                 raise SourceOptionError(name, None, problem + hint)
-        mode: Mode = take("mode", _parse_mode, "push")
-        as_of = take("asOf", _parse_as_of, None)
-        if as_of is not None and mode not in AS_OF_MODES:
-            # Not without effect, as sizes are: the rows would be others.
-            raise _refuse("asOf", given["asof"][1], f"mode {mode} reads what is there now; use push or asof")
-        return cls(
+        parsed = cls(
             endpoint=take("endpoint", _parse_endpoint, ""),
             table=take("table", _parse_table, ""),
-            mode=mode,
-            as_of=as_of,
+            mode=take("mode", _parse_mode, "push"),
+            as_of=take("asOf", _parse_as_of, None),
+            as_of_time=take("asOfTimestamp", _parse_instant, None),
+            lease_id=take("leaseId", _parse_lease_id, None),
             lease_ttl_s=take("leaseTtl", _parse_ttl, LEASE_TTL_S_DEFAULT),
+            splits=take("splits", _parse_splits, None),
+            split_bytes=take("targetSplitBytes", parse_size, None),
             columns=take("columns", _parse_columns, None),
             where=take("where", _parse_text, None),
             key_from=take("keyFrom", _parse_text, None),
             key_to=take("keyTo", _parse_text, None),
-            credit_bytes=take("creditBytes", _parse_size, None),
-            page_bytes=take("pageBytes", _parse_size, None),
+            credit_bytes=take("creditBytes", parse_size, None),
+            page_bytes=take("pageBytes", parse_size, None),
             page_depth=take("pageDepth", _parse_depth, None),
             statistics=take("statistics", _parse_bool, False),
             tls_ca=take("tlsCa", _parse_path, None),
@@ -144,6 +169,8 @@ class SourceOptions:
             tls_key=take("tlsKey", _parse_path, None),
             token_file=take("tokenFile", _parse_path, None),
         )
+        _refuse_contradictions(parsed, {_SPELLED[name]: value for name, (_, value) in given.items()})
+        return parsed
 
 
 _HELP: Mapping[str, str] = {
@@ -151,7 +178,11 @@ _HELP: Mapping[str, str] = {
     "table": "the name of the table to read",
     "mode": "push (the default), session, token, cursor or asof",
     "asOf": "a log offset for all buckets, such as 1200, or one for each, such as 0:1200,1:1187",
+    "asOfTimestamp": "an instant with its offset from UTC, such as 2013-07-01T12:30:00Z or 2013-07-01T14:30:00+02:00",
+    "leaseId": "the id of a lease that you hold, of 1 to 100 letters, digits, _ . : -",
     "leaseTtl": "seconds for which the state that was planned is kept behind the last task, 0 for not at all",
+    "splits": "the number of tasks that share the keys of each bucket, from 1 to 1024",
+    "targetSplitBytes": "stored bytes that one task is to read, about, such as 64m",
     "columns": "column names, comma separated, in the order wanted",
     "where": "a condition, such as price > 10 AND item IS NOT NULL",
     "keyFrom": "the value of the first key column, or a JSON array of the values of several, where the keys begin",
@@ -168,13 +199,29 @@ _HELP: Mapping[str, str] = {
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
 
+WRITE_OPTION_NAMES: tuple[str, ...] = ("txnName", "txnVersion", "changeTypeColumn", "batchBytes")
+"""What only a write has, see `spark_source.writing.options`; a read refuses them by name."""
+
 _OF_CATALOG_TABLES = frozenset(["owner", "provider", "external", "is_managed_location"])
 """What Spark adds to the properties of a table in its catalog; it prefixes the user's options with ``option.``."""
 _NO_CATALOG_TABLES = (
     "CREATE TABLE ... USING weir does not work, because Spark does not hand such a table's options to a source written"
     " in Python; use CREATE TEMPORARY VIEW ... USING weir OPTIONS (...), or spark.read.format('weir')"
 )
-_KNOWN = frozenset(name.lower() for name in OPTION_NAMES)
+_SPELLED: Mapping[str, str] = {name.lower(): name for name in OPTION_NAMES}
+
+CONTRADICTIONS: Mapping[tuple[str, str], str] = {
+    ("asOf", "asOfTimestamp"): "both say which state is read",
+    ("asOf", "leaseId"): "both say which state is read",
+    ("asOfTimestamp", "leaseId"): "both say which state is read",
+    ("asOf", "leaseTtl"): "a state that asOf names is read without a lease",
+    ("leaseId", "leaseTtl"): "how long your lease lives was said when you acquired it",
+    ("splits", "targetSplitBytes"): "both say how large a task is",
+}
+"""Pairs of options that cannot both be given, whatever their values, and why."""
+
+_OF_ONE_STATE = ("asOf", "asOfTimestamp", "leaseId", "splits", "targetSplitBytes")
+"""What only the modes of `AS_OF_MODES` can do. Not without effect elsewhere, as sizes are: the rows would be others."""
 
 
 def _describe_unknown(name: str) -> str:
@@ -184,16 +231,50 @@ def _describe_unknown(name: str) -> str:
             "option 'pushFilters' is withdrawn: Spark keeps one reader for each load(), so the filters of one query"
             " took rows away from the others; name the rows with option 'where', in a load() of their own"
         )
-    spelled = {known.lower(): known for known in OPTION_NAMES}
+    of_writes = {known.lower(): known for known in WRITE_OPTION_NAMES}
+    if lowered in of_writes:
+        return f"option {of_writes[lowered]!r} is one of writing: it belongs to df.write or df.writeStream"
+    spelled = {**_SPELLED, **of_writes}
     nearest = difflib.get_close_matches(lowered, spelled, n=1)
     hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
     if lowered == "checkpointlocation":
-        hint = f"; {NO_WRITING}"
+        hint = "; it belongs to df.writeStream"
     if lowered in {"token", "password"}:
         hint = "; a token stands in a file, which option 'tokenFile' names"
     if lowered == "path":
         hint = "; a table has no path: call load() without arguments and name it with option 'table'"
-    return f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)})"
+    return (
+        f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)};"
+        f" of a write also {', '.join(WRITE_OPTION_NAMES)})"
+    )
+
+
+def _refuse_contradictions(options: SourceOptions, given: Mapping[str, str]) -> None:
+    """Refuse options that do not go together.
+
+    Args:
+        options: What they say.
+        given: Those that the user gave, in the spelling of the documentation, with the text of each.
+
+    Raises:
+        SourceOptionError: It names both options.
+    """
+    for (first, second), why in CONTRADICTIONS.items():
+        if first in given and second in given:
+            raise _refuse(
+                second, given[second], f"option {first!r} is given too, and {why}; leave one of them out"
+            )
+    for name in _OF_ONE_STATE:
+        if name not in given or options.reads_one_state:
+            continue
+        if options.mode not in AS_OF_MODES:
+            why = (
+                f"in mode {options.mode} each task reads what is there when it begins; use mode push or asof"
+            )
+            raise _refuse(name, given[name], why)
+        # The parts of a bucket would be of several states: rows that move between them would come twice, or never.
+        why = "with leaseTtl 0 each task reads what is there when it begins; leave leaseTtl out"
+        raise _refuse(name, given[name], why)
 
 
 def _refuse(name: str, value: str, allowed: str) -> SourceOptionError:
@@ -245,6 +326,26 @@ def _parse_as_of(name: str, value: str) -> Offsets:
     return tuple(pairs)
 
 
+def _parse_instant(name: str, value: str) -> datetime.datetime:
+    try:
+        instant = datetime.datetime.fromisoformat(value) if _INSTANT.fullmatch(value) else None
+    except ValueError:
+        instant = None
+    if instant is None:
+        raise _refuse(name, value, f"it is {_HELP[name]}")
+    return instant.astimezone(datetime.UTC)
+
+
+def _parse_lease_id(name: str, value: str) -> str:
+    if not _LEASE_ID.fullmatch(value):
+        raise _refuse(name, value, f"it is {_HELP[name]}")
+    return value
+
+
+def _parse_splits(name: str, value: str) -> int:
+    return _parse_whole(name, value, 1, SPLITS_MAX, "a number of tasks for each bucket")
+
+
 def _parse_columns(name: str, value: str) -> tuple[str, ...]:
     columns = tuple(column.strip() for column in value.split(","))
     if not all(columns):
@@ -255,7 +356,16 @@ def _parse_columns(name: str, value: str) -> tuple[str, ...]:
     return columns
 
 
-def _parse_size(name: str, value: str) -> int:
+def parse_size(name: str, value: str) -> int:
+    """A number of bytes, such as ``512k``.
+
+    Args:
+        name: Of the option, for messages.
+        value: What the user gave it.
+
+    Raises:
+        SourceOptionError: It is none, or none from 1 to `SIZE_BYTES_MAX`.
+    """
     match = _SIZE.fullmatch(value)
     size = 0 if match is None else int(match["number"]) * _UNIT_BYTES[match["unit"].lower()]
     if not 1 <= size <= SIZE_BYTES_MAX:
@@ -264,15 +374,17 @@ def _parse_size(name: str, value: str) -> int:
 
 
 def _parse_depth(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or int(value) > PAGE_DEPTH_MAX:
-        raise _refuse(name, value, f"it is a number of pages from 0 to {PAGE_DEPTH_MAX}")
-    return int(value)
+    return _parse_whole(name, value, 0, PAGE_DEPTH_MAX, "a number of pages")
 
 
 def _parse_ttl(name: str, value: str) -> int:
-    digits = value.isascii() and value.isdigit() and len(value) <= len(str(LEASE_TTL_S_MAX))
-    if not digits or int(value) > LEASE_TTL_S_MAX:
-        raise _refuse(name, value, f"it is a number of seconds from 0 to {LEASE_TTL_S_MAX}")
+    return _parse_whole(name, value, 0, LEASE_TTL_S_MAX, "a number of seconds")
+
+
+def _parse_whole(name: str, value: str, low: int, high: int, what: str) -> int:
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(high))
+    if not digits or not low <= int(value) <= high:
+        raise _refuse(name, value, f"it is {what} from {low} to {high}")
     return int(value)
 
 

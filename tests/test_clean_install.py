@@ -161,7 +161,17 @@ def test_the_sdist_has_what_a_build_and_the_tests_need(distributions: Path) -> N
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     tops = {name.partition("/")[0] for name in names}
-    packages = {"bench", "docs", "scanner", "spark_source", "tests", "tools", "transport", "weir"}
+    packages = {
+        "bench",
+        "docs",
+        "pyspark_weir",
+        "scanner",
+        "spark_source",
+        "tests",
+        "tools",
+        "transport",
+        "weir",
+    }
     files = {
         "LICENSE",
         "Makefile",

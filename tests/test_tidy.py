@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-PACKAGES = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools")
-SHIPPED = ("weir", "transport", "scanner", "spark_source")
+PACKAGES = ("weir", "transport", "scanner", "spark_source", "pyspark_weir", "bench", "tests", "tools")
+SHIPPED = ("weir", "transport", "scanner", "spark_source", "pyspark_weir")
 
 FUNCTION_LINES_MAX = 70
 

@@ -14,7 +14,7 @@ import grimp
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = REPOSITORY / "docs" / "architecture.md"
-PACKAGES: Final = ("weir", "transport", "scanner", "spark_source", "bench")
+PACKAGES: Final = ("weir", "transport", "scanner", "spark_source", "pyspark_weir", "bench")
 OPENED: Final = ("transport", "scanner", "scanner.client", "scanner.server", "scanner.storage", "bench")
 """Packages that are drawn room by room; the others are one room each."""
 _MARKED: Final = re.compile(

@@ -32,7 +32,17 @@ TRIAL_TIMEOUT_S: Final = 300.0
 """For all tests of a mutant together, beside `SLOWER` times what they took without one."""
 SLOWER: Final = 10
 """By how much a busy machine may be slower than it was when the time was taken."""
-COPIED: Final = ("weir", "transport", "scanner", "spark_source", "bench", "tests", "tools", "docs")
+COPIED: Final = (
+    "weir",
+    "transport",
+    "scanner",
+    "spark_source",
+    "pyspark_weir",
+    "bench",
+    "tests",
+    "tools",
+    "docs",
+)
 COPIED_FILES: Final = ("pyproject.toml", "README.md", "CHANGELOG.md", "Makefile")
 
 

@@ -29,7 +29,7 @@ from scanner.client.connection import Connection, Dial, connect_by_tcp, open_con
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
 from scanner.client.scan.table_scan import microseconds
-from scanner.client.table import Table
+from scanner.client.table import Scan, Table
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from scanner.client.scan.builder import ScanPlan
     from transport import TransportConfig
 
 BUCKETS_DEFAULT: Final = 4
@@ -181,6 +182,17 @@ class Client:
         reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
         return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
+    def scan(self, plan: ScanPlan) -> Scan:
+        """The scan that a plan describes, on this connection; the server is not asked.
+
+        A plan is data. One that was made from a table of another connection, or in another process, is run here without
+        looking the table up again; `with_table_id` makes sure that it still is that table.
+
+        Args:
+            plan: Such as `ScanBuilder.plan` of another scan.
+        """
+        return Scan(self._connection, plan)
+
     async def tables(self) -> list[TableDescription]:
         """All tables, by name; as many calls as it takes.
 
@@ -300,6 +312,7 @@ class Client:
         lease_id: str | None = None,
         ttl_s: float | None = None,
         partial: bool = False,
+        if_absent: bool = False,
     ) -> Lease:
         """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
 
@@ -309,9 +322,13 @@ class Client:
             lease_id: 1 to 100 letters, digits, `_`, `.`, `:`, `-`; None: one that nobody has.
             ttl_s: How long it lives from now and from each renewal on, seconds; None: what the server thinks right.
             partial: Lease what is there, and tell of the rest in `Lease.not_leased`; else everything or nothing.
+            if_absent: If you have a lease of that id, change nothing and return it as it is, whatever it keeps. Of
+                calls at once one makes the lease, so that processes that know nothing of each other share its
+                state. Needs `lease_id`.
 
         Returns:
-            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself.
+            The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself. One
+            that is shared is better without a block, whose end drops it for all.
 
         Raises:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
@@ -325,7 +342,11 @@ class Client:
             >>> async with await client.acquire_lease("orders") as lease:
             ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
         """
-        info, missing = await self.leases.acquire(lease_id or new_lease_id(), targets, ttl_s, partial=partial)
+        if if_absent and not lease_id:
+            raise ArgumentInvalid("if_absent needs a lease_id: an id that is made up is always absent")
+        info, missing = await self.leases.acquire(
+            lease_id or new_lease_id(), targets, ttl_s, partial=partial, if_absent=if_absent
+        )
         if info is None:
             if missing:
                 raise refusal(missing)

@@ -139,7 +139,13 @@ class Leases:
         self._connection = connection
 
     async def acquire(
-        self, lease_id: str, targets: Iterable[Leasable], ttl_s: float | None, *, partial: bool
+        self,
+        lease_id: str,
+        targets: Iterable[Leasable],
+        ttl_s: float | None,
+        *,
+        partial: bool,
+        if_absent: bool = False,
     ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...]]:
         """Add states to a lease, or move its buckets to them; see `scanner.Client.acquire_lease`."""
         request = pb.AcquireLeaseRequest(
@@ -147,6 +153,7 @@ class Leases:
             ttl_ms=_ttl_ms(ttl_s),
             targets=[_target_to_proto(each) for each in targets],
             partial=partial,
+            if_absent=if_absent,
         )
         reply = await self._call("AcquireLease", request, pb.AcquireLeaseResponse)
         missing = tuple(map(_not_leased_from_proto, reply.not_leased))
@@ -203,7 +210,8 @@ class Lease:
         """As the server told of it last."""
         self.not_leased = not_leased
         """What could not be leased, of a partial acquisition."""
-        self._renewed_at = trio.current_time()
+        # One that was there before, as `if_absent` finds it, has lived for a while.
+        self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
         """The caller has let go of everything; that is no loss."""
 

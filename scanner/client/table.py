@@ -17,11 +17,13 @@ import trio
 from scanner.client.calls import call_unary
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
+from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
+from scanner.client.splits import BucketRanges, split_bucket
 from scanner.client.transactions import Transaction, TransactionInfo, list_transactions
 from scanner.client.writer import (
     OffsetRange,
@@ -32,7 +34,8 @@ from scanner.client.writer import (
     WriteResult,
     open_writer,
 )
-from scanner.data.keys import key_cells
+from scanner.data.key_ranges import SplitWish
+from scanner.data.keys import ALL_KEYS, key_cells
 from scanner.errors import KeyInvalid, OffsetOutOfRange, SourceUnsupported
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
@@ -41,7 +44,9 @@ from scanner.wire.tables import description_from_proto
 
 if TYPE_CHECKING:
     from scanner.client.connection import Connection
+    from scanner.client.scan.builder import KeyPrefix
     from scanner.client.scan.folded import FoldedScan, TableAt
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
 
 Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
@@ -238,6 +243,54 @@ class Table:
             )
         return await _offsets_at(self._connection, self.name, at)
 
+    async def split(
+        self,
+        bucket: int,
+        *,
+        splits: int | None = None,
+        target_bytes: int | None = None,
+        key_from: KeyPrefix | None = None,
+        key_to: KeyPrefix | None = None,
+        within: KeyRange = ALL_KEYS,
+    ) -> BucketRanges:
+        """Cut a bucket, or a range of its keys, so that scans of the parts read about as many stored bytes each.
+
+        The server estimates, from samples, in a bounded time. Whatever it finds, the ranges have every key exactly
+        once; to read them as of one state, give their scans one `as_of` or one lease.
+
+        Args:
+            bucket: Which one, from 0.
+            splits: How many ranges are wanted, 1 to 1024; there are fewer where there is little to cut.
+            target_bytes: Instead: stored bytes of one range, 1 or more. There are never more than 1024 ranges.
+            key_from: Only keys from these on, as in `Scan.key_range`.
+            key_to: Only keys before these.
+            within: Only keys of this range, as another split gave it, or `Scan.plan.key_range`.
+
+        Returns:
+            The ranges, in key order: a sequence, for `Scan.within`; and what they hold.
+
+        Raises:
+            ArgumentInvalid: Not one of `splits` and `target_bytes`, or out of range, or no prefix of the key.
+            KeyInvalid: A value does not fit its column.
+            BucketNotFound: The table has fewer buckets.
+            TableNotFound: The table was dropped.
+            PermissionDenied: The caller may not read the table.
+            SourceUnsupported: The server is older than this call.
+
+        Waits:
+            For the server.
+
+        Cancellation:
+            No effect.
+
+        Example:
+            >>> for part in await table.split(0, splits=4):
+            ...     await table.new_scan().bucket(0).within(part).to_arrow()
+        """
+        scan = self.new_scan().bucket(bucket).key_range(key_from, key_to).within(within)
+        wish = SplitWish(splits, target_bytes)
+        return await split_bucket(self._connection, self.name, bucket, wish, scan.plan.key_range)
+
     def transaction(self, name: str, version: int) -> Transaction:
         """Write rows that are seen together, once, however often parts of the work are done again.
 
@@ -263,6 +316,46 @@ class Table:
             TableNotFound: The table was dropped.
         """
         return await list_transactions(self._connection, self.name)
+
+    async def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are, without their rows.
+
+        A server measures only so much in one call. Where the last commit of a bucket is before its `end_offset` and no
+        bound was reached, ask again from that commit's end; the lowest bucket is measured by a commit at least.
+
+        Args:
+            positions: From bucket to an offset, an end of a commit. One that is older than the changelog is not
+                measured from: `start_offset` says where that begins.
+            histories: By bucket, the history that its position is of, as `MeasuredLog.history_of` tells it.
+            commits_max: Commits of a bucket at most; 0: only where its changelog begins and ends, and its histories.
+            rows_max: Stop behind the commit with which a bucket has so many changes, >= 1. None: no bound.
+            bytes_max: Stop behind the commit with which a bucket has so many stored bytes, >= 1. None: no bound.
+
+        Returns:
+            One for each position, ascending by bucket.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            BucketNotFound: A bucket is not there.
+            ArgumentInvalid: A position is inside a commit, or a number is out of range.
+            OffsetOutOfRange: A position is past the end of a changelog.
+            SnapshotLost: A position is of another history of its bucket, which was restored from a copy.
+            PermissionDenied: The caller may neither read nor write the table.
+
+        Waits:
+            For the server.
+        """
+        return await measure_log(
+            self._connection, self.name, positions, histories or {}, commits_max, rows_max, bytes_max
+        )
 
     async def groups(self) -> list[GroupSummary]:
         """The reader groups of the table, by name.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 import pyarrow as pa
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 DIGEST_EMPTY = 0
 """Digest of a scan that has no rows yet."""
+_POLYNOMIAL: Final = 0x82F63B78
+_ONE: Final = 1 << 31
+_X8: Final = 1 << 23
+"""x to the power of 8."""
 
 
 def checksum(data: Buffer, crc: int = DIGEST_EMPTY) -> int:
@@ -40,6 +44,47 @@ def checksum(data: Buffer, crc: int = DIGEST_EMPTY) -> int:
     return int(google_crc32c.extend(crc, data))
 
 
+def join_digests(parts: Iterable[tuple[int, int]]) -> int:
+    """Digest of a bucket's scan, from those of scans of adjacent key ranges that together are all of it.
+
+    It depends on the order of the parts: a digest is of rows in key order, and the parts are joined in that order.
+
+    Args:
+        parts: In key order, of each range: the digest, 0 to 2**32 - 1, and the length of the stored rows that it
+            covers, bytes, 0 or more. All as of one log offset.
+
+    Returns:
+        What one scan of all of the ranges has as its digest.
+    """
+    joined = DIGEST_EMPTY
+    for digest, stored_bytes in parts:
+        joined = _product(_shift(stored_bytes), joined) ^ digest
+    return joined
+
+
 def combine_digests(digests: Iterable[int]) -> int:
     """Digest of a table scan: CRC-32C over its buckets' digests, as little-endian u32, in bucket order."""
     return checksum(b"".join(struct.pack("<I", digest) for digest in digests))
+
+
+def _shift(length: int) -> int:
+    """The polynomial x to the power of 8 * length, modulo that of CRC-32C: what so many bytes make of those before."""
+    factor, power = _X8, _ONE
+    while length:
+        if length & 1:
+            power = _product(factor, power)
+        factor = _product(factor, factor)
+        length >>= 1
+    return power
+
+
+def _product(first: int, second: int) -> int:
+    """The product of two polynomials modulo that of CRC-32C; the highest bit is the lowest power."""
+    product, bit = 0, _ONE
+    while first:
+        if first & bit:
+            product ^= second
+            first ^= bit
+        bit >>= 1
+        second = second >> 1 ^ (_POLYNOMIAL if second & 1 else 0)
+    return product

@@ -41,10 +41,12 @@ from scanner.server.services.admin import AdminService
 from scanner.server.services.fetch import FetchService
 from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
+from scanner.server.services.log_measures import MeasureService
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
 from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
+from scanner.server.services.splits import SplitService
 from scanner.server.services.tables import TablesService
 from scanner.server.services.transactions import TransactionService
 from scanner.server.tables.catalog import Catalog
@@ -306,6 +308,8 @@ class _Services:
     fetches: FetchService
     tables: TablesService
     gets: GetService
+    splits: SplitService
+    measures: MeasureService
     admin: AdminService
     memberships: GroupService
     staging: TransactionService
@@ -327,6 +331,8 @@ class _Services:
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
+            "SplitBucket": self.splits.split_bucket,
+            "MeasureLog": self.measures.measure,
             "Get": self.gets.get,
         }
         return {
@@ -407,6 +413,8 @@ async def _open_services(
                 FetchService(logs, config),
                 TablesService(catalog, config, clock.now_us, memory),
                 GetService(catalog, config),
+                SplitService(catalog),
+                MeasureService(catalog),
                 AdminService(catalog, nursery),
                 GroupService(groups, config, activity),
                 TransactionService(transactions, catalog, config, memory),

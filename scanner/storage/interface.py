@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.storage.group_states import GroupState
 from scanner.storage.records import (
@@ -33,11 +34,13 @@ from scanner.storage.records import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     KeysOf,
     Mutation,
     PreparedCommit,
     Rows,
 )
+from scanner.storage.splits import BucketSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,17 +59,20 @@ __all__ = [
     "BucketReader",
     "BucketScan",
     "BucketSnapshot",
+    "BucketSplit",
     "Change",
     "ChangeBlock",
     "ChangeKind",
     "Checkpoint",
     "Entry",
+    "EntrySize",
     "GroupState",
     "KeyRange",
     "KeysOf",
     "Mutation",
     "PreparedCommit",
     "Rows",
+    "SplitWish",
     "Store",
 ]
 
@@ -340,6 +346,23 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """The sizes of the entries from an offset on; their rows are not decoded.
+
+        Args:
+            start_offset: Where an entry begins, or log_end.
+            entries_max: Entries at most, >= 1.
+            bytes_max: Stop behind the entry with which their rows reach so many stored bytes, >= 1.
+
+        Returns:
+            In order; none at the end of the log.
+
+        Raises:
+            OffsetOutOfRange: the offset is not inside [log_start, log_end].
+            DataCorrupted: a change is missing, a record is damaged, or no entry begins there.
+            StoreClosed: the bucket was closed.
+        """
+
     def offset_at(self, timestamp_us: int) -> int:
         """Where the first entry begins whose commit time is at or after a time; log_end if none is.
 
@@ -350,6 +373,21 @@ class Bucket(Protocol):
 
         Raises:
             DataCorrupted: an offset is missing or a record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """Where to cut the rows, or a range of them, so that each part takes about as many bytes. Changes nothing.
+
+        An estimate, from samples: rows that were written a moment ago, replaced or deleted may count or not. Takes a
+        bounded time, however many rows there are. Blocks on the disk; meant for a worker thread, beside commits.
+
+        Args:
+            wish: How many parts, or how large.
+            key_range: What is cut.
+
+        Raises:
+            StoreFailed, DataCorrupted: the disk refused, or a file is damaged.
             StoreClosed: the bucket was closed.
         """
 

@@ -12,6 +12,7 @@ from scanner.client import client as trio_client
 from scanner.client import table as trio_table
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.retries import RETRIES_DEFAULT
+from scanner.data.keys import ALL_KEYS
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
@@ -27,11 +28,15 @@ if TYPE_CHECKING:
     from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
+    from scanner.client.scan.builder import KeyPrefix, ScanPlan
+    from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
     from scanner.client.transactions import TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
+    from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
     from transport import TransportConfig
 
@@ -130,6 +135,10 @@ class Client:
         """Look a table up; see `scanner.Client.table`."""
         return Table(self._portal, self._portal.call(self._client.table, name))
 
+    def scan(self, plan: ScanPlan) -> Scan:
+        """The scan that a plan describes, on this connection; see `scanner.Client.scan`."""
+        return Scan(self._portal, self._client.scan(plan))
+
     def tables(self) -> list[TableDescription]:
         """All tables, by name."""
         return self._portal.call(self._client.tables)
@@ -168,10 +177,16 @@ class Client:
         lease_id: str | None = None,
         ttl_s: float | None = None,
         partial: bool = False,
+        if_absent: bool = False,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
         acquire = functools.partial(
-            self._client.acquire_lease, *targets, lease_id=lease_id, ttl_s=ttl_s, partial=partial
+            self._client.acquire_lease,
+            *targets,
+            lease_id=lease_id,
+            ttl_s=ttl_s,
+            partial=partial,
+            if_absent=if_absent,
         )
         return Lease(self._portal, self._portal.call(acquire))
 
@@ -283,6 +298,28 @@ class Table:
             return self._portal.call(self._table.offsets)
         return self._portal.call(functools.partial(self._table.offsets, at=at))
 
+    def split(
+        self,
+        bucket: int,
+        *,
+        splits: int | None = None,
+        target_bytes: int | None = None,
+        key_from: KeyPrefix | None = None,
+        key_to: KeyPrefix | None = None,
+        within: KeyRange = ALL_KEYS,
+    ) -> BucketRanges:
+        """Cut a bucket in key ranges of about as many bytes each; see `scanner.Table.split`."""
+        call = functools.partial(
+            self._table.split,
+            bucket,
+            splits=splits,
+            target_bytes=target_bytes,
+            key_from=key_from,
+            key_to=key_to,
+            within=within,
+        )
+        return self._portal.call(call)
+
     def transaction(self, name: str, version: int) -> Transaction:
         """Write rows that are seen together, once; see `scanner.Table.transaction`."""
         return Transaction(self._portal, self._table.transaction(name, version))
@@ -290,6 +327,25 @@ class Table:
     def transactions(self) -> list[TransactionInfo]:
         """What the server remembers of transactions of the table; see `scanner.Table.transactions`."""
         return self._portal.call(self._table.transactions)
+
+    def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are; see `scanner.Table.measure_log`."""
+        measure = functools.partial(
+            self._table.measure_log,
+            histories=histories,
+            commits_max=commits_max,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        return self._portal.call(measure, positions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""

@@ -40,6 +40,8 @@ class ScanQuery:
     """Rows delivered at most, 0 or more; None: no limit."""
     range: KeyRange = _EVERYTHING
     """Of encoded keys."""
+    table_id: int | None = None
+    """Of the table that is meant; None: of whichever has the name. No part of a token's fingerprint, which names it."""
 
 
 def query_to_proto(query: ScanQuery) -> pb.ScanQuery:
@@ -51,6 +53,7 @@ def query_to_proto(query: ScanQuery) -> pb.ScanQuery:
         filter=[predicate_to_proto(each) for each in query.predicates],
         row_limit=query.row_limit,
         range=pb.KeyRange(start=query.range.start, end=query.range.end),
+        table_id=query.table_id,
     )
 
 
@@ -84,6 +87,7 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
         predicates=tuple(predicate_from_proto(each) for each in message.filter),
         row_limit=message.row_limit if message.HasField("row_limit") else None,
         range=KeyRange(start=message.range.start, end=message.range.end),
+        table_id=message.table_id if message.HasField("table_id") else None,
     )
 
 

@@ -1,13 +1,15 @@
-"""The lease that the driver takes while it plans a read, and that the tasks renew while they read.
+"""The lease that keeps the state of a read: the driver takes it while it plans, the tasks renew it while they read.
 
-It keeps, of every bucket, the state of the moment of planning. Each task reads its bucket as of that state: so do the
-task's retries and speculative copies, the tasks of a stage that is computed again, and those of every later use of the
-DataFrame, because Spark plans a ``load()`` once. Spark tells nobody when a query is over; the lease ends with its time,
-counted from the last renewal.
+It keeps one state of every bucket. Each task reads its bucket as of that state; so do the task's retries and its
+copies, the tasks of a stage that is computed again, and those of every later use of the DataFrame. Spark tells nobody
+when a query is over; the lease ends with its time, counted from the last renewal.
 
-Invariant: a task reads the planned state or fails. When the lease is gone the changelog may still reach back to that
-state, and the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead:
-an offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
+Invariants:
+1. A task reads the planned state or fails. When the lease is gone the changelog may still reach back to that state, and
+   the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead: an
+   offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
+2. All copies of one load read one state, though Spark plans both sides of a self-join at once, in two processes: the
+   lease has the id of the load, who asks first makes it, and who asks second is told what the first has leased.
 """
 
 from __future__ import annotations
@@ -18,55 +20,98 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, TooManyScans
+from spark_source.errors import SourceOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
-    from scanner.sync import Client
+    from scanner import LeasedBucket
+    from scanner.sync import Client, Table
     from spark_source.options import SourceOptions
 
 _RENEWALS_PER_TTL: Final = 3
 _logger = logging.getLogger("weir.spark")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedStates:
     """What the tasks of a read are to read."""
 
-    lease_id: str | None
-    """Keeps the states readable; None: nothing does but the server's retention."""
     offsets: tuple[int | None, ...]
     """Of each bucket the log offset that it is read as of; None: what is there when its task begins."""
     histories: tuple[bytes, ...]
     """Of each bucket the history that the offset is of, by which a restored copy is told from it; empty: not known."""
+    lease_id: str | None = None
+    """Keeps the states readable; None: nothing does but the server's retention."""
+    lease_ttl_s: float = 0.0
+    """Time to live of that lease, seconds."""
 
 
-def lease_states(client: Client, options: SourceOptions) -> PlannedStates:
-    """Lease every bucket of the table as it is now.
+def lease_states(
+    client: Client, table: Table, options: SourceOptions, load_id: str, offsets: Sequence[int] | None
+) -> PlannedStates:
+    """Lease every bucket of a table, or learn what another copy of this load has leased.
 
-    If the server has no room for another lease the states are named all the same: the tasks read them or fail, for as
-    long as the server's retention keeps them.
+    Args:
+        client: Of the driver.
+        table: What is read.
+        options: The read.
+        load_id: Of the lease, the same in all copies of the load.
+        offsets: Of each bucket the state to lease; None: as it is now.
 
     Raises:
+        TooManyScans: The server has no room for another lease. Nothing is read without one, since then nothing would
+            make the copies of the load agree.
+        SnapshotLost: The changelog does not reach back to the offsets.
         ScannerError: The table is gone, or may not be read, or the server failed.
 
     Waits: For the server's disk, on which the lease is before it is answered.
     """
+    targets = [LeaseTarget(table.name, state=LeaseState.LOG)]
+    if offsets is not None:
+        targets = [LeaseTarget(table.name, (each,), log_offset=offset) for each, offset in enumerate(offsets)]
     try:
-        lease = client.acquire_lease(
-            LeaseTarget(options.table, state=LeaseState.LOG), ttl_s=options.lease_ttl_s
-        )
+        lease = client.acquire_lease(*targets, lease_id=load_id, ttl_s=options.lease_ttl_s, if_absent=True)
     except TooManyScans as error:
-        _logger.warning(
-            "table %s is read without a lease: %s; a smaller leaseTtl lets leases end sooner",
-            options.table,
-            error.message,
+        raise TooManyScans(
+            "a read leases the state that its tasks read, and the server has no room for another lease:"
+            f" {error.message}; let leases end sooner with a smaller leaseTtl, name the state with asOf or leaseId, or"
+            " let each task read what is there when it begins with leaseTtl 0"
+        ) from None
+    return _states(lease.buckets, table, lease.id, lease.info.ttl_s)
+
+
+def held_states(client: Client, table: Table, lease_id: str) -> PlannedStates:
+    """What a lease of the user's keeps of a table. Its time begins anew.
+
+    Raises:
+        LeaseNotFound: The user has no such lease.
+        SourceOptionError: It does not keep every bucket of the table.
+        ScannerError: The server failed.
+
+    Waits: For the server's disk.
+    """
+    info = client.leases.renew(lease_id)
+    states = _states(info.buckets, table, lease_id, info.ttl_s)
+    missing = [bucket for bucket, offset in enumerate(states.offsets) if offset is None]
+    if missing:
+        raise SourceOptionError(
+            "leaseId",
+            lease_id,
+            f"option 'leaseId' cannot be {lease_id!r}: that lease keeps nothing of table {table.name!r},"
+            f" bucket {', '.join(map(str, missing))}; acquire one of the whole table",
         )
-        ends = sorted(client.table(options.table).offsets(), key=lambda each: each.bucket)
-        return PlannedStates(None, tuple(each.end_offset for each in ends), (b"",) * len(ends))
-    leased = sorted(lease.buckets, key=lambda each: each.bucket)
+    return states
+
+
+def _states(leased: Iterable[LeasedBucket], table: Table, lease_id: str, ttl_s: float) -> PlannedStates:
+    """The states in a lease; an offset is None where it keeps nothing of a bucket."""
+    kept = {each.bucket: each for each in leased if each.table == table.name}
     return PlannedStates(
-        lease.id, tuple(each.log_offset for each in leased), tuple(each.history for each in leased)
+        offsets=tuple(kept[each].log_offset if each in kept else None for each in range(table.buckets)),
+        histories=tuple(kept[each].history if each in kept else b"" for each in range(table.buckets)),
+        lease_id=lease_id,
+        lease_ttl_s=ttl_s,
     )
 
 
@@ -75,7 +120,7 @@ class TaskLease:
 
     Args:
         client: Of the task.
-        lease_id: What the driver acquired; None: there is nothing to keep.
+        lease_id: What keeps the state that is read; None: nothing has to be kept.
         ttl_s: Time to live of the lease, seconds, above 0.
         clock: Tells monotonic seconds.
     """

@@ -1,4 +1,4 @@
-"""What a Spark task reads: one bucket of one table. Plain values only, so that it pickles small and anywhere."""
+"""What a Spark task reads: a range of keys of one bucket. Plain values only, so that it pickles small and anywhere."""
 
 from __future__ import annotations
 
@@ -8,44 +8,27 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 if TYPE_CHECKING:
-    from spark_source.batch.leasing import PlannedStates
+    from scanner import ScanPlan
     from spark_source.options import SourceOptions
 
 
 @dataclass(frozen=True)
 class BucketPartition(InputPartition):
-    """One bucket, scanned by one task."""
+    """A range of the keys of one bucket, scanned by one task."""
 
-    table_id: int
-    """Of the table that was planned with; another one of its name is not read."""
-    bucket: int
-    """Index of the bucket, from 0."""
     options: SourceOptions
-    """How to read it."""
-    as_of: int | None = None
-    """The log offset that it is read as of; None: what is there when the task begins."""
-    history: bytes = b""
-    """The history of the bucket that the offset is of; empty: whichever it has."""
+    """The read: where the server is, and what to report."""
+    plan: ScanPlan
+    """What to scan: one bucket, one range of its keys, and as of which offset, all checked against the table."""
+    split: int = 0
+    """Place of the range among those of the bucket, from 0, in key order."""
     lease_id: str | None = None
-    """What keeps that state readable; None: nothing but the server's retention."""
+    """Keeps the state that is read; None: nothing does but the server's retention."""
+    lease_ttl_s: float = 0.0
+    """Time to live of that lease, seconds."""
 
-
-def bucket_partitions(options: SourceOptions, table_id: int, planned: PlannedStates) -> list[BucketPartition]:
-    """One partition per bucket, in bucket order.
-
-    Args:
-        options: The read.
-        table_id: Of the table.
-        planned: What the buckets are read as of, and what keeps that readable.
-    """
-    return [
-        BucketPartition(
-            table_id=table_id,
-            bucket=bucket,
-            options=options,
-            as_of=offset,
-            history=history,
-            lease_id=planned.lease_id,
-        )
-        for bucket, (offset, history) in enumerate(zip(planned.offsets, planned.histories, strict=True))
-    ]
+    @property
+    def bucket(self) -> int:
+        """Index of the bucket, from 0."""
+        assert self.plan.bucket is not None
+        return self.plan.bucket

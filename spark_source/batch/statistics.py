@@ -27,6 +27,10 @@ class BucketReport:
     """Rows delivered."""
     digest: int
     """CRC-32C over the stored rows scanned, in key order."""
+    split: int
+    """Place of the range of keys that was scanned among those of the bucket, from 0, in key order."""
+    stored_bytes: int
+    """Length of the stored rows scanned: with it the digests of a bucket's ranges join to the bucket's."""
     bytes_received: int
     """Message bytes of the batches."""
     requests: int

@@ -11,6 +11,7 @@ import importlib
 import os
 import runpy
 import sys
+from pathlib import Path
 from typing import Final
 
 DAEMON: Final = ["-m", "pyspark.daemon"]
@@ -19,8 +20,16 @@ IMPORTED: Final = (
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
-    "spark_source",
+    "spark_source.batch.reader",
 )
+
+
+def write_python(directory: Path) -> Path:
+    """Write a script into a directory that is this Python, for PYSPARK_PYTHON."""
+    script = directory / "python"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P {__file__} "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def main() -> None:

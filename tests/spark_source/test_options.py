@@ -1,7 +1,10 @@
 """Options are parsed once, completely, and refused in one line that says what is allowed."""
 
 import dataclasses
+import datetime
+import itertools
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,11 +14,13 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from spark_source import SourceOptionError, WeirDataSource
 from spark_source.options import (
     AS_OF_MODES,
+    CONTRADICTIONS,
     LEASE_TTL_S_MAX,
     MODES,
     OPTION_NAMES,
     PAGE_DEPTH_MAX,
     SIZE_BYTES_MAX,
+    SPLITS_MAX,
     SourceOptions,
 )
 
@@ -36,7 +41,11 @@ def test_defaults() -> None:
         table="orders",
         mode="push",
         as_of=None,
+        as_of_time=None,
+        lease_id=None,
         lease_ttl_s=600,
+        splits=None,
+        split_bytes=None,
         columns=None,
         where=None,
         key_from=None,
@@ -52,47 +61,138 @@ def test_defaults() -> None:
     )
 
 
-def test_every_option() -> None:
-    """Every option arrives in its field, parsed."""
-    given_options = {
-        "endpoint": "[::1]:80",
-        "table": " orders ",
-        "mode": "ASOF",
-        "asOf": "1:20, 0 : 10",
-        "leaseTtl": "60",
-        "columns": "b, a ,c",
-        "where": " a > 1 ",
-        "keyFrom": "[1, 2]",
-        "keyTo": "5",
-        "creditBytes": "8m",
-        "pageBytes": "512K",
-        "pageDepth": "4",
-        "statistics": "true",
-        "tlsCa": "/ca.pem",
-        "tlsCert": "/client.pem",
-        "tlsKey": "/client.key",
-        "tokenFile": " /token ",
+SAMPLES: dict[str, tuple[str, str, Any]] = {
+    "endpoint": ("[::1]:80", "endpoint", "[::1]:80"),
+    "table": (" orders ", "table", "orders"),
+    "mode": ("ASOF", "mode", "asof"),
+    "asOf": ("1:20, 0 : 10", "as_of", ((0, 10), (1, 20))),
+    "asOfTimestamp": (
+        "2013-07-01T14:30:00.5+02:00",
+        "as_of_time",
+        datetime.datetime(2013, 7, 1, 12, 30, 0, 500_000, datetime.UTC),
+    ),
+    "leaseId": ("night:42", "lease_id", "night:42"),
+    "leaseTtl": ("60", "lease_ttl_s", 60),
+    "splits": ("8", "splits", 8),
+    "targetSplitBytes": ("64m", "split_bytes", 64 << 20),
+    "columns": ("b, a ,c", "columns", ("b", "a", "c")),
+    "where": (" a > 1 ", "where", "a > 1"),
+    "keyFrom": ("[1, 2]", "key_from", "[1, 2]"),
+    "keyTo": ("5", "key_to", "5"),
+    "creditBytes": ("8m", "credit_bytes", 8 << 20),
+    "pageBytes": ("512K", "page_bytes", 512 << 10),
+    "pageDepth": ("4", "page_depth", 4),
+    "statistics": ("true", "statistics", True),
+    "tlsCa": ("/ca.pem", "tls_ca", "/ca.pem"),
+    "tlsCert": ("/client.pem", "tls_cert", "/client.pem"),
+    "tlsKey": ("/client.key", "tls_key", "/client.key"),
+    "tokenFile": (" /token ", "token_file", "/token"),
+}
+"""Of each option a value, the field where it goes, and what it is there."""
+
+
+def test_samples() -> None:
+    """There is one for each option and each field."""
+    assert tuple(SAMPLES) == OPTION_NAMES
+    assert {field for _, field, _ in SAMPLES.values()} == {
+        field.name for field in dataclasses.fields(SourceOptions)
     }
-    assert tuple(given_options) == OPTION_NAMES
-    assert SourceOptions.parse(given_options) == SourceOptions(
-        endpoint="[::1]:80",
-        table="orders",
-        mode="asof",
-        as_of=((0, 10), (1, 20)),
-        lease_ttl_s=60,
-        columns=("b", "a", "c"),
-        where="a > 1",
-        key_from="[1, 2]",
-        key_to="5",
-        credit_bytes=8 << 20,
-        page_bytes=512 << 10,
-        page_depth=4,
-        statistics=True,
-        tls_ca="/ca.pem",
-        tls_cert="/client.pem",
-        tls_key="/client.key",
-        token_file="/token",
+
+
+@pytest.mark.parametrize("name", OPTION_NAMES)
+def test_every_option(name: str) -> None:
+    """Every option arrives in its field, parsed, and changes no other."""
+    text, field, value = SAMPLES[name]
+    expected = dataclasses.replace(SourceOptions.parse(REQUIRED), **{field: value})
+    assert SourceOptions.parse(REQUIRED | {name: text}) == expected
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.permutations(OPTION_NAMES, 2)))
+def test_pairs(first: str, second: str) -> None:
+    """Two options go together, or are refused in one line that names both; their order makes no difference."""
+    options = REQUIRED | {name: SAMPLES[name][0] for name in (first, second)}
+    options = {name: options[name] for name in sorted(options, key=(first, second, *REQUIRED).index)}
+    reason = CONTRADICTIONS.get((first, second)) or CONTRADICTIONS.get((second, first))
+    if reason is None:
+        parsed = SourceOptions.parse(options)
+        for name in (first, second):
+            _, field, value = SAMPLES[name]
+            assert getattr(parsed, field) == value
+        return
+    with pytest.raises(SourceOptionError) as caught:
+        SourceOptions.parse(options)
+    problem = str(caught.value)
+    assert repr(first) in problem
+    assert repr(second) in problem
+    assert problem.endswith(f"{reason}; leave one of them out")
+    assert len(problem.splitlines()) == 1
+
+
+OF_ONE_STATE = ("asOf", "asOfTimestamp", "leaseId", "splits", "targetSplitBytes")
+
+
+@pytest.mark.parametrize("name", OF_ONE_STATE)
+@pytest.mark.parametrize("mode", MODES)
+def test_what_needs_a_mode_that_reads_the_past(name: str, mode: str) -> None:
+    """A mode that would read other states than the option says refuses it, instead of leaving it without effect."""
+    options = {name: SAMPLES[name][0], "mode": mode}
+    if mode in AS_OF_MODES:
+        assert SourceOptions.parse(REQUIRED | options).reads_one_state
+    else:
+        problem = str(refused(options))
+        assert problem.startswith(
+            f"option {name!r} cannot be {SAMPLES[name][0]!r}: in mode {mode} each task reads"
+        )
+        assert problem.endswith("use mode push or asof")
+
+
+@pytest.mark.parametrize("name", ["splits", "targetSplitBytes"])
+def test_parts_of_a_bucket_are_of_one_state(name: str) -> None:
+    """Without a lease a bucket is cut only where a state is named: its parts would be of different ones."""
+    options = {name: SAMPLES[name][0], "leaseTtl": "0"}
+    assert "leave leaseTtl out" in str(refused(options))
+    assert SourceOptions.parse(REQUIRED | options | {"asOfTimestamp": "2013-07-01T12:30:00Z"}).reads_one_state
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2013-07-01T12:30Z", "2013-07-01 12:30:00Z", "2013-07-01T12:30:00.000000Z", "2013-07-01T05:30-07:00"],
+)
+def test_instants(text: str) -> None:
+    """An instant is told in the same words as a key's: with its offset from UTC."""
+    expected = datetime.datetime(2013, 7, 1, 12, 30, tzinfo=datetime.UTC)
+    assert SourceOptions.parse(REQUIRED | {"asOfTimestamp": text}).as_of_time == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "1372681800",
+        "2013-07-01",
+        "2013-07-01T12:30:00",
+        "2013-13-01T12:30Z",
+        "2013-07-01T12:30:00.0000001Z",
+    ],
+)
+def test_instants_refused(text: str) -> None:
+    """What is no instant, or one of nobody knows which zone, is refused with two examples."""
+    assert "such as 2013-07-01T12:30:00Z or 2013-07-01T14:30:00+02:00" in str(
+        refused({"asOfTimestamp": text})
     )
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a/b", "x" * 101, "ä"])
+def test_lease_ids_refused(text: str) -> None:
+    """What no lease can be called is refused."""
+    assert "the id of a lease that you hold" in str(refused({"leaseId": text}))
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "²", str(SPLITS_MAX + 1), "9" * 5000])
+def test_splits_refused(text: str) -> None:
+    """A number of tasks is a whole number."""
+    assert f"from 1 to {SPLITS_MAX}" in str(refused({"splits": text}))
 
 
 @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
@@ -129,7 +229,7 @@ def test_unknown_option_with_a_neighbour(name: str, nearest: str) -> None:
     error = refused({name: "1"})
     assert error.option == name
     assert f"unknown option {name!r}; did you mean {nearest!r}?" in str(error)
-    assert str(error).endswith(f"(the options are {', '.join(OPTION_NAMES)})")
+    assert f"(the options are {', '.join(OPTION_NAMES)}; of a write also txnName, " in str(error)
 
 
 def test_unknown_option_without_a_neighbour() -> None:
@@ -212,14 +312,6 @@ def test_as_of_names_each_bucket_once() -> None:
     assert "more than once" in str(refused({"asOf": "0:1,0:2"}))
 
 
-@pytest.mark.parametrize("mode", ["session", "token", "cursor"])
-def test_as_of_needs_a_mode_that_has_it(mode: str) -> None:
-    """A mode that would read another state refuses the offset, instead of leaving it without effect."""
-    assert f"mode {mode} reads what is there now; use push or asof" in str(
-        refused({"asOf": "5", "mode": mode})
-    )
-
-
 @pytest.mark.parametrize("columns", ["", " ", ",", "a,", ",a", "a,,b"])
 def test_empty_column_names(columns: str) -> None:
     """An empty column name is refused rather than dropped."""
@@ -240,7 +332,7 @@ def test_sizes(text: str, size: int) -> None:
     assert SourceOptions.parse(REQUIRED | {"creditBytes": text}).credit_bytes == size
 
 
-@pytest.mark.parametrize("option", ["creditBytes", "pageBytes"])
+@pytest.mark.parametrize("option", ["creditBytes", "pageBytes", "targetSplitBytes"])
 @pytest.mark.parametrize("text", ["", "0", "0m", "-1", "1.5m", "1mb", "m", "1 m", "2g", "1e6", "٣", "1_000"])
 def test_sizes_refused(option: str, text: str) -> None:
     """Zero, fractions, other units and sizes past the bound are refused with what is allowed."""
@@ -253,7 +345,7 @@ def test_plain_sizes(size: int) -> None:
     assert SourceOptions.parse(REQUIRED | {"creditBytes": str(size)}).credit_bytes == size
 
 
-@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "²", str(PAGE_DEPTH_MAX + 1)])
+@pytest.mark.parametrize("text", ["", "-1", "1.0", "x", "²", str(PAGE_DEPTH_MAX + 1), "9" * 5000])
 def test_page_depths_refused(text: str) -> None:
     """A page depth is a small whole number."""
     assert f"from 0 to {PAGE_DEPTH_MAX}" in str(refused({"pageDepth": text}))
@@ -273,6 +365,8 @@ def test_who_takes_a_lease(mode: str) -> None:
     assert not SourceOptions.parse(options | {"leaseTtl": "0"}).takes_lease
     if mode in AS_OF_MODES:
         assert not SourceOptions.parse(options | {"asOf": "7"}).takes_lease
+        assert not SourceOptions.parse(options | {"leaseId": "mine"}).takes_lease
+        assert SourceOptions.parse(options | {"asOfTimestamp": "2013-07-01T12:30Z"}).takes_lease
 
 
 @pytest.mark.parametrize("text", ["", "1", "yes", "on"])

@@ -3,36 +3,47 @@
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
+from scanner import ScanPlan, TableDescription, parse_where
 from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
-from spark_source.batch.leasing import PlannedStates
-from spark_source.batch.partitions import BucketPartition, bucket_partitions
+from spark_source.batch.partitions import BucketPartition
 from spark_source.options import SourceOptions
 from tests.support.pickling import pickled, sent_to_worker
 
 OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a", "b"), credit_bytes=1)
 
 
+ORDERS = TableDescription(
+    name="orders", schema=pa.schema([("a", pa.int64()), ("b", pa.string())]), primary_key=("a",), buckets=4
+)
+PLAN = ScanPlan(
+    table=ORDERS,
+    table_id=4,
+    columns=("a", "b"),
+    predicates=parse_where("a > 5 AND b LIKE 'x%'").predicates,
+    bucket=2,
+    as_of=6,
+    histories={2: b"x" * 16},
+)
+PARTITION = BucketPartition(options=OPTIONS, plan=PLAN, split=1, lease_id="spark-1", lease_ttl_s=600.0)
+
+
 def test_partitions() -> None:
-    """There is one partition per bucket, in order, each with what its task needs and no more."""
-    partitions = bucket_partitions(OPTIONS, 4, PlannedStates("spark-1", (5, 6, 7), (b"x" * 16, b"", b"")))
-    assert [partition.bucket for partition in partitions] == [0, 1, 2]
-    assert [partition.history for partition in partitions] == [b"x" * 16, b"", b""]
-    assert {partition.table_id for partition in partitions} == {4}
-    assert [(partition.as_of, partition.lease_id) for partition in partitions] == [
-        (5, "spark-1"),
-        (6, "spark-1"),
-        (7, "spark-1"),
-    ]
-    assert sent_to_worker(partitions) == partitions
-    assert len(pickled(partitions[0])) < 600
+    """A partition has what its task needs, and no more than a message of a task can hold many times."""
+    copy = sent_to_worker(PARTITION)
+    assert copy == PARTITION
+    assert (copy.bucket, copy.plan.predicates) == (2, PLAN.predicates)
+    assert len(pickled(PARTITION)) < 1500
 
 
 def test_partition_shows_what_it_is() -> None:
     """A partition in Spark's log says which bucket of which table it is."""
-    shown = repr(BucketPartition(table_id=4, bucket=2, options=OPTIONS))
-    assert "table_id=4, bucket=2" in shown
+    shown = repr(PARTITION)
+    assert "table_id=4" in shown
+    assert "bucket=2" in shown
     assert "table='orders'" in shown
 
 
@@ -62,8 +73,18 @@ def test_data_source_goes_by_reference() -> None:
 
 def test_a_python_that_has_imported_nothing_understands() -> None:
     """Class, partition and options arrive in a process that has not heard of weir."""
-    sent = pickled((WeirDataSource, bucket_partitions(OPTIONS, 4, PlannedStates(None, (5,), (b"",)))[0]))
+    sent = pickled((WeirDataSource, PARTITION))
     program = "import pickle, sys; print(pickle.load(sys.stdin.buffer))"
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
     assert b"spark_source.data_source.WeirDataSource" in done.stdout
-    assert b"table_id=4, bucket=0" in done.stdout
+    assert b"bucket=2" in done.stdout
+
+
+def test_one_load_has_one_id() -> None:
+    """Copies of a data source, and the readers that they make, are of one load; another data source is of another."""
+    options = {"endpoint": "127.0.0.1:9123", "table": "orders"}
+    schema = StructType().add("a", "long")
+    source = WeirDataSource(options)
+    copies = [source, sent_to_worker(source), sent_to_worker(source)]
+    (load_id,) = {sent_to_worker(copy.reader(schema))._load_id for copy in copies}
+    assert WeirDataSource(options).reader(schema)._load_id != load_id

@@ -68,11 +68,18 @@ class Kept:
         return [each.checkpoint_id for each in self.store.checkpoints("items", index)]
 
     async def acquire(
-        self, lease_id: str, *targets: Target, principal: str = "anna", partial: bool = False
+        self,
+        lease_id: str,
+        *targets: Target,
+        principal: str = "anna",
+        partial: bool = False,
+        if_absent: bool = False,
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Acquire for anna."""
         key = LeaseKey(principal, lease_id)
-        return await self.maintenance.leases.acquire(key, targets, ttl_ms=TTL_MS, partial=partial)
+        return await self.maintenance.leases.acquire(
+            key, targets, ttl_ms=TTL_MS, partial=partial, if_absent=if_absent
+        )
 
     async def scan(self, opened: KvScan, *, close: bool = True) -> list[int]:
         """The ids that a scan delivers."""

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
+from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
+from scanner.data.key_ranges import intersection
 from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.errors import ArgumentInvalid, BucketNotFound
 
@@ -102,7 +104,11 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    """As it was when the plan was made: name, columns, primary key, buckets."""
+    table_id: int | None = None
+    """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
+    """What is read of the table."""
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
     predicates: tuple[Predicate, ...] = ()
@@ -110,11 +116,13 @@ class ScanPlan:
     row_limit: int | None = None
     """Rows of the whole table scan; None: no limit."""
     key_range: KeyRange = _ALL_KEYS
+    """Encoded keys that are scanned, in every bucket."""
     bucket: int | None = None
     """The only bucket to scan; None: all of them."""
     lease_id: str = ""
     """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
     mode: ScanMode = ScanMode.PUSH
+    """How the rows travel."""
     credit_bytes: int = CREDIT_BYTES_DEFAULT
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT
@@ -217,11 +225,34 @@ class ScanBuilder:
         """The schema of the batches that this scan yields."""
         return self._plan.schema
 
+    @property
+    def reads(self) -> dict[int, KeyRange]:
+        """What the scan reads: by bucket, ascending, a range of keys. No row outside of it can match `where`.
+
+        Conditions on the first columns of the primary key bound the range, and equality or `in` on all of them leaves
+        only the buckets that the keys belong to; scans of changes read every bucket. Where no row can match, it is an
+        empty range of one bucket.
+        """
+        return ranges_to_read(self._plan)
+
     def _derive(self, plan: ScanPlan) -> Self:
         raise NotImplementedError
 
     def _replace(self, **changes: object) -> Self:
         return self._derive(dataclasses.replace(self._plan, **changes))  # type: ignore[arg-type]
+
+    def with_table_id(self, table_id: int) -> Self:
+        """Read this table alone: if it was dropped and its name given to another, the scan fails with TableNotFound.
+
+        The server looks when it opens each bucket, and again whenever a cut scan goes on.
+
+        Args:
+            table_id: As `Table.table_id` tells it, 0 or more.
+
+        Raises:
+            ArgumentInvalid: Out of range.
+        """
+        return self._replace(table_id=whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
@@ -352,7 +383,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: `rows` is negative or no whole number.
         """
-        return self._replace(row_limit=_whole(rows, "limit", 0, UINT64_MAX))
+        return self._replace(row_limit=whole(rows, "limit", 0, UINT64_MAX))
 
     def bucket(self, index: int) -> Self:
         """Scan only this bucket.
@@ -391,6 +422,18 @@ class ScanBuilder:
         start = self._encoded(prefix)
         return self._replace(key_range=KeyRange(start, prefix_end(start) if start else b""))
 
+    def within(self, key_range: KeyRange) -> Self:
+        """Scan only keys of an encoded range, as `Table.split` gives them; of a key range set before, what is in both.
+
+        Raises:
+            ArgumentInvalid: It is no `KeyRange`.
+        """
+        if not isinstance(key_range, KeyRange):
+            raise ArgumentInvalid(
+                f"within takes a range that a split gave, not {key_range!r}; see key_range()"
+            )
+        return self._replace(key_range=intersection(self._plan.key_range, key_range))
+
     def with_credit(self, credit_bytes: int) -> Self:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).
 
@@ -401,7 +444,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(credit_bytes=_whole(credit_bytes, "credit", 1, 2**62))
+        return self._replace(credit_bytes=whole(credit_bytes, "credit", 1, 2**62))
 
     def with_page_depth(self, pages: int) -> Self:
         """Fetch up to `pages` pages per bucket ahead of the consumer (all modes but push).
@@ -413,7 +456,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_depth=_whole(pages, "page depth", 0, 1024))
+        return self._replace(page_depth=whole(pages, "page depth", 0, 1024))
 
     def with_page_bytes(self, page_bytes: int) -> Self:
         """Ask for pages of this size (all modes but push); the server clamps it to its cap.
@@ -424,7 +467,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+        return self._replace(page_bytes=whole(page_bytes, "page size", 1, UINT32_MAX))
 
     def with_min_bytes(self, min_bytes: int) -> Self:
         """Have the server wait until it has so many bytes to answer with (mode fetch).
@@ -435,7 +478,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(min_bytes=_whole(min_bytes, "min bytes", 0, UINT64_MAX))
+        return self._replace(min_bytes=whole(min_bytes, "min bytes", 0, UINT64_MAX))
 
     def with_max_wait(self, seconds: float) -> Self:
         """Have the server wait no longer than this (mode fetch); it clamps it to its bound.
@@ -482,7 +525,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(retries=_whole(retries, "retries", 0, UINT32_MAX))
+        return self._replace(retries=whole(retries, "retries", 0, UINT32_MAX))
 
     def resume_every_batches(self, batches: int) -> Self:
         """For tests: cut each bucket's stream after every so many batches, and go on (mode push).
@@ -493,7 +536,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(resume_every_batches=_whole(batches, "batches", 1, UINT32_MAX))
+        return self._replace(resume_every_batches=whole(batches, "batches", 1, UINT32_MAX))
 
     def _require_column(self, name: str) -> None:
         names = self._plan.table.column_names
@@ -541,9 +584,9 @@ def _of_bucket(value: _T | Mapping[int, int], bucket: int, what: str) -> _T | in
 
 def _offsets(value: int | Mapping[int, int], buckets: int, what: str) -> int | dict[int, int]:
     if not isinstance(value, Mapping):
-        return _whole(value, what, 0, UINT64_MAX)
+        return whole(value, what, 0, UINT64_MAX)
     return {
-        _whole(bucket, f"the bucket in {what}", 0, buckets - 1): _whole(
+        whole(bucket, f"the bucket in {what}", 0, buckets - 1): whole(
             each, f"{what} of bucket {bucket}", 0, UINT64_MAX
         )
         for bucket, each in value.items()
@@ -569,7 +612,12 @@ def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = 
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
-def _whole(value: int, what: str, low: int, high: int) -> int:
+def whole(value: int, what: str, low: int, high: int) -> int:
+    """A whole number in [low, high].
+
+    Raises:
+        ArgumentInvalid: It is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
     return value

@@ -109,7 +109,7 @@ class LogOpener:
             No effect: nothing is open.
         """
         _require_all_keys(query)
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
             query = table.schema.resolve(query, changes=True)
@@ -140,7 +140,7 @@ class LogOpener:
         Cancellation:
             No effect: nothing is open.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         bucket = await self._catalog.bucket(table, query.bucket)
         async with bucket.between_commits():
             storage = bucket.storage
@@ -265,7 +265,7 @@ class LogOpener:
             The first time for storage.
         """
         _require_all_keys(query)
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         Filter(query.predicates, table.description.schema)
         return table, table.schema.resolve(query, changes=True)
 

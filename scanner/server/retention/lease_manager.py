@@ -116,7 +116,13 @@ class LeaseKeeper:
         await self._restore()
 
     async def acquire(
-        self, key: LeaseKey, targets: Sequence[Target], *, ttl_ms: int, partial: bool
+        self,
+        key: LeaseKey,
+        targets: Sequence[Target],
+        *,
+        ttl_ms: int,
+        partial: bool,
+        if_absent: bool = False,
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Add states to a lease, or move its buckets to them; the lease is made if there is none.
 
@@ -125,6 +131,7 @@ class LeaseKeeper:
             targets: What it is to keep beside what it keeps of other buckets.
             ttl_ms: Above 0.
             partial: Lease what exists, even if some of it does not; else nothing changes in that case.
+            if_absent: Change nothing if there is a lease; of calls at once one makes it.
 
         Returns:
             The lease as it is now, None if there is none; and what could not be leased.
@@ -139,23 +146,29 @@ class LeaseKeeper:
         Cancellation:
             The lease may have been changed, as if the answer had been lost.
         """
+        if if_absent and (lease := self._existing(key)) is not None:
+            await self._write()  # Another call may have made it a moment ago.
+            return lease, []
         held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key))
         taken: dict[HeldState, None] = {}
         try:
             # No waiting up to the registry's own change: what is looked at here is leased in the same moment.
-            for each in held:
-                if (problem := self._finder.problem_of(each)) is not None:
-                    missing.append(RefusedTarget(each.state.table, each.state.bucket, problem))
-                else:
-                    taken[each] = None
-            now_ms = self._clock.now_ms()
-            if missing and not partial:
-                taken.clear()
-                return self._registry.get(key, now_ms), missing
-            self._check_room(key, [each.state for each in taken], now_ms)
-            self._registry.acquire(key, [each.state for each in taken], ttl_ms=ttl_ms, now_ms=now_ms)
-            self._changes += 1
-            held = [each for each in held if each not in taken or not self._take(key, each)]
+            if if_absent and self._existing(key) is not None:
+                missing.clear()
+            else:
+                for each in held:
+                    if (problem := self._finder.problem_of(each)) is not None:
+                        missing.append(RefusedTarget(each.state.table, each.state.bucket, problem))
+                    else:
+                        taken[each] = None
+                now_ms = self._clock.now_ms()
+                if missing and not partial:
+                    taken.clear()
+                    return self._registry.get(key, now_ms), missing
+                self._check_room(key, [each.state for each in taken], now_ms)
+                self._registry.acquire(key, [each.state for each in taken], ttl_ms=ttl_ms, now_ms=now_ms)
+                self._changes += 1
+                held = [each for each in held if each not in taken or not self._take(key, each)]
         finally:
             for each in held:
                 each.release()
@@ -173,8 +186,7 @@ class LeaseKeeper:
             LeaseNotFound: There is none, or not any more.
             StoreFailed: It could not be written down.
         """
-        # Not only at the next sweep: who renews it would take a table of the same name for the one that it leased.
-        self._forget_dropped(() if (lease := self.get(key)) is None else lease.states.values())
+        self._existing(key)
         lease = self._registry.renew(key, now_ms=self._clock.now_ms(), ttl_ms=ttl_ms)
         self._changes += 1
         await self._write()
@@ -268,6 +280,15 @@ class LeaseKeeper:
         if gone:
             self._registry.forget_tables(gone)
             self._changes += 1
+
+    def _existing(self, key: LeaseKey) -> Lease | None:
+        """A lease without what it kept of dropped tables; None if there is none, or nothing is left.
+
+        Not only at the next sweep: who goes on with it would take a table of the same name for the one that it leased.
+        """
+        if (lease := self.get(key)) is not None:
+            self._forget_dropped(lease.states.values())
+        return self.get(key)
 
     def _check_room(self, key: LeaseKey, states: Sequence[LeasedState], now_ms: int) -> None:
         """Refuse what would be too much, of the server or of its principal.

@@ -64,7 +64,7 @@ class SnapshotScans:
         Waits:
             As `ScanOpener.open`, and for the disk while the checkpoint is opened.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         checkpoints = await self._checkpoints.of(table, query.bucket)
         if lease_id:
             key = BucketKey(table.table_id, query.bucket)
@@ -101,7 +101,7 @@ class SnapshotScans:
         Waits:
             As `open`.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         checkpoints = await self._checkpoints.of(table, query.bucket)
         async with self._readable(checkpoints, state.log_offset):
             opened = await self._opener.open(

@@ -101,7 +101,7 @@ class ScanOpener:
         Cancellation:
             No effect: nothing is open.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         if table_id is not None and table.table_id != table_id:
             raise TableNotFound(f"table {query.table!r} was dropped")
         bucket = await self._catalog.bucket(table, query.bucket)
@@ -173,7 +173,7 @@ class ScanOpener:
         Cancellation:
             No effect: nothing is open.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         bucket = await self._catalog.bucket(table, query.bucket)
         bucket.check_served()
         reading = self._read_sources.open_held(table, bucket, query, log_offset, position)
@@ -196,7 +196,7 @@ class ScanOpener:
         Waits:
             The first time for storage.
         """
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         return (await self._catalog.bucket(table, query.bucket)).storage.log_start
 
     async def reopen(self, opened: KvScan) -> None:

@@ -67,9 +67,9 @@ class TokenReader:
         except ResumeTokenInvalid:
             if query.columns or not self._tokens.made(token, principal):
                 raise
-            table = await self._catalog.table(query.table)
+            table = await self._catalog.table(query.table, query.table_id)
             state, query = self._read_older(token, query, principal, table, changes=source in _OF_CHANGES)
-        table = await self._catalog.table(query.table)
+        table = await self._catalog.table(query.table, query.table_id)
         state.require(table_id=table.table_id, source=source, model=model)
         storage = (await self._catalog.bucket(table, state.bucket)).storage
         newest = max(state.log_offset, state.next_offset)

@@ -81,7 +81,9 @@ class LeaseService:
         before = self._keeper.get(key)
         usual_ms = round(self._config.lease_ttl_s * 1000) if before is None else before.ttl_ms
         ttl_ms = self._ttl_ms(message.ttl_ms) or usual_ms
-        lease, missing = await self._keeper.acquire(key, targets, ttl_ms=ttl_ms, partial=message.partial)
+        lease, missing = await self._keeper.acquire(
+            key, targets, ttl_ms=ttl_ms, partial=message.partial, if_absent=message.if_absent
+        )
         missing.sort(key=lambda each: (each.table, -1 if each.bucket is None else each.bucket))
         answer = pb.AcquireLeaseResponse(
             lease=None if lease is None else self._info(lease), not_leased=list(map(_not_leased, missing))

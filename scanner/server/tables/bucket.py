@@ -37,9 +37,17 @@ from scanner.sources.interface import Source
 from scanner.storage.transactions import AppliedShare
 
 if TYPE_CHECKING:
+    from scanner.data.keys import KeyRange
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
-    from scanner.storage.interface import Bucket, GroupState, Mutation, PreparedCommit
+    from scanner.storage.interface import (
+        Bucket,
+        BucketSplit,
+        GroupState,
+        Mutation,
+        PreparedCommit,
+        SplitWish,
+    )
     from scanner.tasks import RunBlocking
 
 _logger = logging.getLogger(__name__)
@@ -351,6 +359,22 @@ class ServedBucket:
         else:
             async with self.between_commits():
                 yield
+
+    async def split(self, wish: SplitWish, key_range: KeyRange) -> BucketSplit:
+        """See `scanner.storage.interface.Bucket.split`.
+
+        Raises:
+            ScannerError: The bucket is retired, or cannot be read.
+
+        Waits:
+            For the commit that runs now, if one does, and for storage; commits go on meanwhile.
+
+        Cancellation:
+            Waits for storage.
+        """
+        async with self.between_commits():
+            pass  # It is open and readable now.
+        return await self._run_blocking(functools.partial(self.storage.split, wish, key_range))
 
     async def recover(self, *, at_once: bool = False) -> None:
         """Try to take writes again, if one has failed. If that fails too, scans are still served.

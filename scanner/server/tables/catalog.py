@@ -173,11 +173,16 @@ class Catalog:
         """All tables, by name."""
         return await self._run_blocking(self._store.tables)
 
-    async def table(self, name: str) -> ServedTable:
+    async def table(self, name: str, table_id: int | None = None) -> ServedTable:
         """Look a table up.
 
+        Args:
+            name: Its name.
+            table_id: The only table that is meant; None: whichever has the name.
+
         Raises:
-            TableNotFound: There is none of that name; the message lists those there are.
+            TableNotFound: There is none of that name, and the message lists those there are; or the name has gone to
+                another table.
 
         Waits:
             For storage, the first time; else it is a plain lookup.
@@ -189,6 +194,8 @@ class Catalog:
                 if served is None:
                     served = await self._run_blocking(functools.partial(self._load, name))
                     self._tables[name] = served
+        if table_id is not None and served.table_id != table_id:
+            raise TableNotFound(f"table {name!r} was dropped and created anew; look it up again")
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:

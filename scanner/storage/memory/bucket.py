@@ -24,6 +24,7 @@ from scanner.storage.interface import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     GroupState,
     KeyRange,
     KeysOf,
@@ -32,6 +33,10 @@ from scanner.storage.interface import (
     Rows,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage
+from scanner.storage.splits import BucketSplit, Piece, choose_cuts
+
+if TYPE_CHECKING:
+    from scanner.data.key_ranges import SplitWish
 
 if TYPE_CHECKING:
     from scanner.storage.transactions import AppliedShare
@@ -286,6 +291,22 @@ class MemoryBucket:
                 return entry
         raise self._out_of_range(offset, offset + 1)
 
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= self.log_end:
+            raise self._out_of_range(start_offset, start_offset + 1)
+        sizes: list[EntrySize] = []
+        for entry in self.contents.entries:
+            if entry.start < start_offset:
+                continue
+            if len(sizes) == entries_max or bytes_max <= 0:
+                break
+            row_bytes = sum(len(change.row) for change in self._changes(entry.start, entry.end))
+            sizes.append(EntrySize(entry.end, row_bytes, entry.timestamp_us))
+            bytes_max -= row_bytes
+        return sizes
+
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         self._require_open()
@@ -293,6 +314,17 @@ class MemoryBucket:
             if entry.timestamp_us >= timestamp_us:
                 return entry.start
         return self.log_end
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """See `Bucket.split`: each row is a piece."""
+        self._require_open()
+        pieces = [
+            Piece(key, len(key) + len(row))
+            for key, row in self.contents.rows.items()
+            if key_range.start <= key and (not key_range.end or key < key_range.end)
+        ]
+        stored_bytes = sum(piece.size_bytes for piece in pieces)
+        return BucketSplit(choose_cuts(pieces, wish.count(stored_bytes), key_range), stored_bytes)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""

@@ -58,12 +58,14 @@ from scanner.storage.interface import (
     ChangeBlock,
     Checkpoint,
     Entry,
+    EntrySize,
     KeyRange,
     KeysOf,
     Mutation,
     PreparedCommit,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
+from scanner.storage.rocksdb.bucket_splits import split_bucket
 from scanner.storage.rocksdb.changelog import (
     EMPTY_RANGE,
     LogRange,
@@ -99,6 +101,7 @@ from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, 
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
 
 if TYPE_CHECKING:
+    from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
     from scanner.storage.rocksdb.space import DiskSpace
 
@@ -342,9 +345,18 @@ class RocksBucket:
         """See `Bucket.entry_at`."""
         return self._log.entry_at(offset)[0]
 
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        return self._log.entry_sizes(start_offset, entries_max, bytes_max)
+
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         return self._log.offset_at(timestamp_us)
+
+    def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:
+        """See `Bucket.split`."""
+        with self._using() as database:
+            return split_bucket(database, self._reading, wish, key_range)
 
     def truncate_log(self, start_offset: int) -> None:
         """See `Bucket.truncate_log`."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rocksdict import ReadOptions
 
 from scanner.errors import DataCorrupted
+from scanner.storage.records import EntrySize
 from scanner.storage.rocksdb.changelog import (
     LogChunk,
     LogRange,
@@ -26,10 +27,12 @@ from scanner.storage.rocksdb.changelog import (
     decode_log_range,
     last_key,
     log_key,
+    measure_chunk,
     offset_of_key,
     ordinal_of_key,
 )
 from scanner.storage.rocksdb.database import Database, rocksdb_errors
+from scanner.storage.rocksdb.sst_files import sst_files
 
 if TYPE_CHECKING:
     from rocksdict import RdictIter
@@ -38,8 +41,6 @@ LOG_RANGE_KEY = b"log_range"
 """In `meta`."""
 LINEAGE_KEY = b"lineage"
 """In `meta`."""
-_FILE_OF_FAMILY = re.compile(r"^ *(\d+):\d+\[", re.MULTILINE)
-"""The number of a file in RocksDB's list of one column family's files."""
 _TOTAL = re.compile(r"# (entries|deletions|range deletions)=(\d+)")
 """In RocksDB's list of what the files of a level have together."""
 
@@ -142,6 +143,50 @@ def read_chunks(
     return chunks, False
 
 
+def read_entry_sizes(
+    database: Database, offset: int, end_offset: int, entries_max: int, bytes_max: int
+) -> tuple[list[EntrySize], bool]:
+    """Measure adjacent entries by the headers of their chunks.
+
+    Args:
+        database: Of the bucket.
+        offset: Where the first entry begins.
+        end_offset: Where the last one ends; above `offset`.
+        entries_max: Stop after so many, >= 1.
+        bytes_max: Stop when their rows take this much, >= 1; at most an entry late.
+
+    Returns:
+        The entries, and whether they are adjacent and reach as far as was asked for. If not, something is missing.
+
+    Raises:
+        DataCorrupted: a chunk is damaged.
+        StoreFailed, StoreClosed: the disk refused, or the database was closed.
+    """
+    sizes: list[EntrySize] = []
+    size, at, entry_start, entry_size = 0, offset, offset, 0
+    iterator = _iterator_at(database, offset)
+    try:
+        with rocksdb_errors(database.path):
+            while iterator.valid():
+                key, value = iterator.key(), iterator.value()
+                entry, count, row_bytes = measure_chunk(key, value)
+                if offset_of_key(key) != at or entry.start != entry_start:
+                    return sizes, False
+                at += count
+                entry_size += row_bytes
+                if at == entry.end:
+                    sizes.append(EntrySize(at, entry_size, entry.timestamp_us))
+                    size, entry_start, entry_size = size + entry_size, at, 0
+                    if at >= end_offset or size >= bytes_max or len(sizes) == entries_max:
+                        return sizes, True
+                iterator.next()
+            iterator.status()
+    finally:
+        # As in `read_chunks`.
+        del iterator
+    return sizes, False
+
+
 def read_chunk(database: Database, offset: int) -> tuple[bytes, bytes] | None:
     """Key and value of the chunk that holds an offset; None if it is missing.
 
@@ -201,22 +246,9 @@ def _share(start: int, end: int, log_range: LogRange) -> float:
 
 
 def _files_of(database: Database) -> list[LogFile]:
-    with rocksdb_errors(database.path):
-        # The list of all files names no column family, and the one of the family counts no entries.
-        family = database.log.property_value("rocksdb.sstables") or ""
-        numbers = {int(number) for number in _FILE_OF_FAMILY.findall(family)}
-        files: list[dict[str, Any]] = database.rocks.live_files()
     return [
-        LogFile(
-            file["start_key"],
-            file["end_key"],
-            file["num_entries"],
-            file["num_deletions"],
-            file["size"],
-            file["level"],
-        )
-        for file in files
-        if int(file["name"].removeprefix("/").removesuffix(".sst")) in numbers
+        LogFile(file.start_key, file.end_key, file.entries, file.deletions, file.size_bytes, file.level)
+        for file in sst_files(database, database.log)
     ]
 
 

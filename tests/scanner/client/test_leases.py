@@ -15,6 +15,7 @@ import scanner
 import scanner.sync
 from scanner.server.config import ScannerConfig
 from tests.support.conformance import open_virtual_items
+from tests.support.scans import sample
 from tests.support.server import running_server
 
 T = TypeVar("T")
@@ -48,6 +49,24 @@ async def test_without_a_block_it_ends_with_its_time(autojump_clock: trio.testin
         with pytest.raises(scanner.LeaseNotFound):
             await items.table.new_scan().with_lease(lease).to_arrow()
         await lease.drop()
+
+
+async def test_an_absent_lease_is_made_once(autojump_clock: trio.testing.MockClock) -> None:
+    """Whoever comes second has the first one's states, and renews it for the time that it has left."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        client = items.client
+        first = await client.acquire_lease("items", lease_id="shared", if_absent=True)
+        await items.table.write(sample([1000]))
+        with trio.move_on_after(50):
+            await trio.sleep_forever()
+        async with await client.acquire_lease("items", lease_id="shared", ttl_s=9, if_absent=True) as second:
+            assert second.buckets == first.buckets
+            assert (second.info.ttl_s, second.info.remaining_s) == (60, 10)
+            with trio.move_on_after(50):
+                await trio.sleep_forever()
+            assert (await items.table.new_scan().with_lease(second).to_arrow()).num_rows == 50
+        with pytest.raises(scanner.ArgumentInvalid, match="if_absent needs a lease_id"):
+            await client.acquire_lease("items", if_absent=True)
 
 
 async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
@@ -164,7 +183,8 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
         with scanner.sync.connect(server.endpoint) as client:
             table = client.create_table("items", pa.schema([("id", pa.int64())]), "id", 2)
             table.write(pa.table({"id": range(100)}))
-            with client.acquire_lease("items", ttl_s=30) as lease:
+            with client.acquire_lease("items", lease_id="mine", ttl_s=30) as lease:
+                assert client.acquire_lease("items", lease_id="mine", if_absent=True).buckets == lease.buckets
                 table.write(pa.table({"id": range(200)}))
                 client.checkpoint("items")
                 assert 0 < client.list_leases()[0].remaining_s <= 30

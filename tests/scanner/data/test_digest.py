@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.data.digest import DIGEST_EMPTY, checksum, combine_digests
+from scanner.data.digest import DIGEST_EMPTY, checksum, combine_digests, join_digests
 
 
 def test_the_checksum_is_crc32c() -> None:
@@ -46,3 +46,22 @@ def test_combined_digests_depend_on_values_and_order() -> None:
     assert combine_digests([]) == 0
     assert combine_digests([0x04030201, 0x08070605]) == checksum(bytes([1, 2, 3, 4, 5, 6, 7, 8]))
     assert combine_digests([1, 2]) != combine_digests([2, 1])
+
+
+@given(parts=st.lists(st.binary(max_size=300), max_size=8))
+def test_digests_of_adjacent_parts_join_to_that_of_the_whole(parts: list[bytes]) -> None:
+    """In key order, empty parts included; and parts can be joined in turn."""
+    digests = [(checksum(part), len(part)) for part in parts]
+    assert join_digests(digests) == checksum(b"".join(parts))
+    first, second = digests[::2], digests[1::2]
+    halves = [(join_digests(half), sum(length for _, length in half)) for half in (digests[:3], digests[3:])]
+    assert join_digests(halves) == join_digests(digests)
+    assert join_digests([*first, *second]) == checksum(b"".join([*parts[::2], *parts[1::2]]))
+
+
+def test_a_long_part_joins_as_fast_as_a_short_one() -> None:
+    """By the length alone: a hundred terabytes are fifty steps."""
+    assert join_digests([(checksum(b"a"), 1), (checksum(b""), 0)]) == checksum(b"a")
+    zeros = bytes(1 << 20)
+    assert join_digests([(checksum(b"a"), 1), (checksum(zeros), len(zeros))]) == checksum(b"a" + zeros)
+    assert 0 <= join_digests([(1, 1), (2, 10**14)]) < 2**32

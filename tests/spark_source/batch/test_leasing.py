@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import logging
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +16,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from scanner.errors import SnapshotLost, TableNotFound
+from scanner import LeaseTarget
+from scanner.errors import LeaseNotFound, OffsetOutOfRange, SnapshotLost, TableNotFound, TooManyScans
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
-from spark_source import WeirDataSource
+from spark_source import SourceOptionError, WeirDataSource
 from spark_source.batch.leasing import TaskLease
+from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES
 from spark_source.schema import STATISTICS_COLUMN
@@ -26,7 +32,6 @@ from tests.support.server import RunningServer, running_server
 if TYPE_CHECKING:
     from scanner.server.server import Server
     from spark_source.batch.partitions import BucketPartition
-    from spark_source.batch.reader import BucketReader
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 
@@ -80,7 +85,9 @@ def change(client: Client) -> None:
 def open_reader(server: RunningServer, **options: str) -> BucketReader:
     """A reader as Spark makes it, having crossed a pickle."""
     source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE, "statistics": "true"} | options)
-    return sent_to_worker(source.reader(source.schema()))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BucketReader)
+    return sent_to_worker(reader)
 
 
 def attempt(reader: BucketReader, partition: BucketPartition) -> tuple[dict[int, str], BucketReport]:
@@ -147,7 +154,7 @@ def test_a_table_that_was_created_anew(server: RunningServer, client: Client, mo
     partition, _ = reader.partitions()
     client.drop_table(TABLE)
     make_table(client)
-    with pytest.raises(TableNotFound, match="created anew"):
+    with pytest.raises(TableNotFound, match=r"created anew.*; load the DataFrame again"):
         attempt(reader, partition)
 
 
@@ -180,25 +187,126 @@ def test_without_a_lease_tasks_read_what_is_there(server: RunningServer, client:
     assert set(rows.values()) == {"changed"}
 
 
-def test_no_room_for_a_lease(server: RunningServer, client: Client, caplog: pytest.LogCaptureFixture) -> None:
-    """The read goes on without a lease, says so in the log, and still reads what was planned."""
+def test_no_room_for_a_lease(server: RunningServer, client: Client) -> None:
+    """The planning fails and says what to do, since without a lease two plans of one load would differ."""
     for _ in range(3):
         client.acquire_lease(TABLE)
     reader = open_reader(server)
-    with caplog.at_level(logging.WARNING, "weir.spark"):
-        partition, other = reader.partitions()
-    assert "read without a lease" in caplog.text
-    assert (partition.lease_id, other.lease_id) == (None, None)
-    before, _ = attempt(reader, partition)
+    with pytest.raises(TooManyScans, match=r"no room for another lease: .*; let leases end sooner"):
+        reader.partitions()
+    assert len(open_reader(server, leaseTtl="0").partitions()) == 2
+
+
+def test_a_load_that_is_planned_twice(server: RunningServer, client: Client) -> None:
+    """Copies of one reader plan one state under one lease, whatever is written in between; another load does not."""
+    reader, other = open_reader(server), open_reader(server)
+    copy = sent_to_worker(reader)
+    planned = reader.partitions()
     change(client)
-    rows, _ = attempt(reader, partition)
+    again = copy.partitions()
+    assert again == planned
+    assert len(client.list_leases()) == 1
+    assert [attempt(copy, each)[0] for each in again] == [attempt(reader, each)[0] for each in planned]
+    assert [each.plan.as_of for each in other.partitions()] != [each.plan.as_of for each in planned]
+
+
+def test_loads_that_are_planned_at_once(server: RunningServer, client: Client) -> None:
+    """Of copies that plan at the same moment, beside a writer, one leases and the others read what it has leased."""
+    reader = open_reader(server)
+    stop = threading.Event()
+
+    def write() -> None:
+        table = client.table(TABLE)
+        while not stop.is_set():
+            table.write(pa.table({"k": range(50), "s": ["changed"] * 50}))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with ThreadPoolExecutor(4) as planners:
+            plans = list(
+                planners.map(lambda copy: copy.partitions(), [sent_to_worker(reader) for _ in range(4)])
+            )
+    finally:
+        stop.set()
+        writer.join()
+    assert all(plan == plans[0] for plan in plans)
+    assert len(client.list_leases()) == 1
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_a_lease_of_the_users(server: RunningServer, client: Client, mode: str) -> None:
+    """Many loads read what one lease keeps; none is taken, and the user's is renewed for its own time."""
+    lease = client.acquire_lease(LeaseTarget(TABLE, state="log"), lease_id="night", ttl_s=1234)
+    before = {row["k"]: row["s"] for row in client.table(TABLE).new_scan().to_arrow().to_pylist()}
+    change(client)
+    for _ in range(2):
+        reader = open_reader(server, mode=mode, leaseId="night")
+        rows: dict[int, str] = {}
+        for partition in reader.partitions():
+            assert (partition.lease_id, partition.lease_ttl_s) == ("night", 1234)
+            rows |= attempt(reader, partition)[0]
+        assert rows == before
+    assert [each.lease_id for each in client.list_leases()] == [lease.id]
+
+
+def test_no_lease_of_that_id(server: RunningServer, client: Client) -> None:
+    """A lease that is not there is not made: the planning fails."""
+    with pytest.raises(LeaseNotFound, match="night"):
+        open_reader(server, leaseId="night").partitions()
+    assert client.list_leases() == []
+
+
+def test_a_lease_of_something_else(server: RunningServer, client: Client) -> None:
+    """A lease that does not keep every bucket is refused with those that it lacks."""
+    client.acquire_lease(LeaseTarget(TABLE, (0,), state="log"), lease_id="half")
+    with pytest.raises(
+        SourceOptionError, match=r"option 'leaseId' cannot be 'half': .*'orders', bucket 1; acquire"
+    ):
+        open_reader(server, leaseId="half").partitions()
+
+
+@pytest.mark.parametrize("ttl", ["600", "0"])
+def test_as_of_an_instant(server: RunningServer, client: Client, ttl: str) -> None:
+    """What was committed before it is read, by every plan of the load, and nothing that was committed from it on."""
+    before = {row["k"]: row["s"] for row in client.table(TABLE).new_scan().to_arrow().to_pylist()}
+    ends = [each.end_offset for each in client.table(TABLE).offsets()]
+    first = client.table(TABLE).new_scan().with_source("log").stop_at("end").to_arrow()
+    instant = max(first["_commit_timestamp"].to_pylist()) + datetime.timedelta(microseconds=1)
+    change(client)
+    changes = client.table(TABLE).new_scan().with_source("log").start_at(dict(enumerate(ends))).stop_at("end")
+    assert min(changes.to_arrow()["_commit_timestamp"].to_pylist()) >= instant
+    reader = open_reader(server, asOfTimestamp=instant.isoformat(), leaseTtl=ttl)
+    partitions = reader.partitions()
+    assert [each.plan.as_of for each in partitions] == ends
+    assert len(client.list_leases()) == (ttl != "0")
+    rows: dict[int, str] = {}
+    for partition in partitions:
+        rows |= attempt(reader, partition)[0]
     assert rows == before
+    change(client)
+    assert sent_to_worker(reader).partitions() == partitions
+
+
+def test_an_instant_to_come(server: RunningServer, client: Client) -> None:
+    """A time at which commits can still come is no state."""
+    with pytest.raises(SourceOptionError, match=r"option 'asOfTimestamp' cannot be .*future"):
+        open_reader(server, asOfTimestamp="2999-01-01T00:00Z").partitions()
+
+
+def test_an_instant_before_the_changelog(server: RunningServer, client: Client) -> None:
+    """A time of which the changelog knows nothing any more is refused, with what it still knows."""
+    change(client)
+    for bucket in range(2):
+        server.ask(functools.partial(cut_log, bucket=bucket))
+    with pytest.raises(OffsetOutOfRange, match=r"what was before is gone: .*use a later asOfTimestamp"):
+        open_reader(server, asOfTimestamp="2013-07-01T12:30Z").partitions()
 
 
 def test_a_state_of_the_users_choice_is_the_users_to_keep(server: RunningServer, client: Client) -> None:
     """With `asOf` no lease is taken."""
     first, second = open_reader(server, asOf="0:1,1:2").partitions()
-    assert (first.as_of, second.as_of, first.lease_id) == (1, 2, None)
+    assert (first.plan.as_of, second.plan.as_of, first.lease_id) == (1, 2, None)
     assert client.list_leases() == []
 
 

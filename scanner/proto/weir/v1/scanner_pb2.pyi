@@ -56,20 +56,22 @@ class ScanResponse(_message.Message):
     def __init__(self, started: _Optional[_Union[ScanStarted, _Mapping]] = ..., batch: _Optional[_Union[RowBatch, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., snapshot_end: _Optional[_Union[SnapshotEnd, _Mapping]] = ..., end: _Optional[_Union[ScanEnd, _Mapping]] = ...) -> None: ...
 
 class ScanQuery(_message.Message):
-    __slots__ = ("table", "bucket", "columns", "filter", "row_limit", "range")
+    __slots__ = ("table", "bucket", "columns", "filter", "row_limit", "range", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     ROW_LIMIT_FIELD_NUMBER: _ClassVar[int]
     RANGE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     bucket: int
     columns: _containers.RepeatedScalarFieldContainer[str]
     filter: _containers.RepeatedCompositeFieldContainer[Predicate]
     row_limit: int
     range: KeyRange
-    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., filter: _Optional[_Iterable[_Union[Predicate, _Mapping]]] = ..., row_limit: _Optional[int] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., columns: _Optional[_Iterable[str]] = ..., filter: _Optional[_Iterable[_Union[Predicate, _Mapping]]] = ..., row_limit: _Optional[int] = ..., range: _Optional[_Union[KeyRange, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class KeyRange(_message.Message):
     __slots__ = ("start", "end")

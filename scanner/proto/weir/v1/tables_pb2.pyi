@@ -127,6 +127,88 @@ class ListOffsetsResponse(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
+class SplitBucketRequest(_message.Message):
+    __slots__ = ("table", "bucket", "splits", "target_split_bytes", "key_start", "key_end")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEY_START_FIELD_NUMBER: _ClassVar[int]
+    KEY_END_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    splits: int
+    target_split_bytes: int
+    key_start: bytes
+    key_end: bytes
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., splits: _Optional[int] = ..., target_split_bytes: _Optional[int] = ..., key_start: _Optional[bytes] = ..., key_end: _Optional[bytes] = ...) -> None: ...
+
+class SplitBucketResponse(_message.Message):
+    __slots__ = ("cut_keys", "stored_bytes")
+    CUT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    cut_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    stored_bytes: int
+    def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+
+class MeasureLogRequest(_message.Message):
+    __slots__ = ("table", "positions")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    positions: _containers.RepeatedCompositeFieldContainer[MeasurePosition]
+    def __init__(self, table: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[MeasurePosition, _Mapping]]] = ...) -> None: ...
+
+class MeasurePosition(_message.Message):
+    __slots__ = ("bucket", "offset", "history", "commits_max", "rows_max", "bytes_max")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_MAX_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    offset: int
+    history: bytes
+    commits_max: int
+    rows_max: int
+    bytes_max: int
+    def __init__(self, bucket: _Optional[int] = ..., offset: _Optional[int] = ..., history: _Optional[bytes] = ..., commits_max: _Optional[int] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class MeasureLogResponse(_message.Message):
+    __slots__ = ("logs", "table_id")
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedCompositeFieldContainer[MeasuredLog]
+    table_id: int
+    def __init__(self, logs: _Optional[_Iterable[_Union[MeasuredLog, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class MeasuredLog(_message.Message):
+    __slots__ = ("bucket", "start_offset", "end_offset", "commit_ends", "commit_bytes", "commit_timestamps_us", "histories")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMPS_US_FIELD_NUMBER: _ClassVar[int]
+    HISTORIES_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    start_offset: int
+    end_offset: int
+    commit_ends: _containers.RepeatedScalarFieldContainer[int]
+    commit_bytes: _containers.RepeatedScalarFieldContainer[int]
+    commit_timestamps_us: _containers.RepeatedScalarFieldContainer[int]
+    histories: _containers.RepeatedCompositeFieldContainer[LogHistory]
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., commit_ends: _Optional[_Iterable[int]] = ..., commit_bytes: _Optional[_Iterable[int]] = ..., commit_timestamps_us: _Optional[_Iterable[int]] = ..., histories: _Optional[_Iterable[_Union[LogHistory, _Mapping]]] = ...) -> None: ...
+
+class LogHistory(_message.Message):
+    __slots__ = ("history", "start_offset")
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    history: bytes
+    start_offset: int
+    def __init__(self, history: _Optional[bytes] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
 class AddColumnRequest(_message.Message):
     __slots__ = ("table", "arrow_schema")
     TABLE_FIELD_NUMBER: _ClassVar[int]

@@ -100,6 +100,74 @@ async def test_nothing_is_let_go_before_that_is_written_down(
         assert state.checkpoint_id not in await kept.ids()
 
 
+async def test_if_absent_changes_nothing_of_a_lease(store: Store) -> None:
+    """The answer is the lease as it was, whatever is asked for; another principal's of that id is none."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        first, _ = await kept.acquire("report", target(Choice.LOG, 0), if_absent=True)
+        await kept.write(range(20))
+        for wanted in (
+            target(Choice.LOG, 0),
+            target(Choice.LOG, 1),
+            target(Choice.NEW, 7),
+            target(table="none"),
+        ):
+            assert await kept.acquire("report", wanted, if_absent=True) == (first, [])
+        other, _ = await kept.acquire("report", target(Choice.LOG, 0), if_absent=True, principal="bert")
+        assert other is not None
+        assert first is not None
+        assert other.sorted_states()[0].log_offset > first.sorted_states()[0].log_offset
+
+
+async def test_one_of_many_at_once_makes_the_lease(store: Store) -> None:
+    """All are answered with its state, though each found another one, and nothing else stays held."""
+    async with open_maintenance(store) as kept:
+        found: list[object] = []
+        await kept.write(range(10))
+
+        async def acquire(number: int) -> None:
+            await kept.write([number])
+            found.append(await kept.acquire("report", target(Choice.NEW, 0, 1), if_absent=True))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(acquire, number)
+        assert len(found) == 5
+        assert all(each == (kept.maintenance.leases.get(REPORT), []) for each in found)
+        assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [1, 1, 0]
+
+
+async def test_if_absent_answers_when_the_lease_is_written_down(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease that is not on the disk yet is no answer: it fails like the call that made it."""
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("no space left on the test")
+
+    async with open_maintenance(store) as kept:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write_document", refuse)
+            for _ in range(2):
+                with pytest.raises(StoreFailed):
+                    await kept.acquire("report", target(Choice.LOG, 0), if_absent=True)
+        lease, _ = await kept.acquire("report", target(Choice.LOG, 1), if_absent=True)
+        assert lease is not None
+        assert b"report" in (store.read_document(LEASES_DOCUMENT) or b"")
+
+
+async def test_if_absent_finds_no_lease_of_a_dropped_table(store: Store) -> None:
+    """It ended with its table; the table of that name is another one, and leased anew."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.LOG, 0))
+        await kept.catalog.drop("items")
+        store.create_table(description(buckets=BUCKETS))
+        lease, _ = await kept.acquire("report", target(Choice.LOG, 0), if_absent=True)
+        assert lease is not None
+        assert [state.log_offset for state in lease.sorted_states()] == [0]
+
+
 async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> None:
     """It has ended with its table, whether or not somebody has swept; a table of the same name is another one."""
     async with open_maintenance(store) as kept:

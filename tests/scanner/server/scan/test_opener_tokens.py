@@ -84,9 +84,9 @@ class Counting(Catalog):
 
     asked = 0
 
-    async def table(self, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN201
+    async def table(self, name: str, table_id: int | None = None):  # type: ignore[no-untyped-def]  # noqa: ANN201
         self.asked += 1
-        return await super().table(name)
+        return await super().table(name, table_id)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,192 @@
+"""Where the bytes of a bucket's rows are, by key: measured in the indexes of its files, without reading a row.
+
+A file that is small beside a range counts as one piece. Of the others the index is read, and as many of its samples are
+taken as the ranges need. What RocksDB has not flushed yet is in no file: while that is more than what is, the rows are
+walked, up to a bound. So the work is bounded by the number of files and of splits, never by that of the rows.
+
+What a file has of rows that were replaced or deleted counts until a compaction takes it away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
+
+from scanner.storage.rocksdb.database import rocksdb_errors
+from scanner.storage.rocksdb.sst_files import SstFile, sst_files
+from scanner.storage.rocksdb.sst_index import SstIndex
+from scanner.storage.splits import BucketSplit, Piece, choose_cuts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scanner.data.key_ranges import SplitWish
+    from scanner.data.keys import KeyRange
+    from scanner.storage.rocksdb.database import Database
+    from scanner.storage.rocksdb.readers import Reading
+
+_PIECES_PER_SPLIT: Final = 64
+_PIECES_MIN: Final = 2048
+"""A cut is off by half a piece for each file that lies over it: of few splits and ten files, a hundredth of a range."""
+_PIECES_MAX: Final = 16 * 1024
+"""For all splits together."""
+_WALKED_ROWS_MAX: Final = 1 << 20
+"""A write buffer of 32 MiB has half a million small rows; a walk over them takes 0.2 s, in a thread."""
+_WALKED_AT_ONCE: Final = 4096
+_LISTINGS: Final = 3
+"""Tries at reading files that compactions take away; with the last one, a file that is gone is one piece."""
+_UNFLUSHED_BYTES: Final = "rocksdb.cur-size-all-mem-tables"
+_UNFLUSHED_ROWS: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
+
+_logger = logging.getLogger(__name__)
+_IndexOf: TypeAlias = Callable[[SstFile], SstIndex | None]
+
+
+class _Span(NamedTuple):
+    """What a file has of the range."""
+
+    file: SstFile
+    size_bytes: int
+    samples: SstIndex | None
+    """None: it was not needed, or cannot be read."""
+    first: int
+    """Of the samples in the range, the first one."""
+    end: int
+    """One past the last one."""
+
+
+def split_bucket(database: Database, reading: Reading, wish: SplitWish, key_range: KeyRange) -> BucketSplit:
+    """Cut the rows of a bucket, or of a range of its keys. Blocks on the disk.
+
+    Args:
+        database: Not closed meanwhile; commits and compactions may run.
+        reading: How the rows that are walked are read.
+        wish: How many ranges.
+        key_range: What is cut.
+
+    Raises:
+        StoreFailed, DataCorrupted, StoreClosed: RocksDB cannot be read.
+    """
+    for _ in range(_LISTINGS - 1):
+        with suppress(FileNotFoundError):
+            return _split(database, reading, wish, key_range, _index_of)
+    return _split(database, reading, wish, key_range, _index_if_there)
+
+
+def _split(
+    database: Database, reading: Reading, wish: SplitWish, key_range: KeyRange, index_of: _IndexOf
+) -> BucketSplit:
+    files = sst_files(database, database.kv)
+    if _unflushed_bytes(database) > sum(file.size_bytes for file in files):
+        pieces = _walk(database, reading, key_range)
+        stored_bytes = sum(piece.size_bytes for piece in pieces)
+        return BucketSplit(choose_cuts(pieces, wish.count(stored_bytes), key_range), stored_bytes)
+    spans = [span for file in files if (span := _span(file, key_range, index_of)) is not None]
+    stored_bytes = sum(span.size_bytes for span in spans)
+    count = wish.count(stored_bytes)
+    wanted = min(_PIECES_MAX, max(_PIECES_MIN, count * _PIECES_PER_SPLIT))
+    piece_bytes = max(1, stored_bytes // wanted)
+    pieces = [piece for span in spans for piece in _pieces(span, key_range, piece_bytes, index_of)]
+    return BucketSplit(choose_cuts(pieces, count, key_range), stored_bytes)
+
+
+def _unflushed_bytes(database: Database) -> int:
+    """What is in write buffers, about; an empty one takes some bytes, too."""
+    with rocksdb_errors(database.path):
+        if not any(database.kv.property_int_value(name) for name in _UNFLUSHED_ROWS):
+            return 0
+        return database.kv.property_int_value(_UNFLUSHED_BYTES) or 0
+
+
+def _span(file: SstFile, key_range: KeyRange, index_of: _IndexOf) -> _Span | None:
+    """What a file has of a range; None: nothing."""
+    start, end = key_range
+    if file.end_key < start or (end and file.start_key >= end):
+        return None
+    if start <= file.start_key and (not end or file.end_key < end):
+        return _Span(file, file.size_bytes, None, 0, 0)
+    index = index_of(file)
+    if index is None:
+        return _Span(file, file.size_bytes, None, 0, 0)
+    first = index.count_before(start)
+    last = min(index.count_before(end) + 1, len(index)) if end else len(index)
+    before = index.end_offset(first - 1) if first else 0
+    size = index.end_offset(last - 1) - before if last > first else 0
+    return _Span(file, size, index, first, last)
+
+
+def _index_of(file: SstFile) -> SstIndex | None:
+    """The index of a file; None if it cannot be read.
+
+    Raises:
+        FileNotFoundError: A compaction has replaced the file since it was listed.
+    """
+    try:
+        return SstIndex.read(file.path)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        _logger.warning("%s: its index cannot be read, so splits are coarser: %s", file.path, error)
+        return None
+
+
+def _index_if_there(file: SstFile) -> SstIndex | None:
+    """The index of a file; None if it cannot be read, or is gone."""
+    try:
+        return _index_of(file)
+    except FileNotFoundError:
+        return None
+
+
+def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int, index_of: _IndexOf) -> Iterator[Piece]:
+    """A span in pieces of about a size."""
+    index, first, end = span.samples, span.first, span.end
+    if index is None and span.size_bytes > piece_bytes and (index := index_of(span.file)) is not None:
+        first, end = 0, len(index)
+    if index is None or end - first < 2:
+        last_key = span.file.end_key
+        yield Piece(min(last_key, key_range.end) if key_range.end else last_key, span.size_bytes)
+        return
+    step = max(1, (end - first) * piece_bytes // max(1, span.size_bytes))
+    before = index.end_offset(first - 1) if first else 0
+    for number in [*range(first + step - 1, end - 1, step), end - 1]:
+        after = index.end_offset(number)
+        yield Piece(index.key(number), after - before)
+        before = after
+
+
+def _walk(database: Database, reading: Reading, key_range: KeyRange) -> list[Piece]:
+    """The rows of a range, up to a bound, in a bounded number of pieces."""
+    with rocksdb_errors(database.path):
+        options = reading.options(database.kv, key_range)
+        items = database.kv.items(from_key=key_range.start or None, read_opt=options)
+        pieces: list[Piece] = []
+        size = piece_bytes = walked = 0
+        try:
+            while walked < _WALKED_ROWS_MAX:
+                some = cast("list[tuple[bytes, bytes]]", list(islice(items, _WALKED_AT_ONCE)))
+                for key, row in some:
+                    size += len(key) + len(row)
+                    if size >= piece_bytes:
+                        pieces.append(Piece(key, size))
+                        size = 0
+                walked += len(some)
+                if len(some) < _WALKED_AT_ONCE:
+                    break
+                if len(pieces) > _PIECES_MAX:
+                    pieces = [Piece(b.end, a.size_bytes + b.size_bytes) for a, b in _pairs(pieces)]
+                    piece_bytes = sum(piece.size_bytes for piece in pieces) // len(pieces)
+        finally:
+            del items  # It keeps the directory locked.
+    return pieces
+
+
+def _pairs(pieces: list[Piece]) -> Iterator[tuple[Piece, Piece]]:
+    """Neighbours, two by two; the last one of an odd number is its own, with no size."""
+    for number in range(0, len(pieces), 2):
+        last = pieces[min(number + 1, len(pieces) - 1)]
+        first = pieces[number]
+        yield (first, last) if last is not first else (Piece(first.end, 0), last)
