@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -227,6 +228,51 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 
 @main.command()
 @_json
+@click.option("--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of 86 B each.")
+@click.option(
+    "--width",
+    "widths",
+    type=click.Choice(["86", "1024"]),
+    multiple=True,
+    help="Bytes of a row; may be repeated; both by default.",
+)
+@click.option(
+    "--buckets",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Of the table; may be repeated; 1 and 4 by default.",
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--calls", type=click.IntRange(0), default=5000, show_default=True, help="Of a round; 0: none.")
+def peers(
+    output: Path | None,
+    rows: int,
+    widths: tuple[str, ...],
+    buckets: tuple[int, ...],
+    rounds: int,
+    calls: int,
+) -> None:
+    """Full scans and unary calls beside Arrow Flight, grpcio, Parquet and DuckDB.
+
+    Takes about half an hour. Example: python -m bench peers --rows 200000 --width 86 --buckets 1 --rounds 3
+    """
+    from bench.questions.peers import run
+
+    _judge(
+        run(
+            output,
+            Console(),
+            rows=rows,
+            widths=widths or ("86", "1024"),
+            buckets=buckets or (1, 4),
+            rounds=rounds,
+            call_count=calls,
+        )
+    )
+
+
+@main.command()
+@_json
 @click.option(
     "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw a picture there."
 )
@@ -282,6 +328,66 @@ def tail(
         slow_rounds=rounds,
     )
     _judge(run(output, plots, Console(), scale=scale))
+
+
+@main.command()
+@_json
+@click.option(
+    "--scale", type=click.FloatRange(0.001), default=0.1, show_default=True, help="TPC-H's scale factor."
+)
+@click.option(
+    "--query", "queries", type=click.IntRange(1, 22), multiple=True, help="Only this; may be repeated."
+)
+@click.option(
+    "--mode",
+    "modes",
+    type=click.Choice(["push", "session", "token", "cursor", "asof"]),
+    multiple=True,
+    help="Every query in this mode; may be repeated. Otherwise all in push, and 1, 3, 6, 12 and 14 in all.",
+)
+@click.option("--buckets", type=click.IntRange(1), default=4, show_default=True, help="Of each large table.")
+@click.option(
+    "--while-writing", is_flag=True, help="Orders and their items change meanwhile; one lease is read."
+)
+def tpch(
+    output: Path | None,
+    scale: float,
+    queries: tuple[int, ...],
+    modes: tuple[str, ...],
+    buckets: int,
+    while_writing: bool,
+) -> None:
+    """The 22 queries of TPC-H in Spark: does weir give the answers that Parquet files give?
+
+    Takes about five minutes. Example: python -m bench tpch --scale 0.01 --query 1 --query 6 --mode push --mode asof
+    """
+    from bench.questions.tpch import Plan, run
+    from spark_source.options import AS_OF_MODES
+
+    if while_writing and (present := set(modes) - set(AS_OF_MODES)):
+        raise click.BadParameter(
+            f"mode {min(present)} cannot read a state of the past; with --while-writing use push or asof",
+            param_hint="--mode",
+        )
+    plan = Plan(scale=scale, buckets=buckets, modes=modes, while_writing=while_writing)
+    _judge(run(output, Console(), plan=replace(plan, queries=queries) if queries else plan))
+
+
+@main.command()
+@_json
+@click.option("--rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Of a read.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--tasks", type=click.IntRange(1), multiple=True, help="So many; may be repeated; 1, 2 and 4 by default."
+)
+def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...]) -> None:
+    """Rows a second that Spark reads from weir, beside batches that are ready in memory.
+
+    Takes about five minutes. Example: python -m bench spark --rows 500000 --rounds 3 --tasks 1 --tasks 2
+    """
+    from bench.questions.spark import TASKS, run
+
+    _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks or TASKS))
 
 
 @main.command("as-of")

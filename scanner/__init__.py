@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scanner.client.credentials import read_token, tls
     from scanner.client.groups import GroupBucket, GroupInfo, GroupSummary
     from scanner.client.leases import Lease, LeasedBucket, LeaseInfo, LeaseState, LeaseTarget, NotLeased
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
     from scanner.client.scan.expressions import Column, Condition, col, parse_where
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from scanner.client.scan.table_scan import Batches
     from scanner.client.splits import BucketRanges
     from scanner.client.table import GroupScan, Scan, Table
+    from scanner.client.transactions import PartWriter, Published, Staged, Transaction, TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, Writer, WriteResult
     from scanner.data.digest import combine_digests, join_digests
     from scanner.data.folding import Fold
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         LeaseNotFound,
         NotLeader,
         OffsetOutOfRange,
+        PartsConflict,
         PermissionDenied,
         ResumeTokenInvalid,
         ScanIncomplete,
@@ -57,6 +60,8 @@ if TYPE_CHECKING:
         SlowConsumer,
         SnapshotLost,
         SourceUnsupported,
+        StageNotFound,
+        StagesFull,
         StoreClosed,
         StoreFailed,
         StoreLocked,
@@ -64,7 +69,10 @@ if TYPE_CHECKING:
         TableNotFound,
         TooManyGroups,
         TooManyScans,
+        TooManyTransactions,
+        TransactionDecided,
         Unauthenticated,
+        VersionSuperseded,
     )
     from transport import StallReason, StallTimes
 
@@ -103,12 +111,16 @@ __all__ = [
     "LeaseState",
     "LeaseTarget",
     "LeasedBucket",
+    "MeasuredLog",
     "NotLeader",
     "NotLeased",
     "OffsetOutOfRange",
     "OffsetRange",
     "OffsetsAt",
+    "PartWriter",
+    "PartsConflict",
     "PermissionDenied",
+    "Published",
     "ResumeTokenInvalid",
     "Scan",
     "ScanIncomplete",
@@ -128,6 +140,9 @@ __all__ = [
     "SnapshotInfo",
     "SnapshotLost",
     "SourceUnsupported",
+    "StageNotFound",
+    "Staged",
+    "StagesFull",
     "StallReason",
     "StallTimes",
     "StoreClosed",
@@ -140,7 +155,12 @@ __all__ = [
     "TableNotFound",
     "TooManyGroups",
     "TooManyScans",
+    "TooManyTransactions",
+    "Transaction",
+    "TransactionDecided",
+    "TransactionInfo",
     "Unauthenticated",
+    "VersionSuperseded",
     "WriteResult",
     "Writer",
     "col",
@@ -201,6 +221,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "LeaseNotFound",
         "NotLeader",
         "OffsetOutOfRange",
+        "PartsConflict",
         "PermissionDenied",
         "ResumeTokenInvalid",
         "ScanIncomplete",
@@ -214,6 +235,8 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "SlowConsumer",
         "SnapshotLost",
         "SourceUnsupported",
+        "StageNotFound",
+        "StagesFull",
         "StoreClosed",
         "StoreFailed",
         "StoreLocked",
@@ -221,7 +244,10 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "TableNotFound",
         "TooManyGroups",
         "TooManyScans",
+        "TooManyTransactions",
+        "TransactionDecided",
         "Unauthenticated",
+        "VersionSuperseded",
     ),
     "scanner.client.scan.expressions": (
         "Column",
@@ -230,6 +256,7 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
         "parse_where",
     ),
     "scanner.client.point_reads": ("GetResult",),
+    "scanner.client.log_measures": ("MeasuredLog",),
     "scanner.client.leases": (
         "Lease",
         "LeasedBucket",
@@ -250,6 +277,13 @@ _HOMES: Final[dict[str, tuple[str, ...]]] = {
     "scanner.data.keys": ("KeyRange",),
     "scanner.data.table": ("TableDescription",),
     "scanner.client.scan.table_scan": ("Batches",),
+    "scanner.client.transactions": (
+        "PartWriter",
+        "Published",
+        "Staged",
+        "Transaction",
+        "TransactionInfo",
+    ),
     "scanner.client.writer": (
         "OffsetRange",
         "OffsetsAt",

@@ -210,6 +210,42 @@ class GroupMemberExpired(ScannerError):
     reason = "GROUP_MEMBER_EXPIRED"
 
 
+class VersionSuperseded(ScannerError):
+    """A newer version of the transaction is decided; this one can no longer be staged or published."""
+
+    reason = "VERSION_SUPERSEDED"
+
+
+class TransactionDecided(ScannerError):
+    """The version of the transaction is decided; it cannot be aborted any more."""
+
+    reason = "TRANSACTION_DECIDED"
+
+
+class StageNotFound(ScannerError):
+    """An attempt was named that has staged nothing, or whose stages were freed; nothing was decided."""
+
+    reason = "STAGE_NOT_FOUND"
+
+
+class PartsConflict(ScannerError):
+    """Two parts of one version touch one key, and nobody could say which is the later; nothing was decided."""
+
+    reason = "PARTS_CONFLICT"
+
+
+class StagesFull(ScannerError):
+    """The stages of this server take as much of the disk as they may; nothing of this one was kept."""
+
+    reason = "STAGES_FULL"
+
+
+class TooManyTransactions(ScannerError):
+    """The table has as many transaction names as it may have; none was begun."""
+
+    reason = "TOO_MANY_TRANSACTIONS"
+
+
 class NotLeader(ScannerError):
     """Another server owns the bucket."""
 
@@ -357,6 +393,12 @@ ERRORS: tuple[ErrorRow, ...] = (
     _row(TooManyGroups, "RESOURCE_EXHAUSTED"),
     _row(GroupEpochStale, "FAILED_PRECONDITION"),
     _row(GroupMemberExpired, "ABORTED", retriable=True),
+    _row(VersionSuperseded, "FAILED_PRECONDITION"),
+    _row(TransactionDecided, "FAILED_PRECONDITION"),
+    _row(StageNotFound, "NOT_FOUND"),
+    _row(PartsConflict, "FAILED_PRECONDITION"),
+    _row(StagesFull, "RESOURCE_EXHAUSTED", retriable=True),
+    _row(TooManyTransactions, "RESOURCE_EXHAUSTED"),
     _row(NotLeader, "FAILED_PRECONDITION", retriable=True),
     _row(TooManyScans, "RESOURCE_EXHAUSTED", retriable=True),
     _row(SessionUnknown, "NOT_FOUND"),

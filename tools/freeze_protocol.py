@@ -13,11 +13,20 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
-from scanner.proto.weir.v1 import admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2
+from scanner.proto.weir.v1 import (
+    admin_pb2,
+    errors_pb2,
+    groups_pb2,
+    leases_pb2,
+    scanner_pb2,
+    tables_pb2,
+    transactions_pb2,
+)
 
 FROZEN: Final = Path(__file__).resolve().parent.parent / "tests" / "golden" / "protocol.json"
 FILES: Final[tuple[FileDescriptor, ...]] = tuple(
-    module.DESCRIPTOR for module in (admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2)
+    module.DESCRIPTOR
+    for module in (admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2, transactions_pb2)
 )
 
 

@@ -344,7 +344,8 @@ async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -
     deadline = trio.current_time() + timeout_s if timeout_s is not None else math.inf
     try:
         with stream.handler_scope, trio.move_on_at(deadline) as timer:
-            await driver.call_starts.wait_turn()
+            if driver.handlers > 1:
+                await driver.call_starts.wait_turn()
             await handler(stream)
     except BaseExceptionGroup as group:
         failed, rest = group.split(Exception)  # a handler may fail while it is being cancelled

@@ -1,6 +1,7 @@
 """The data source of Spark; see `spark_source`."""
 
 from spark_source import (
+    SourceDataError,
     SourceError,
     SourceOptionError,
     SourceSchemaError,
@@ -13,6 +14,7 @@ from spark_source import (
 )
 
 __all__ = [
+    "SourceDataError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

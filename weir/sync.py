@@ -7,8 +7,10 @@ from scanner.sync import (
     GroupScan,
     Lease,
     Leases,
+    PartWriter,
     Scan,
     Table,
+    Transaction,
     Writer,
     connect,
 )
@@ -20,8 +22,10 @@ __all__ = [
     "GroupScan",
     "Lease",
     "Leases",
+    "PartWriter",
     "Scan",
     "Table",
+    "Transaction",
     "Writer",
     "connect",
 ]

@@ -16,7 +16,7 @@ from rich.console import Console
 
 import scanner.sync
 from bench.demo.report import Findings
-from bench.demo.spark import SparkResult, read_by_spark, spark_session
+from bench.demo.spark import SparkResult, read_by_spark
 from bench.demo.stall import row_message_bytes, stall
 from bench.demo.tail import tail_under_writes
 from bench.harness import flights
@@ -26,6 +26,7 @@ from bench.harness.isolation import CheckedScan, check_under_writes
 from bench.harness.loading import histories, load
 from bench.harness.oracle import BucketHistory
 from bench.harness.server import RunningServer, running_server
+from bench.harness.spark import spark_session
 from bench.harness.writer import Writer
 
 MODES = ("push", "session")
@@ -92,7 +93,7 @@ def _acts(
 
 def _in_spark(server: RunningServer, csv: Path, console: Console) -> SparkResult:
     console.print("Spark reads the table by " + " and by ".join(MODES) + ", and the CSV")
-    with spark_session() as session:
+    with spark_session("weir demo") as session:
         return read_by_spark(session, server.endpoint, csv, MODES)
 
 

@@ -1,10 +1,6 @@
 """The demo's reads through Spark: the table in every mode, against the CSV as Spark itself reads it."""
 
-import os
-import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +10,7 @@ from bench.harness import flights
 from spark_source.batch.compare import Comparison, Difference, compare, find_difference
 
 RUNS = 3
-CORES_MAX = 4
 CSV = "csv"
-LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,34 +28,6 @@ class SparkResult:
     def equal(self) -> bool:
         """Whether every mode delivers what the CSV holds."""
         return self.comparison.equal and all(difference.equal for difference in self.to_csv)
-
-
-@contextmanager
-def spark_session() -> Iterator[SparkSession]:
-    """A local Spark for the length of the block, with this interpreter for its workers and no web page."""
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    cores = min(CORES_MAX, os.cpu_count() or 1)
-    # Said by PySpark 4.3 of the pandas that it runs with; no pandas is on the way of what is measured here.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-    builder = SparkSession.builder.master(f"local[{cores}]").appName("weir demo")
-    options = {
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOGGING.as_uri()}",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(2 * cores),
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-    }
-    for name, value in options.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def read_by_spark(spark: SparkSession, endpoint: str, csv: Path, modes: Sequence[str]) -> SparkResult:

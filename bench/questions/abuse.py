@@ -15,6 +15,10 @@ the others have several turns before its next (`transport.driver.Driver._take`).
 A slow reader is a consumer like any other until its credit is spent: four of them leave the fifth, who behaves, a fifth
 of the rate for that long. That was half a second on one machine and two on another, whose memory was four times slower;
 so the rate is taken over five seconds.
+
+What is leaked is added in every round. What the allocator keeps of a buffer of 64 MiB is there after one round and gone
+after the next: messages that are never finished added 21 MiB in one run and gave 20 back in another. So an attack that
+adds more than the bar is repeated, up to four times, and the least is judged.
 """
 
 from __future__ import annotations
@@ -56,6 +60,8 @@ SETTLE_S: Final = 5.0
 RATE_MIN: Final = 0.5
 LEFT_BYTES_MAX: Final = 8 << 20
 """What an attack may add to the server's memory that the same attack before had not: what it leaks, give or take."""
+ROUNDS_MAX: Final = 4
+"""Rounds behind the first in which an attack may show that it adds no more than that."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +89,7 @@ class Measured:
     kept_bytes: int
     """The same after it had gone: what allocators keep to use again, until the next full collection."""
     left_bytes: int
-    """What the same attack once more added to that."""
+    """The least that the same attack added to that when it was repeated."""
     cpu_us_per_byte: float
     cpu_us_per_connection: float
     rate_before: float
@@ -191,9 +197,7 @@ def measure(server: RunningServer, children: _Children, name: str) -> Measured:
     done: Done = children.attacker.recv()
     cpu_s = _cpu_s(process) - cpu_before
     after = _settled(server, before)
-    children.attacker.send((name, SOLO_S))
-    children.attacker.recv()
-    left = _settled(server, before + after)
+    left = _left_by_repeating(server, children, name)
     children.client.send(BESIDE_S / 2)
     rate_before: float = children.client.recv()
     children.attacker.send((name, BESIDE_S + 0.5))
@@ -215,6 +219,21 @@ def measure(server: RunningServer, children: _Children, name: str) -> Measured:
         rate_before=round(rate_before),
         rate_during=round(rate_during),
     )
+
+
+def _left_by_repeating(server: RunningServer, children: _Children, name: str) -> int:
+    """The least that one more round of an attack adds to what the server holds, in bytes."""
+    least = None
+    for _ in range(ROUNDS_MAX):
+        before = server.resident_bytes()
+        children.attacker.send((name, SOLO_S))
+        children.attacker.recv()
+        left = _settled(server, before)
+        least = left if least is None else min(least, left)
+        if least <= LEFT_BYTES_MAX:
+            break
+    assert least is not None
+    return least
 
 
 def _cpu_s(process: psutil.Process) -> float:

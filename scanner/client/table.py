@@ -17,12 +17,14 @@ import trio
 from scanner.client.calls import call_unary
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
+from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
 from scanner.client.splits import BucketRanges, split_bucket
+from scanner.client.transactions import Transaction, TransactionInfo, list_transactions
 from scanner.client.writer import (
     OffsetRange,
     OffsetsAt,
@@ -288,6 +290,72 @@ class Table:
         scan = self.new_scan().bucket(bucket).key_range(key_from, key_to).within(within)
         wish = SplitWish(splits, target_bytes)
         return await split_bucket(self._connection, self.name, bucket, wish, scan.plan.key_range)
+
+    def transaction(self, name: str, version: int) -> Transaction:
+        """Write rows that are seen together, once, however often parts of the work are done again.
+
+        Args:
+            name: Names the writer, 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. The server remembers it for 30
+                days after its last use.
+            version: 0 to 2^63 - 1. Of one name, versions are published in ascending order, each once.
+
+        Example:
+            >>> load = table.transaction("nightly-load", 7)
+            >>> await load.stage(rows, part=0, attempt=0)
+            >>> await load.publish({0: 0})
+
+        Raises:
+            ArgumentInvalid: The version is no such number.
+        """
+        return Transaction(self._connection, self.description, self.table_id, name, version)
+
+    async def transactions(self) -> list[TransactionInfo]:
+        """What the server remembers of transactions of the table, by name.
+
+        Raises:
+            TableNotFound: The table was dropped.
+        """
+        return await list_transactions(self._connection, self.name)
+
+    async def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are, without their rows.
+
+        A server measures only so much in one call. Where the last commit of a bucket is before its `end_offset` and no
+        bound was reached, ask again from that commit's end; the lowest bucket is measured by a commit at least.
+
+        Args:
+            positions: From bucket to an offset, an end of a commit. One that is older than the changelog is not
+                measured from: `start_offset` says where that begins.
+            histories: By bucket, the history that its position is of, as `MeasuredLog.history_of` tells it.
+            commits_max: Commits of a bucket at most; 0: only where its changelog begins and ends, and its histories.
+            rows_max: Stop behind the commit with which a bucket has so many changes, >= 1. None: no bound.
+            bytes_max: Stop behind the commit with which a bucket has so many stored bytes, >= 1. None: no bound.
+
+        Returns:
+            One for each position, ascending by bucket.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            BucketNotFound: A bucket is not there.
+            ArgumentInvalid: A position is inside a commit, or a number is out of range.
+            OffsetOutOfRange: A position is past the end of a changelog.
+            SnapshotLost: A position is of another history of its bucket, which was restored from a copy.
+            PermissionDenied: The caller may neither read nor write the table.
+
+        Waits:
+            For the server.
+        """
+        return await measure_log(
+            self._connection, self.name, positions, histories or {}, commits_max, rows_max, bytes_max
+        )
 
     async def groups(self) -> list[GroupSummary]:
         """The reader groups of the table, by name.

@@ -159,6 +159,32 @@ class ScannerConfig:
     """Time that a member has to commit what it was given of a bucket that is to move to another one, above 0; then it
     moves all the same."""
 
+    transaction_stage_bytes_max: int = 64 * 1024 * MIB
+    """Stages of all transactions of this server on the disk, above 0; more is refused with STAGES_FULL."""
+
+    transaction_stage_ttl_s: float = 86_400.0
+    """How long the stages of a version that was not decided are kept after the last of them, above 0."""
+
+    transaction_name_ttl_s: float = 30 * 86_400.0
+    """How long a transaction name that stages and publishes nothing is remembered, above 0. Afterwards a version that
+    was published under it would be taken for a new one."""
+
+    transaction_names_max: int = 1000
+    """Transaction names of one table that are remembered, above 0; the next is refused with TOO_MANY_TRANSACTIONS."""
+
+    transaction_parts_max: int = 100_000
+    """Parts of one version, above 0; more are an ARGUMENT_INVALID."""
+
+    transaction_sweep_interval_s: float = 60.0
+    """How often stages and names that have expired are looked for, above 0."""
+
+    transaction_piece_bytes: int = 8 * MIB
+    """Rows of a transaction that a bucket applies in one go, stored bytes, above 0. A larger share is applied in
+    pieces, while scans of the bucket wait to be opened."""
+
+    transaction_buckets_max: int = 4
+    """Buckets that apply shares at once on this server, above 0: each holds a piece in memory."""
+
     filter_predicates_max: int = 64
     """Predicates in one filter; more is an ARGUMENT_INVALID."""
 

@@ -87,13 +87,13 @@ class Maintenance:
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
         config = self.config
-        nursery.start_soon(_repeat, self.disk.look, config.disk_check_interval_s)
-        nursery.start_soon(_repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
-        nursery.start_soon(_repeat, self.leases.sweep, config.lease_sweep_interval_s)
-        nursery.start_soon(_repeat, self.retention.sweep, config.retention_interval_s)
-        nursery.start_soon(_repeat, self.checkpoints.prune_all, config.retention_interval_s)
+        nursery.start_soon(repeat, self.disk.look, config.disk_check_interval_s)
+        nursery.start_soon(repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
+        nursery.start_soon(repeat, self.leases.sweep, config.lease_sweep_interval_s)
+        nursery.start_soon(repeat, self.retention.sweep, config.retention_interval_s)
+        nursery.start_soon(repeat, self.checkpoints.prune_all, config.retention_interval_s)
         if config.checkpoint_interval_s:
-            nursery.start_soon(_repeat, self.checkpoints.make_all, config.checkpoint_interval_s)
+            nursery.start_soon(repeat, self.checkpoints.make_all, config.checkpoint_interval_s)
 
     def snapshot_scans(self, opener: ScanOpener) -> SnapshotScans:
         """Scans of the checkpoints."""
@@ -112,7 +112,7 @@ class Maintenance:
         }
 
 
-async def _repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
+async def repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
     """Do something every interval. Its failure is logged, and does not end the server.
 
     Cancellation:

@@ -30,7 +30,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.counters import Activity, ActivityStatistics
 from scanner.server.groups.registry import ReaderGroups
 from scanner.server.log.opener import LogOpener
-from scanner.server.maintenance import Maintenance
+from scanner.server.maintenance import Maintenance, repeat
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
 from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.scan.opener import ScanOpener
@@ -41,14 +41,18 @@ from scanner.server.services.admin import AdminService
 from scanner.server.services.fetch import FetchService
 from scanner.server.services.groups import GroupService
 from scanner.server.services.health_and_reflection import add_generic_services
+from scanner.server.services.log_measures import MeasureService
 from scanner.server.services.pages import PageService
 from scanner.server.services.point_reads import GetService
 from scanner.server.services.scans import ScanService
 from scanner.server.services.sessions import SessionService
 from scanner.server.services.splits import SplitService
 from scanner.server.services.tables import TablesService
+from scanner.server.services.transactions import TransactionService
 from scanner.server.tables.catalog import Catalog
 from scanner.server.tables.commit_floor import CommitTimeFloor
+from scanner.server.tables.write_memory import WriteMemory
+from scanner.server.transactions.registry import Transactions
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import RunBlocking, bare, in_thread, inline
 from scanner.wire import methods
@@ -102,6 +106,10 @@ class ScannerStatistics:
     """When the server's certificate expires, seconds since 1970; None: there is none, or it is unknown."""
     write_queue_bytes: int
     """Octets of writes that are being decoded, or wait for their commits."""
+    transaction_stage_bytes: int
+    """Octets of the stages of all transactions, those that are being written included."""
+    transactions_unapplied: int
+    """Versions of transactions that are decided and not applied in every bucket."""
     transport: transport.ServerStatistics
     """The connections, and what waits in them."""
     activity: ActivityStatistics
@@ -185,6 +193,8 @@ class Server:
             buckets_failed=failed,
             certificate_expires_at=None if self._tls is None else self._tls.expires_at,
             write_queue_bytes=self._services.tables.write_queue_bytes,
+            transaction_stage_bytes=self._services.transactions.staged_bytes,
+            transactions_unapplied=self._services.transactions.unapplied,
             transport=self._server.statistics(),
             activity=self._services.catalog.activity.freeze(),
         )
@@ -299,8 +309,11 @@ class _Services:
     tables: TablesService
     gets: GetService
     splits: SplitService
+    measures: MeasureService
     admin: AdminService
     memberships: GroupService
+    staging: TransactionService
+    transactions: Transactions
     maintenance: Maintenance
 
     def answer_lost(self, connection_id: int, stream_id: int | None) -> None:
@@ -319,6 +332,7 @@ class _Services:
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
             "SplitBucket": self.splits.split_bucket,
+            "MeasureLog": self.measures.measure,
             "Get": self.gets.get,
         }
         return {
@@ -332,6 +346,8 @@ class _Services:
             **{path: _unary(answer) for path, answer in self.maintenance.calls().items()},
             methods.JOIN: streaming(self.memberships.join),
             **{methods.GROUPS + name: _unary(answer) for name, answer in self.memberships.calls().items()},
+            methods.STAGE: streaming(self.staging.stage),
+            **{methods.TRANSACTIONS + name: _unary(answer) for name, answer in self.staging.calls().items()},
         }
 
 
@@ -380,7 +396,10 @@ async def _open_services(
         nursery.start_soon(idle_tails.run)
         snapshots = maintenance.snapshot_scans(opener)
         scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails)
+        transactions = await Transactions.load(store, catalog, config, nursery, run_blocking, clock.now_ms)
+        memory = WriteMemory(config.write_queue_bytes_max)
         maintenance.start(nursery)
+        nursery.start_soon(repeat, transactions.sweep, config.transaction_sweep_interval_s)
         if access.follows_file:
             nursery.start_soon(access.watch_forever)
         try:
@@ -392,11 +411,14 @@ async def _open_services(
                 sessions,
                 pages,
                 FetchService(logs, config),
-                TablesService(catalog, config, clock.now_us),
+                TablesService(catalog, config, clock.now_us, memory),
                 GetService(catalog, config),
                 SplitService(catalog),
+                MeasureService(catalog),
                 AdminService(catalog, nursery),
                 GroupService(groups, config, activity),
+                TransactionService(transactions, catalog, config, memory),
+                transactions,
                 maintenance,
             )
         finally:

@@ -34,6 +34,7 @@ from scanner.storage.records import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     KeysOf,
     Mutation,
     PreparedCommit,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from scanner.errors import ScannerError
     from scanner.storage.lineage import Lineage
     from scanner.storage.records import DiskStatus
+    from scanner.storage.transactions import AppliedShare, TransactionFiles
 
 __all__ = [
     "ENTRY_BYTES_MAX",
@@ -63,6 +65,7 @@ __all__ = [
     "ChangeKind",
     "Checkpoint",
     "Entry",
+    "EntrySize",
     "GroupState",
     "KeyRange",
     "KeysOf",
@@ -179,6 +182,10 @@ class Bucket(Protocol):
         """The reader groups of the bucket that have a state, by name; all of it durable. Not to be changed."""
 
     @property
+    def applied_shares(self) -> Mapping[str, AppliedShare]:
+        """By name of a transaction, the newest version that was applied here; all of it durable. Not to be changed."""
+
+    @property
     def lost_changes(self) -> int:
         """Acknowledged changes that were not there any more when the bucket was opened, ever, as far as is known."""
 
@@ -248,7 +255,12 @@ class Bucket(Protocol):
         """
 
     def commit_prepared(
-        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+        self,
+        prepared: PreparedCommit,
+        group_states: Mapping[str, GroupState | None] | None = None,
+        applied: Mapping[str, AppliedShare | None] | None = None,
+        *,
+        unfinished: bool = False,
     ) -> None:
         """Apply a prepared commit atomically, and make it durable. One that changes nothing writes nothing.
 
@@ -257,6 +269,10 @@ class Bucket(Protocol):
         Args:
             prepared: The commit.
             group_states: What becomes of these reader groups in the same commit, by name; None: it is forgotten.
+            applied: What is remembered of these transactions from the same commit on, by name; None: it is forgotten.
+            unfinished: It is a part of something larger, which the next commits continue and the first one that is not
+                `unfinished` ends. Until then `log_end` stays where it is, no scan, snapshot, reader or checkpoint can
+                be opened, and when the bucket is opened anew all of it is undone.
 
         Raises:
             StoreFailed: the disk refused. Whether the mutations survive is unknown until the store is reopened;
@@ -330,6 +346,23 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """The sizes of the entries from an offset on; their rows are not decoded.
+
+        Args:
+            start_offset: Where an entry begins, or log_end.
+            entries_max: Entries at most, >= 1.
+            bytes_max: Stop behind the entry with which their rows reach so many stored bytes, >= 1.
+
+        Returns:
+            In order; none at the end of the log.
+
+        Raises:
+            OffsetOutOfRange: the offset is not inside [log_start, log_end].
+            DataCorrupted: a change is missing, a record is damaged, or no entry begins there.
+            StoreClosed: the bucket was closed.
+        """
+
     def offset_at(self, timestamp_us: int) -> int:
         """Where the first entry begins whose commit time is at or after a time; log_end if none is.
 
@@ -396,6 +429,14 @@ class Store(Protocol):
 
         Raises:
             TableNotFound: no such table; the message lists those there are.
+        """
+
+    def transaction_files(self, name: str) -> TransactionFiles:
+        """The stages and decisions of a table's transactions.
+
+        Raises:
+            TableNotFound: no such table.
+            StoreClosed: the store was closed.
         """
 
     def create_table(self, description: TableDescription) -> None:

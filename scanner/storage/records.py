@@ -76,6 +76,17 @@ class Entry(NamedTuple):
     """What the clock said when it was committed. It is less than `timestamp_us` after the clock was set back."""
 
 
+class EntrySize(NamedTuple):
+    """How large an entry of the changelog is."""
+
+    end: int
+    """One past the offset of its last change; its first one is at the end of the entry before."""
+    row_bytes: int
+    """Stored rows of its changes, in bytes."""
+    timestamp_us: int
+    """As in `Entry`."""
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
     """A commit that is ready to be written. Made by `Bucket.prepare`."""

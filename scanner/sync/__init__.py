@@ -14,6 +14,7 @@ from scanner.sync.client import Client, Table, Writer, connect
 from scanner.sync.groups import GroupBatches, GroupScan
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.scan import Batches, Scan
+from scanner.sync.transactions import PartWriter, Transaction
 
 __all__ = [
     "Batches",
@@ -22,8 +23,10 @@ __all__ = [
     "GroupScan",
     "Lease",
     "Leases",
+    "PartWriter",
     "Scan",
     "Table",
+    "Transaction",
     "Writer",
     "connect",
 ]

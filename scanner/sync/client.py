@@ -16,6 +16,7 @@ from scanner.data.keys import ALL_KEYS
 from scanner.sync.leases import Lease, Leases
 from scanner.sync.portal import Held, Portal
 from scanner.sync.scan import Scan
+from scanner.sync.transactions import Transaction
 
 if TYPE_CHECKING:
     import datetime
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
     from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
+    from scanner.client.log_measures import MeasuredLog
     from scanner.client.point_reads import GetResult
     from scanner.client.scan.builder import KeyPrefix, ScanPlan
     from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
+    from scanner.client.transactions import TransactionInfo
     from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.keys import KeyRange
@@ -316,6 +319,33 @@ class Table:
             within=within,
         )
         return self._portal.call(call)
+
+    def transaction(self, name: str, version: int) -> Transaction:
+        """Write rows that are seen together, once; see `scanner.Table.transaction`."""
+        return Transaction(self._portal, self._table.transaction(name, version))
+
+    def transactions(self) -> list[TransactionInfo]:
+        """What the server remembers of transactions of the table; see `scanner.Table.transactions`."""
+        return self._portal.call(self._table.transactions)
+
+    def measure_log(
+        self,
+        positions: Mapping[int, int],
+        *,
+        histories: Mapping[int, bytes] | None = None,
+        commits_max: int = 0,
+        rows_max: int | None = None,
+        bytes_max: int | None = None,
+    ) -> list[MeasuredLog]:
+        """How large the commits behind some positions are; see `scanner.Table.measure_log`."""
+        measure = functools.partial(
+            self._table.measure_log,
+            histories=histories,
+            commits_max=commits_max,
+            rows_max=rows_max,
+            bytes_max=bytes_max,
+        )
+        return self._portal.call(measure, positions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""

@@ -1,6 +1,5 @@
 """One JVM and one server for all the tests of a session that need them."""
 
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -8,15 +7,14 @@ from pyspark.sql import SparkSession
 
 from scanner.sync import Client, connect
 from tests.spark_source import python_of_workers
+from tests.spark_source.cluster.processes import Cluster, running_cluster
 from tests.support.server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark session, which finds format `weir` by itself, and whose workers are this Python."""
-    python = tmp_path_factory.mktemp("python") / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -P {python_of_workers.__file__} "$@"\n')
-    python.chmod(0o755)
+    python = python_of_workers.write_python(tmp_path_factory.mktemp("python"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", str(python))
         session = (
@@ -36,6 +34,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         session.sparkContext.setLogLevel("OFF")
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone cluster of two workers, beside the local session."""
+    with running_cluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

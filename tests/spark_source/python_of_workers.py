@@ -11,6 +11,7 @@ import importlib
 import os
 import runpy
 import sys
+from pathlib import Path
 from typing import Final
 
 DAEMON: Final = ["-m", "pyspark.daemon"]
@@ -21,6 +22,14 @@ IMPORTED: Final = (
     "pyspark.worker",
     "spark_source.batch.reader",
 )
+
+
+def write_python(directory: Path) -> Path:
+    """Write a script into a directory that is this Python, for PYSPARK_PYTHON."""
+    script = directory / "python"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -P {__file__} "$@"\n')
+    script.chmod(0o755)
+    return script
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from hpack import NeverIndexedHeaderTuple
+
 from transport.errors import CallFailed, StatusCode
 from transport.protocol.stalls import StallTimes
 
@@ -29,6 +31,8 @@ _NAME: Final = re.compile(r"[0-9a-z_.-]+")
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade", "host"}
 )
+_SENSITIVE: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+"""Not for the dynamic table, from whose size an attacker may learn them (RFC 7541 section 7.1)."""
 _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
 _MESSAGE_BYTES_MAX: Final = 2_048
@@ -280,7 +284,8 @@ def _encode_metadata(metadata: Iterable[tuple[str, MetadataValue]]) -> Headers:
                 raise ValueError(f"metadata {name!r} must be bytes")
             fields.append((name.encode("ascii"), _encode_binary(value)))
         elif isinstance(value, str) and value.isascii() and value.isprintable():
-            fields.append((name.encode("ascii"), value.strip().encode("ascii")))
+            plain = name.encode("ascii"), value.strip().encode("ascii")
+            fields.append(NeverIndexedHeaderTuple(*plain) if name in _SENSITIVE else plain)
         else:
             raise ValueError(f"metadata {name!r} must be printable ASCII, or its name must end in -bin")
     return fields

@@ -1,4 +1,4 @@
-"""The control plane: HEADERS, RST_STREAM, SETTINGS and PING by way of h2, and the only module that talks to it.
+"""The control plane: HEADERS, RST_STREAM, SETTINGS and PING by way of h2. Only this module and `header_blocks` know it.
 
 DATA, WINDOW_UPDATE, GOAWAY and PRIORITY never reach h2, and it never makes one (docs/decisions/0001). Facts of h2 4.4
 that shape this module:
@@ -28,6 +28,7 @@ import hpack
 
 from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
 from transport.protocol import frames
+from transport.protocol.header_blocks import BlockDecoder, BlockEncoder, HeaderRules
 
 if TYPE_CHECKING:
     from transport.config import TransportConfig
@@ -44,6 +45,8 @@ _HEADER_LISTS: Final = 2
 """What is decoded of a header list, in limits on header lists. Decoding must not stop inside a block, else no later one
 can be decoded; so a list that is somewhat too long is decoded, and refused by `peer_events`."""
 _CODES = h2.settings.SettingCodes
+_RESPONSES: Final = (h2.events.ResponseReceived, h2.events.InformationalResponseReceived)
+_WITH_HEADERS: Final = (h2.events.RequestReceived, h2.events.TrailersReceived, *_RESPONSES)
 _SETTINGS_KNOWN: Final = frozenset(int(code) for code in _CODES)
 
 
@@ -69,7 +72,19 @@ class ControlPlane:
     """One end's h2 connection, fed with whole frames that the gate has let through."""
 
     def __init__(self, config: TransportConfig, *, client: bool) -> None:
-        self._h2 = _Connection(h2.config.H2Configuration(client_side=client, header_encoding=None))
+        self._h2 = _Connection(
+            h2.config.H2Configuration(
+                client_side=client,
+                header_encoding=None,
+                # Ours are made in `calls`, and the peer's are checked by `_rules`.
+                normalize_outbound_headers=False,
+                validate_outbound_headers=False,
+                validate_inbound_headers=False,
+            )
+        )
+        self._h2.encoder = BlockEncoder()
+        self._h2.decoder = BlockDecoder(_HEADER_LISTS * config.header_list_bytes_max)
+        self._rules = HeaderRules(client=client)
         advertised: dict[h2.settings.SettingCodes, int] = {
             _CODES.HEADER_TABLE_SIZE: _HEADER_TABLE_BYTES_MAX,
             _CODES.INITIAL_WINDOW_SIZE: config.stream_window_bytes,
@@ -83,7 +98,6 @@ class ControlPlane:
         ours = {**advertised, _CODES.MAX_CONCURRENT_STREAMS: config.streams_max + _STREAMS_MARGIN}
         self._h2.local_settings = h2.settings.Settings(client=client, initial_values=ours)
         self._h2.max_inbound_frame_size = config.inbound_frame_bytes_max
-        self._h2.decoder.max_header_list_size = _HEADER_LISTS * config.header_list_bytes_max
         self._h2.initiate_connection()
         self._h2.clear_outbound_data_buffer()
         if not client:
@@ -115,7 +129,15 @@ class ControlPlane:
             RemoteProtocolError: The peer broke a rule; the connection cannot go on.
         """
         try:
-            return self._h2.receive_data(frame)
+            events = self._h2.receive_data(frame)
+            for event in events:
+                if isinstance(event, _WITH_HEADERS):
+                    self._rules.check_untrusted(
+                        event.headers or [],
+                        response=isinstance(event, _RESPONSES),
+                        trailers=isinstance(event, h2.events.TrailersReceived),
+                    )
+            return events
         except h2.exceptions.ProtocolError as error:
             # h2 has queued a GOAWAY of its own; ours carries the true last stream id.
             self._h2.clear_outbound_data_buffer()
@@ -144,8 +166,13 @@ class ControlPlane:
     ) -> bytes:
         """Open a stream, answer on it, or end it with trailers; returns the frames.
 
+        Args:
+            stream_id: Of the stream.
+            headers: In lower case, and lawful: nothing looks at them any more (`calls` makes such).
+            end_stream: Whether they are the last.
+
         Raises:
-            LocalProtocolError: Not in this state, or a field that HTTP/2 forbids; nothing has changed.
+            LocalProtocolError: Not in this state; nothing has changed.
         """
         with _local_errors(stream_id):
             self._h2.send_headers(stream_id, headers, end_stream=end_stream)

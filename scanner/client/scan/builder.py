@@ -252,7 +252,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(table_id=_whole(table_id, "table id", 0, UINT64_MAX))
+        return self._replace(table_id=whole(table_id, "table id", 0, UINT64_MAX))
 
     def with_source(self, source: ScanSource | str) -> Self:
         """Read from `source` instead of `LIVE_KV`. A server refuses what it does not have when the scan is opened.
@@ -383,7 +383,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: `rows` is negative or no whole number.
         """
-        return self._replace(row_limit=_whole(rows, "limit", 0, UINT64_MAX))
+        return self._replace(row_limit=whole(rows, "limit", 0, UINT64_MAX))
 
     def bucket(self, index: int) -> Self:
         """Scan only this bucket.
@@ -444,7 +444,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(credit_bytes=_whole(credit_bytes, "credit", 1, 2**62))
+        return self._replace(credit_bytes=whole(credit_bytes, "credit", 1, 2**62))
 
     def with_page_depth(self, pages: int) -> Self:
         """Fetch up to `pages` pages per bucket ahead of the consumer (all modes but push).
@@ -456,7 +456,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_depth=_whole(pages, "page depth", 0, 1024))
+        return self._replace(page_depth=whole(pages, "page depth", 0, 1024))
 
     def with_page_bytes(self, page_bytes: int) -> Self:
         """Ask for pages of this size (all modes but push); the server clamps it to its cap.
@@ -467,7 +467,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(page_bytes=_whole(page_bytes, "page size", 1, UINT32_MAX))
+        return self._replace(page_bytes=whole(page_bytes, "page size", 1, UINT32_MAX))
 
     def with_min_bytes(self, min_bytes: int) -> Self:
         """Have the server wait until it has so many bytes to answer with (mode fetch).
@@ -478,7 +478,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(min_bytes=_whole(min_bytes, "min bytes", 0, UINT64_MAX))
+        return self._replace(min_bytes=whole(min_bytes, "min bytes", 0, UINT64_MAX))
 
     def with_max_wait(self, seconds: float) -> Self:
         """Have the server wait no longer than this (mode fetch); it clamps it to its bound.
@@ -525,7 +525,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(retries=_whole(retries, "retries", 0, UINT32_MAX))
+        return self._replace(retries=whole(retries, "retries", 0, UINT32_MAX))
 
     def resume_every_batches(self, batches: int) -> Self:
         """For tests: cut each bucket's stream after every so many batches, and go on (mode push).
@@ -536,7 +536,7 @@ class ScanBuilder:
         Raises:
             ArgumentInvalid: Out of range.
         """
-        return self._replace(resume_every_batches=_whole(batches, "batches", 1, UINT32_MAX))
+        return self._replace(resume_every_batches=whole(batches, "batches", 1, UINT32_MAX))
 
     def _require_column(self, name: str) -> None:
         names = self._plan.table.column_names
@@ -584,9 +584,9 @@ def _of_bucket(value: _T | Mapping[int, int], bucket: int, what: str) -> _T | in
 
 def _offsets(value: int | Mapping[int, int], buckets: int, what: str) -> int | dict[int, int]:
     if not isinstance(value, Mapping):
-        return _whole(value, what, 0, UINT64_MAX)
+        return whole(value, what, 0, UINT64_MAX)
     return {
-        _whole(bucket, f"the bucket in {what}", 0, buckets - 1): _whole(
+        whole(bucket, f"the bucket in {what}", 0, buckets - 1): whole(
             each, f"{what} of bucket {bucket}", 0, UINT64_MAX
         )
         for bucket, each in value.items()
@@ -612,7 +612,12 @@ def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = 
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
-def _whole(value: int, what: str, low: int, high: int) -> int:
+def whole(value: int, what: str, low: int, high: int) -> int:
+    """A whole number in [low, high].
+
+    Raises:
+        ArgumentInvalid: It is none.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
     return value

@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from typing import Final
 
 import transport
-from scanner.proto.weir.v1 import admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2
+from scanner.proto.weir.v1 import (
+    admin_pb2,
+    errors_pb2,
+    groups_pb2,
+    leases_pb2,
+    scanner_pb2,
+    tables_pb2,
+    transactions_pb2,
+)
 
 _FILES: Final = tuple(
     module.DESCRIPTOR.serialized_pb
-    for module in (admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2)
+    for module in (admin_pb2, errors_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2, transactions_pb2)
 )
 
 

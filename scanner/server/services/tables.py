@@ -19,10 +19,10 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
-from scanner.server.fairness import pass_turn
 from scanner.server.log.bounds import start_offset
+from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.write_memory import WriteMemory
-from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, mutations_bytes, route
+from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
 from scanner.wire.batches import decode_schema
 from scanner.wire.queries import parse_request
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import PendingWrite
-    from scanner.server.tables.catalog import Catalog, ServedTable
-    from scanner.storage.interface import Bucket, Mutation
+    from scanner.server.tables.catalog import Catalog
+    from scanner.storage.interface import Bucket
     from transport import ServerStream
 
 _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -62,13 +62,20 @@ class TablesService:
         catalog: Table catalog.
         config: Bounds of writes.
         now_us: Tells the time by which commits are stamped, microseconds since 1970 UTC.
+        memory: Of the writes of the server; None: one of its own.
     """
 
-    def __init__(self, catalog: Catalog, config: ScannerConfig, now_us: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        config: ScannerConfig,
+        now_us: Callable[[], int],
+        memory: WriteMemory | None = None,
+    ) -> None:
         self._catalog = catalog
         self._config = config
         self._now_us = now_us
-        self._memory = WriteMemory(config.write_queue_bytes_max)
+        self._memory = memory or WriteMemory(config.write_queue_bytes_max)
 
     @property
     def write_queue_bytes(self) -> int:
@@ -232,7 +239,8 @@ class TablesService:
         with stream.blocked_on(StallReason.STORAGE):
             share = await self._memory.take(size)
         try:
-            routed = await self._encode(request, table)
+            # One schema for the whole request, though a column may be added meanwhile.
+            routed = await encode_routed(request, table.schema, self._config)
             share.resize(sum(mutations_bytes(each) for each in routed.values()))
             buckets = [(index, await self._catalog.bucket(table, index)) for index in sorted(routed)]
             for _, bucket in buckets:
@@ -248,23 +256,3 @@ class TablesService:
         if not writes:
             share.release()
         return _Submitted(writes)
-
-    async def _encode(self, request: WriteCall, table: ServedTable) -> dict[int, list[Mutation]]:
-        config = self._config
-        # One schema for the whole request, though a column may be added meanwhile.
-        schema = table.schema
-        batch = conform_request(
-            request, schema.description, config.write_rows_max, config.write_decoded_bytes_max
-        )
-        routed: dict[int, list[Mutation]] = {}
-        for mutations in encode_mutations(
-            batch,
-            delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
-            key_codec=schema.key_codec,
-            row_codec=schema.row_codec,
-            slice_rows=self._config.write_slice_rows_max,
-            row_bytes_max=self._config.row_bytes_max,
-        ):
-            route(mutations, schema.description.buckets, routed)
-            await pass_turn()
-        return routed

@@ -11,7 +11,8 @@ Invariants:
 5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
    go on as of the same state. Unused storage is closed (`close_idle`); pins and scans that are parked stay.
 6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
-7. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+7. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
+8. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -21,10 +22,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -33,6 +34,7 @@ from scanner.server.counters import Activity, Holder
 from scanner.server.tables.log_pins import LogPin, LogPins
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
+from scanner.storage.transactions import AppliedShare
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
@@ -52,6 +54,8 @@ _logger = logging.getLogger(__name__)
 _RECOVER_DELAY_S_MIN: Final = 1.0
 _RECOVER_DELAY_S_MAX: Final = 60.0
 """How long a bucket that cannot take writes waits before it tries again."""
+FORGOTTEN: Final = -1
+"""Instead of a transaction's version: the bucket forgets what it has applied of it."""
 SourceT = TypeVar("SourceT", bound=Source)
 
 
@@ -84,6 +88,13 @@ class Settled:
         await self._event.wait()
 
 
+class TransactionShare(NamedTuple):
+    """A transaction of which a bucket applies its share."""
+
+    name: str
+    version: int
+
+
 @dataclass(slots=True, eq=False)
 class PendingWrite:
     """A write on its way to the disk."""
@@ -92,6 +103,10 @@ class PendingWrite:
     settled: Settled
     group_states: Mapping[str, GroupState | None] = field(default_factory=dict)
     """What becomes of reader groups in the same commit."""
+    transaction: TransactionShare | None = None
+    """The transaction whose share it is; None: it is none's."""
+    pieces: Iterator[Sequence[Mutation]] | None = None
+    """What to write instead of `mutations`, where that is too much for one commit. Blocks on the disk."""
     offsets: tuple[int, int] | None = None
     """[start, end) of its changes, once it is durable."""
     error: ScannerError | None = None
@@ -116,6 +131,11 @@ class PendingWrite:
             raise type(self.error)(self.error.message, metadata=self.error.metadata) from self.error
         assert self.offsets is not None
         return self.offsets
+
+
+def _applied(transaction: TransactionShare, start: int, end: int) -> AppliedShare | None:
+    """What the bucket remembers of a transaction once its share is written."""
+    return None if transaction.version == FORGOTTEN else AppliedShare(transaction.version, start, end)
 
 
 class OpenScan(Generic[SourceT]):
@@ -437,6 +457,7 @@ class ServedBucket:
         mutations: Sequence[Mutation],
         when_settled: Callable[[], None] | None = None,
         group_states: Mapping[str, GroupState | None] | None = None,
+        transaction: TransactionShare | None = None,
     ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
 
@@ -444,12 +465,39 @@ class ServedBucket:
             mutations: What to write.
             when_settled: Called once, when it is durable or has failed.
             group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
+            transaction: What the bucket remembers from the same commit on that it has applied.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
+        return self._enqueue(PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction))
+
+    def submit_pieces(
+        self, pieces: Iterator[Sequence[Mutation]], transaction: TransactionShare
+    ) -> PendingWrite:
+        """Queue the share of a transaction that is too much for one commit. Nobody sees a part of it.
+
+        No scan is opened while it is written. If it fails, it is undone.
+
+        Args:
+            pieces: The share, in order; they are read in a worker thread.
+            transaction: Whose share it is.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+        """
+        return self._enqueue(PendingWrite((), Settled(), transaction=transaction, pieces=pieces))
+
+    def forget_transaction(self, name: str) -> PendingWrite:
+        """Queue that the bucket forgets what it has applied of a transaction.
+
+        Raises:
+            ScannerError: The bucket is retired; this says why.
+        """
+        return self._enqueue(PendingWrite((), Settled(), transaction=TransactionShare(name, FORGOTTEN)))
+
+    def _enqueue(self, write: PendingWrite) -> PendingWrite:
         self.check_served()
-        write = PendingWrite(mutations, Settled(when_settled), group_states or {})
         self._queue.append(write)
         if len(self._queue) >= self._config.write_queue_requests_max:
             self._room = trio.Event()
@@ -547,7 +595,11 @@ class ServedBucket:
         taken: list[PendingWrite] = []
         rows = 0
         while self._queue and (
-            not taken or rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
+            not taken
+            or (
+                taken[0].pieces is self._queue[0].pieces is None
+                and rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
+            )
         ):
             write = self._queue.popleft()
             rows += len(write.mutations)
@@ -559,21 +611,13 @@ class ServedBucket:
         error: ScannerError = StoreClosed("the server went down during the write; it may not have been done")
         started_at = trio.current_time()
         try:
-            prepared = await self._prepare(writes)
-            groups = {name: state for write in writes for name, state in write.group_states.items()}
-            # Only the write and its sync keep scans from being opened.
-            async with self.between_commits():
-                self._writing = True
-                try:
-                    await self._run_blocking(
-                        functools.partial(self.storage.commit_prepared, prepared, groups)
-                    )
-                finally:
-                    self._writing = False
-            if any(start < end for start, end in prepared.offsets):
+            if writes[0].pieces is not None:
+                await self._commit_pieces(writes[0], writes[0].pieces)
+            else:
+                await self._commit_together(writes)
+            if any(write.offsets is not None and write.offsets[0] < write.offsets[1] for write in writes):
                 self.wake_tails()
-            for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
-                write.offsets, write.error = offsets, prepared.refusals.get(index)
+            for write in writes:
                 write.settled.set()
             self._recover_delay_s = _RECOVER_DELAY_S_MIN
             self.activity.commits.observe(trio.current_time() - started_at)
@@ -591,11 +635,68 @@ class ServedBucket:
         finally:
             self._settle(writes, error)
 
-    async def _prepare(self, writes: list[PendingWrite]) -> PreparedCommit:
+    async def _commit_together(self, writes: list[PendingWrite]) -> None:
+        prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
+        groups = {name: state for write in writes for name, state in write.group_states.items()}
+        applied = {
+            write.transaction.name: _applied(write.transaction, *prepared.offsets[index])
+            for index, write in enumerate(writes)
+            if write.transaction is not None and index not in prepared.refusals
+        }
+        # Only the write and its sync keep scans from being opened.
+        async with self.between_commits():
+            self._writing = True
+            try:
+                await self._run_blocking(
+                    functools.partial(self.storage.commit_prepared, prepared, groups, applied)
+                )
+            finally:
+                self._writing = False
+        for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
+            write.offsets, write.error = offsets, prepared.refusals.get(index)
+
+    async def _commit_pieces(self, write: PendingWrite, pieces: Iterator[Sequence[Mutation]]) -> None:
+        assert write.transaction is not None
+        async with self.between_commits():
+            self._writing = True
+            try:
+                write.offsets = await self._apply_pieces(pieces, write.transaction)
+            except Exception:
+                # What was written of it is undone, here and now or when storage takes writes again.
+                if self.storage.failure is None:
+                    await self._reopen(writable=True)
+                raise
+            finally:
+                self._writing = False
+
+    async def _apply_pieces(
+        self, pieces: Iterator[Sequence[Mutation]], transaction: TransactionShare
+    ) -> tuple[int, int]:
+        """Write a share piece by piece, invisibly, and show it with the last commit."""
+        # The same for all pieces: a floor that is told meanwhile must be below all of their times.
+        after_us = self._raise_floor()
+        start = self.storage.log_end
+        while (piece := await self._run_blocking(functools.partial(next, pieces, None))) is not None:
+            waiting = [piece]
+            while waiting:
+                part = waiting.pop()
+                prepared = await self._prepare([part], after_us)
+                if prepared.refusals:
+                    # With what it replaces it is too much for one entry; one mutation never is.
+                    waiting += (part[len(part) // 2 :], part[: len(part) // 2])
+                    continue
+                await self._run_blocking(
+                    functools.partial(self.storage.commit_prepared, prepared, unfinished=True)
+                )
+                self.activity.commit_rows += len(part)
+        last = await self._prepare([], after_us)
+        applied = {transaction.name: _applied(transaction, start, last.start)}
+        await self._run_blocking(functools.partial(self.storage.commit_prepared, last, applied=applied))
+        return start, last.start
+
+    async def _prepare(self, groups: list[Sequence[Mutation]], after_us: int) -> PreparedCommit:
         clock_us = None if self._clock_us is None else self._clock_us()
-        mutations = [each.mutations for each in writes]
-        prepare = functools.partial(self.storage.prepare, mutations, clock_us, self._raise_floor())
-        return await self._run_blocking(prepare)
+        return await self._run_blocking(functools.partial(self.storage.prepare, groups, clock_us, after_us))
 
     @staticmethod
     def _settle(writes: Sequence[PendingWrite] | deque[PendingWrite], error: ScannerError) -> None:

@@ -24,6 +24,7 @@ from scanner.storage.interface import (
     ChangeKind,
     Checkpoint,
     Entry,
+    EntrySize,
     GroupState,
     KeyRange,
     KeysOf,
@@ -37,6 +38,9 @@ from scanner.storage.splits import BucketSplit, Piece, choose_cuts
 if TYPE_CHECKING:
     from scanner.data.key_ranges import SplitWish
 
+if TYPE_CHECKING:
+    from scanner.storage.transactions import AppliedShare
+
 
 @dataclass(slots=True)
 class BucketContents:
@@ -49,6 +53,7 @@ class BucketContents:
     timestamp_us: int = 0
     lineage: Lineage = field(default_factory=Lineage)
     group_states: dict[str, GroupState] = field(default_factory=dict)
+    applied: dict[str, AppliedShare] = field(default_factory=dict)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0
 
@@ -74,6 +79,8 @@ class MemoryBucket:
         self._open: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
         self._closed = False
         self._began_history = False
+        self._unfinished: BucketContents | None = None
+        """Rows as they will be, and the changes since `log_end`, while something larger is being applied."""
 
     @property
     def log_start(self) -> int:
@@ -112,6 +119,11 @@ class MemoryBucket:
         return self.contents.group_states
 
     @property
+    def applied_shares(self) -> Mapping[str, AppliedShare]:
+        """See `Bucket.applied_shares`."""
+        return self.contents.applied
+
+    @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`; memory loses nothing."""
         return 0
@@ -134,6 +146,7 @@ class MemoryBucket:
     def reopen(self, *, writable: bool) -> None:
         """See `Bucket.reopen`."""
         self._require_open()
+        self._unfinished = None
 
     def close_idle(self) -> None:
         """See `Bucket.close_idle`."""
@@ -148,8 +161,9 @@ class MemoryBucket:
         """See `Bucket.prepare`: the groups are applied to a copy."""
         self._require_open()
         now = self._clock() if clock_us is None else clock_us
-        fresh = BucketContents(rows=dict(self.contents.rows), timestamp_us=self.contents.timestamp_us)
-        fresh.log_start = self.log_end
+        before = self._unfinished or self.contents
+        fresh = BucketContents(rows=dict(before.rows), timestamp_us=before.timestamp_us)
+        fresh.log_start = before.log_end
         offsets, refusals = [], {}
         for index, group in enumerate(groups):
             start = fresh.log_end
@@ -168,17 +182,37 @@ class MemoryBucket:
                 fresh.timestamp_us = timestamp_us
                 fresh.entries.append(Entry(start, fresh.log_end, timestamp_us, now))
             offsets.append((start, fresh.log_end))
-        return PreparedCommit(self.log_end, offsets, refusals, fresh)
+        return PreparedCommit(before.log_end, offsets, refusals, fresh)
 
     def commit_prepared(
-        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+        self,
+        prepared: PreparedCommit,
+        group_states: Mapping[str, GroupState | None] | None = None,
+        applied: Mapping[str, AppliedShare | None] | None = None,
+        *,
+        unfinished: bool = False,
     ) -> None:
         """See `Bucket.commit_prepared`."""
         self._require_open()
-        if prepared.start != self.log_end:
-            raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {self.log_end}")
+        before = self._unfinished or self.contents
+        if prepared.start != before.log_end:
+            raise StoreFailed(f"prepared for the end {prepared.start}, and the log ends at {before.log_end}")
         fresh: BucketContents = prepared.contents
+        if self._unfinished is not None:
+            fresh.log_start = self._unfinished.log_start
+            fresh.log, fresh.entries = (
+                self._unfinished.log + fresh.log,
+                self._unfinished.entries + fresh.entries,
+            )
+        self._unfinished = fresh if unfinished else None
+        if unfinished:
+            return
         contents = self.contents
+        for name, share in (applied or {}).items():
+            if share is None:
+                contents.applied.pop(name, None)
+            else:
+                contents.applied[name] = share
         for name, state in (group_states or {}).items():
             if state is None:
                 contents.group_states.pop(name, None)
@@ -206,21 +240,21 @@ class MemoryBucket:
 
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
         """See `Bucket.open_scan`."""
-        self._require_open()
+        self._require_finished()
         scan = MemoryScan(self.contents.rows, key_range, self.log_end, self._keys_of, self._open)
         self._open.add(scan)
         return scan
 
     def open_snapshot(self) -> MemorySnapshot:
         """See `Bucket.open_snapshot`."""
-        self._require_open()
+        self._require_finished()
         snapshot = MemorySnapshot(self.contents.rows, self.log_end, self._keys_of, self._open)
         self._open.add(snapshot)
         return snapshot
 
     def open_reader(self) -> MemoryReader:
         """See `Bucket.open_reader`."""
-        self._require_open()
+        self._require_finished()
         reader = MemoryReader(self.contents.rows, self.log_end, self._open)
         self._open.add(reader)
         return reader
@@ -256,6 +290,22 @@ class MemoryBucket:
             if entry.start <= offset < entry.end:
                 return entry
         raise self._out_of_range(offset, offset + 1)
+
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        self._require_open()
+        if not self.log_start <= start_offset <= self.log_end:
+            raise self._out_of_range(start_offset, start_offset + 1)
+        sizes: list[EntrySize] = []
+        for entry in self.contents.entries:
+            if entry.start < start_offset:
+                continue
+            if len(sizes) == entries_max or bytes_max <= 0:
+                break
+            row_bytes = sum(len(change.row) for change in self._changes(entry.start, entry.end))
+            sizes.append(EntrySize(entry.end, row_bytes, entry.timestamp_us))
+            bytes_max -= row_bytes
+        return sizes
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
@@ -298,6 +348,11 @@ class MemoryBucket:
     def _require_open(self) -> None:
         if self._closed:
             raise StoreClosed("the bucket in memory was closed")
+
+    def _require_finished(self) -> None:
+        self._require_open()
+        if self._unfinished is not None:
+            raise StoreFailed("a transaction is being applied; nothing is opened beside it")
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         for offset in range(start_offset, end_offset):

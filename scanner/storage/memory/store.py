@@ -35,6 +35,7 @@ from scanner.storage.memory.bucket import (
     MemoryScan,
     MemorySnapshot,
 )
+from scanner.storage.memory.transaction_files import MemoryTransactionFiles, TransactionContents
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,7 @@ class TableContents:
     description: TableDescription
     buckets: list[BucketContents]
     older_schemas: tuple[pa.Schema, ...] = ()
+    transactions: TransactionContents = field(default_factory=TransactionContents)
 
 
 @dataclass(slots=True)
@@ -139,6 +141,12 @@ class MemoryStore:
         if not 0 <= index < len(buckets):
             raise BucketNotFound(f"table {name!r} has the buckets 0 to {len(buckets) - 1}, not {index}")
         return buckets[index]
+
+    def transaction_files(self, name: str) -> MemoryTransactionFiles:
+        """See `Store.transaction_files`."""
+        self._require_open()
+        contents = self._table(name).contents
+        return MemoryTransactionFiles(contents.table_id, contents.transactions)
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
         """See `Store.create_checkpoint`."""

@@ -18,6 +18,8 @@ Invariants:
    until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators.
 3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
 4. A database that was closed for being idle is opened again when the bucket is used next; what is known of it stays.
+5. What a commit leaves `unfinished` is behind `log_end`, and no scan is opened beside it. Once the bucket was opened
+   anew, nothing of it is there (`scanner.storage.rocksdb.unfinished`).
 """
 
 from __future__ import annotations
@@ -56,6 +58,7 @@ from scanner.storage.interface import (
     ChangeBlock,
     Checkpoint,
     Entry,
+    EntrySize,
     KeyRange,
     KeysOf,
     Mutation,
@@ -94,6 +97,8 @@ from scanner.storage.rocksdb.point_reads import RocksReader
 from scanner.storage.rocksdb.readers import CheckedIterator, Reading, ValuesReader, stored_values
 from scanner.storage.rocksdb.scan import RocksScan
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
+from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
+from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
 
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
@@ -106,6 +111,10 @@ _GROUPS_KEY = b"groups"
 """In `meta`: the names of the reader groups that have a state."""
 _GROUP_KEY = b"group/"
 """In `meta`: a reader group's state; its name goes behind it."""
+_APPLIED_NAMES_KEY = b"transactions"
+"""In `meta`: the names of the transactions of which something was applied."""
+_APPLIED_KEY = b"transaction/"
+"""In `meta`: what was applied of a transaction; its name goes behind it."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -177,7 +186,10 @@ class RocksBucket:
         """Whether this bucket has written since it was opened."""
         self._clock_behind = False
         self._range = EMPTY_RANGE
+        self._reached: LogRange | None = None
+        """How far the log goes with what was left unfinished; None: nothing was."""
         self._lineage = Lineage()
+        self._applied: dict[str, AppliedShare] = {}
         self._group_states: dict[str, GroupState] = {}
         self._durable_end = 0
         self._database: Database | None = None
@@ -225,6 +237,11 @@ class RocksBucket:
         return self._group_states
 
     @property
+    def applied_shares(self) -> Mapping[str, AppliedShare]:
+        """See `Bucket.applied_shares`."""
+        return self._applied
+
+    @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`."""
         unrecorded = 0 if self._began_history else max(0, self._durable_end - self._range.end)
@@ -255,13 +272,22 @@ class RocksBucket:
             return self._prepare(database, groups, self._clock() if clock_us is None else clock_us, after_us)
 
     def commit_prepared(
-        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+        self,
+        prepared: PreparedCommit,
+        group_states: Mapping[str, GroupState | None] | None = None,
+        applied: Mapping[str, AppliedShare | None] | None = None,
+        *,
+        unfinished: bool = False,
     ) -> None:
         """See `Bucket.commit_prepared`."""
         with self._committing:
             database = self._writable()
             self._require_room(prepared.contents[0].size_in_bytes())
-            self._commit(database, prepared, group_states or {})
+            self._require_follows(prepared)
+            if unfinished:
+                self._commit_unfinished(database, prepared)
+            else:
+                self._commit(database, prepared, group_states or {}, applied or {})
 
     def commit(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
@@ -276,6 +302,7 @@ class RocksBucket:
     def open_scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
         """See `Bucket.open_scan`."""
         with self._using() as database:
+            self._require_finished()
             checked = CheckedIterator(database.kv, self._path, self._reading, key_range)
             values = stored_values(database.kv, self._path, self._reading, key_range)
             reader = ValuesReader(values, checked, key_range, self._keys_of, owns_checked=True)
@@ -286,6 +313,7 @@ class RocksBucket:
     def open_snapshot(self) -> RocksSnapshot:
         """See `Bucket.open_snapshot`."""
         with self._using() as database:
+            self._require_finished()
             log_offset = self._range.end
             snapshot = RocksSnapshot(
                 CheckedIterator(database.kv, self._path, self._reading),
@@ -300,6 +328,7 @@ class RocksBucket:
     def open_reader(self) -> RocksReader:
         """See `Bucket.open_reader`."""
         with self._using() as database:
+            self._require_finished()
             reader = RocksReader(database.kv, self._path, self._range.end, self._readers.discard)
             self._readers.add(reader)
             return reader
@@ -315,6 +344,10 @@ class RocksBucket:
     def entry_at(self, offset: int) -> Entry:
         """See `Bucket.entry_at`."""
         return self._log.entry_at(offset)[0]
+
+    def measure_entries(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        return self._log.entry_sizes(start_offset, entries_max, bytes_max)
 
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
@@ -348,6 +381,7 @@ class RocksBucket:
         """Keep the state as of now in a directory of the bucket's checkpoints. See `Store.create_checkpoint`."""
         with self._committing:
             database = self._writable()
+            self._require_finished()
             self._require_room(0)
             log_offset = self._range.end
             history = self._lineage.history_of(log_offset)
@@ -456,6 +490,7 @@ class RocksBucket:
             if create:
                 self._write_first_range(database)
             self._require_identity(database)
+            self._undo_unfinished(database)
             log_range, lineage = load_log_range(database), self._load_lineage(database)
             if not (self._idle and (log_range, lineage) == (self._range, self._lineage)):
                 # It is not what this bucket has closed, or a write has failed in between: a history of its own.
@@ -463,6 +498,7 @@ class RocksBucket:
             self._range = log_range
             self._lineage = _checked_lineage(lineage, log_range, self._path)
             self._group_states = self._load_group_states(database)
+            self._applied = self._load_applied(database)
             self._durable_end = self._load_durable_end()
         except BaseException:
             database.close()
@@ -507,6 +543,7 @@ class RocksBucket:
             self._gate.wait_for(lambda: not self._users)
             # It may have been closed while we waited.
             database, self._database = self._database, None
+            self._reached = None
             if database is not None:
                 database.close()
 
@@ -572,7 +609,8 @@ class RocksBucket:
             return None
         try:
             database = self._database
-            if database is None or not self.readable or self._range.end != log_offset:
+            unfinished = self._reached is not None
+            if database is None or not self.readable or unfinished or self._range.end != log_offset:
                 return None
             return stored_values(database.kv, self._path, self._reading, key_range)
         finally:
@@ -601,6 +639,30 @@ class RocksBucket:
                 for name in names
             }
 
+    def _load_applied(self, database: Database) -> dict[str, AppliedShare]:
+        with rocksdb_errors(self._path):
+            names = decode_group_names(database.meta.get(_APPLIED_NAMES_KEY))
+            return {
+                name: decode_applied(name, database.meta.get(_APPLIED_KEY + name.encode())) for name in names
+            }
+
+    def _undo_unfinished(self, database: Database) -> None:
+        """Take back what a crash or a failure cut off."""
+        if database.read_only:
+            if unfinished_range(database) is not None:
+                raise StoreFailed(
+                    f"{self._path}: a transaction was being applied and has to be undone first; that needs room on the"
+                    " disk"
+                )
+            return
+        undone = undo_unfinished(database, self._keys_of)
+        if undone:
+            _logger.warning(
+                "%s: %d changes of a transaction that was being applied were undone; they are applied again",
+                self._path,
+                undone,
+            )
+
     def _load_durable_end(self) -> int:
         """The end that the log is known to have had; logged, if it has not."""
         known = read_durable_end(self._path, self._identity)
@@ -624,7 +686,7 @@ class RocksBucket:
         planner = Planner(partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
         put, log = batch.put, database.log_family
-        log_range = self._range
+        first = log_range = self._reached or self._range
         offsets: list[tuple[int, int]] = []
         refusals: dict[int, ScannerError] = {}
         for index, group in enumerate(groups):
@@ -652,7 +714,7 @@ class RocksBucket:
                 delete(key, kv)
             else:
                 put(key, row, kv)
-        return PreparedCommit(self._range.end, offsets, refusals, (batch, log_range))
+        return PreparedCommit(first.end, offsets, refusals, (batch, log_range))
 
     def _read_rows(self, database: Database, keys: list[bytes]) -> Sequence[bytes | None]:
         wanted: list[Any] = keys
@@ -660,22 +722,42 @@ class RocksBucket:
             rows: Any = database.kv.get(wanted) or ()
             return tuple(rows)
 
-    def _commit(
-        self, database: Database, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None]
-    ) -> None:
-        batch, log_range = prepared.contents
-        if prepared.start != self._range.end:
+    def _require_follows(self, prepared: PreparedCommit) -> None:
+        end = (self._reached or self._range).end
+        if prepared.start != end:
             raise StoreFailed(
-                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at "
-                f"{self._range.end};"
+                f"{self._path}: a commit was prepared for the log's end at {prepared.start}, and it ends at {end};"
                 " nothing was written"
             )
+
+    def _require_finished(self) -> None:
+        if self._reached is not None:
+            raise StoreFailed(f"{self._path}: a transaction is being applied; nothing is opened beside it")
+
+    def _commit_unfinished(self, database: Database, prepared: PreparedCommit) -> None:
+        """Write a part of what the next commits continue."""
+        batch, log_range = prepared.contents
+        batch.put(UNFINISHED_KEY, encode_log_range(log_range), database.meta_family)
+        self._make_durable(database, batch)
+        self._reached = log_range
+
+    def _commit(
+        self,
+        database: Database,
+        prepared: PreparedCommit,
+        group_states: Mapping[str, GroupState | None],
+        applied: Mapping[str, AppliedShare | None],
+    ) -> None:
+        batch, log_range = prepared.contents
         states = self._put_group_states(database, batch, group_states)
+        shares = self._put_applied(database, batch, applied)
+        if self._reached is not None:
+            batch.delete(UNFINISHED_KEY, database.meta_family)
         if log_range.end == self._range.end:
-            # A history begins with a change, not with what is remembered of readers.
-            if group_states:
+            # A history begins with a change, not with what is remembered of readers and transactions.
+            if group_states or applied or self._reached is not None:
                 self._make_durable(database, batch)
-                self._group_states = states
+                self._group_states, self._applied, self._reached = states, shares, None
             return
         self._watch_clock(log_range)
         # What was truncated since it was prepared stays truncated.
@@ -683,12 +765,12 @@ class RocksBucket:
         batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
         lineage = self._lineage
         if not self._began_history:
-            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), prepared.start, self._durable_end)
+            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), self._range.end, self._durable_end)
             batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
         self._make_durable(database, batch)
         # Who reads the log beside this sees the new end when its history is known, never before.
         self._lineage, self._range, self._began_history = lineage, log_range, True
-        self._group_states = states
+        self._group_states, self._applied, self._reached = states, shares, None
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)
 
@@ -708,6 +790,23 @@ class RocksBucket:
         if states.keys() != self._group_states.keys():
             batch.put(_GROUPS_KEY, encode_group_names(list(states)), database.meta_family)
         return states
+
+    def _put_applied(
+        self, database: Database, batch: WriteBatch, changed: Mapping[str, AppliedShare | None]
+    ) -> dict[str, AppliedShare]:
+        """Add what was applied of transactions to a commit; all of it as it is then."""
+        shares = dict(self._applied)
+        for name, share in changed.items():
+            key = _APPLIED_KEY + name.encode()
+            if share is None:
+                shares.pop(name, None)
+                batch.delete(key, database.meta_family)
+            else:
+                shares[name] = share
+                batch.put(key, encode_applied(share), database.meta_family)
+        if shares.keys() != self._applied.keys():
+            batch.put(_APPLIED_NAMES_KEY, encode_group_names(list(shares)), database.meta_family)
+        return shares
 
     def _watch_clock(self, log_range: LogRange) -> None:
         """Say once when the clock falls behind the commit times, and once when it has caught up."""

@@ -203,6 +203,26 @@ def count_of(key: bytes, value: bytes) -> int:
     return _header_of(key, value)[2]
 
 
+def measure_chunk(key: bytes, value: bytes) -> tuple[Entry, int, int]:
+    """The entry of a chunk, its changes, and the stored bytes of their rows; its body is not looked at.
+
+    Raises:
+        DataCorrupted: it is no chunk of this format, or too short.
+    """
+    entry, flags, count, size = _header_of(key, value)
+    kinds_bytes, lengths_bytes = _sizes_before_rows(flags, count)
+    if size < kinds_bytes + lengths_bytes:
+        raise _damaged(offset_of_key(key), f"its body has {size} bytes")
+    return entry, count, size - kinds_bytes - lengths_bytes
+
+
+def _sizes_before_rows(flags: int, count: int) -> tuple[int, int]:
+    """Octets that the kinds and the lengths of a chunk's changes take."""
+    kinds = 1 if flags & _ONE_KIND else count
+    lengths = 1 if flags & _ONE_LENGTH else count
+    return kinds, _LENGTH_BYTES * lengths
+
+
 def _header_of(key: bytes, value: bytes) -> tuple[Entry, int, int, int]:
     """Entry, flags, changes, and octets of the uncompressed body of a chunk."""
     offset = offset_of_key(key)
@@ -234,8 +254,7 @@ def decode_chunk(key: bytes, value: bytes) -> LogChunk:
             body = pa.decompress(body, decompressed_size=size, codec=_COMPRESSION, asbytes=True)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise _damaged(offset, str(error)) from error
-    kinds_size = 1 if flags & _ONE_KIND else count
-    lengths_size = _LENGTH_BYTES * (1 if flags & _ONE_LENGTH else count)
+    kinds_size, lengths_size = _sizes_before_rows(flags, count)
     rows_at = kinds_size + lengths_size
     if len(body) != size or rows_at > size:
         raise _damaged(offset, f"its body has {len(body)} bytes, not {size}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rocksdict import ReadOptions
 
 from scanner.errors import DataCorrupted
+from scanner.storage.records import EntrySize
 from scanner.storage.rocksdb.changelog import (
     LogChunk,
     LogRange,
@@ -26,6 +27,7 @@ from scanner.storage.rocksdb.changelog import (
     decode_log_range,
     last_key,
     log_key,
+    measure_chunk,
     offset_of_key,
     ordinal_of_key,
 )
@@ -139,6 +141,50 @@ def read_chunks(
         # An error is kept, its traceback keeps this frame, and the frame would keep the directory locked.
         del iterator
     return chunks, False
+
+
+def read_entry_sizes(
+    database: Database, offset: int, end_offset: int, entries_max: int, bytes_max: int
+) -> tuple[list[EntrySize], bool]:
+    """Measure adjacent entries by the headers of their chunks.
+
+    Args:
+        database: Of the bucket.
+        offset: Where the first entry begins.
+        end_offset: Where the last one ends; above `offset`.
+        entries_max: Stop after so many, >= 1.
+        bytes_max: Stop when their rows take this much, >= 1; at most an entry late.
+
+    Returns:
+        The entries, and whether they are adjacent and reach as far as was asked for. If not, something is missing.
+
+    Raises:
+        DataCorrupted: a chunk is damaged.
+        StoreFailed, StoreClosed: the disk refused, or the database was closed.
+    """
+    sizes: list[EntrySize] = []
+    size, at, entry_start, entry_size = 0, offset, offset, 0
+    iterator = _iterator_at(database, offset)
+    try:
+        with rocksdb_errors(database.path):
+            while iterator.valid():
+                key, value = iterator.key(), iterator.value()
+                entry, count, row_bytes = measure_chunk(key, value)
+                if offset_of_key(key) != at or entry.start != entry_start:
+                    return sizes, False
+                at += count
+                entry_size += row_bytes
+                if at == entry.end:
+                    sizes.append(EntrySize(at, entry_size, entry.timestamp_us))
+                    size, entry_start, entry_size = size + entry_size, at, 0
+                    if at >= end_offset or size >= bytes_max or len(sizes) == entries_max:
+                        return sizes, True
+                iterator.next()
+            iterator.status()
+    finally:
+        # As in `read_chunks`.
+        del iterator
+    return sizes, False
 
 
 def read_chunk(database: Database, offset: int) -> tuple[bytes, bytes] | None:

@@ -20,9 +20,9 @@ import numpy as np
 
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted, OffsetOutOfRange
-from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Entry, KeysOf
+from scanner.storage.interface import Change, ChangeBlock, ChangeKind, Entry, EntrySize, KeysOf
 from scanner.storage.rocksdb.changelog import LogRange, entry_of
-from scanner.storage.rocksdb.log import read_chunk, read_chunks
+from scanner.storage.rocksdb.log import read_chunk, read_chunks, read_entry_sizes
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.database import Database
@@ -109,6 +109,20 @@ class LogReader:
             raise self._missing(offset)
         key, value = found
         return entry_of(key, value), key
+
+    def entry_sizes(self, start_offset: int, entries_max: int, bytes_max: int) -> list[EntrySize]:
+        """See `Bucket.measure_entries`."""
+        self._require_open()
+        self._require_range(start_offset, log_end := self._log_range().end)
+        if start_offset == log_end:
+            return []
+        with self._using() as database:
+            sizes, whole = read_entry_sizes(database, start_offset, log_end, entries_max, bytes_max)
+        if start_offset < self._log_range().start:
+            raise self._out_of_range(start_offset, log_end)
+        if not whole:
+            raise self._missing(sizes[-1].end if sizes else start_offset)
+        return sizes
 
     def _changes(self, start_offset: int, end_offset: int) -> Iterator[Change]:
         while start_offset < end_offset:

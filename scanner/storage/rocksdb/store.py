@@ -68,6 +68,7 @@ from scanner.storage.rocksdb.table_directories import (
     undo_creation,
     unmark_dropping,
 )
+from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -256,6 +257,15 @@ class RocksStore:
                     space=self._space,
                 )
             return table.buckets[index]
+
+    def transaction_files(self, name: str) -> RocksTransactionFiles:
+        """See `Store.transaction_files`."""
+        self._require_open()
+        table = self._table(name)
+        table.require_undamaged()
+        return RocksTransactionFiles(
+            self._directory(table.entry), table.entry.table_id, self._place, self._space
+        )
 
     def create_checkpoint(self, name: str, index: int) -> Checkpoint:
         """See `Store.create_checkpoint`."""

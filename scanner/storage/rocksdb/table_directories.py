@@ -51,6 +51,7 @@ from scanner.storage.rocksdb.files import (
     disk_errors,
     sync_directory,
 )
+from scanner.storage.rocksdb.transaction_files import TRANSACTIONS_NAME
 
 TABLE_IDS_DOCUMENT: Final = "table_ids.json"
 
@@ -332,7 +333,8 @@ def _remove(directory: Path) -> None:
             directory = directory.rename(directory.with_suffix(_DROPPED))
             sync_directory(directory.parent)
         for entry in entries_of(directory):
-            if _BUCKET.fullmatch(entry.name) and _is_directory(entry):
+            ours = _BUCKET.fullmatch(entry.name) or entry.name == TRANSACTIONS_NAME
+            if ours and _is_directory(entry):
                 shutil.rmtree(entry)
             elif entry.name in {TABLE_NAME, f"{TABLE_NAME}~"}:
                 entry.unlink()

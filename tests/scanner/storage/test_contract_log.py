@@ -54,6 +54,28 @@ def test_an_entry_is_found_by_any_of_its_offsets(store: Store) -> None:
     assert [bucket.offset_at(each) for each in (0, 7, 8, 9, 10)] == [0, 0, 300, 302, 303]
 
 
+def test_entries_are_measured_without_their_rows(store: Store) -> None:
+    """Ends, stored bytes and times, from an entry's beginning on and as many as asked for."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "a" * 3000) for number in range(300)), [put(3, "b")], [delete(999)]], 7)
+    bucket.commit([puts((number, f"{number}") for number in range(5)), [delete(4)]], 20)
+    sizes = bucket.measure_entries(0, 100, 1 << 40)
+    assert [(each.end, each.timestamp_us) for each in sizes] == [(300, 7), (302, 8), (312, 20), (313, 21)]
+    starts = [0, *(each.end for each in sizes)]
+    for index, each in enumerate(sizes):
+        rows = bucket.read_changes(starts[index], each.end)
+        assert each.row_bytes == sum(len(change.row) for change in rows)
+        assert bucket.measure_entries(starts[index], 2, 1 << 40) == sizes[index : index + 2]
+        assert bucket.measure_entries(starts[index], 100, each.row_bytes) == [each]
+        assert bucket.measure_entries(starts[index], 100, each.row_bytes + 1) == sizes[index : index + 2]
+    assert bucket.measure_entries(313, 1, 1) == []
+    bucket.truncate_log(302)
+    assert bucket.measure_entries(302, 1, 1 << 40) == [sizes[2]]
+    for offset in (0, 300, 314):
+        with pytest.raises(OffsetOutOfRange):
+            bucket.measure_entries(offset, 1, 1)
+
+
 def test_a_clock_that_was_set_back_makes_no_commit_older(store: Store) -> None:
     """Commit times grow by a microsecond until the clock has caught up; what the clock said is kept beside them."""
     bucket = store.bucket("items", 0)

@@ -151,6 +151,64 @@ class SplitBucketResponse(_message.Message):
     stored_bytes: int
     def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
+class MeasureLogRequest(_message.Message):
+    __slots__ = ("table", "positions")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    positions: _containers.RepeatedCompositeFieldContainer[MeasurePosition]
+    def __init__(self, table: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[MeasurePosition, _Mapping]]] = ...) -> None: ...
+
+class MeasurePosition(_message.Message):
+    __slots__ = ("bucket", "offset", "history", "commits_max", "rows_max", "bytes_max")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_MAX_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MAX_FIELD_NUMBER: _ClassVar[int]
+    BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    offset: int
+    history: bytes
+    commits_max: int
+    rows_max: int
+    bytes_max: int
+    def __init__(self, bucket: _Optional[int] = ..., offset: _Optional[int] = ..., history: _Optional[bytes] = ..., commits_max: _Optional[int] = ..., rows_max: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
+
+class MeasureLogResponse(_message.Message):
+    __slots__ = ("logs", "table_id")
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    logs: _containers.RepeatedCompositeFieldContainer[MeasuredLog]
+    table_id: int
+    def __init__(self, logs: _Optional[_Iterable[_Union[MeasuredLog, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class MeasuredLog(_message.Message):
+    __slots__ = ("bucket", "start_offset", "end_offset", "commit_ends", "commit_bytes", "commit_timestamps_us", "histories")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_ENDS_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_TIMESTAMPS_US_FIELD_NUMBER: _ClassVar[int]
+    HISTORIES_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    start_offset: int
+    end_offset: int
+    commit_ends: _containers.RepeatedScalarFieldContainer[int]
+    commit_bytes: _containers.RepeatedScalarFieldContainer[int]
+    commit_timestamps_us: _containers.RepeatedScalarFieldContainer[int]
+    histories: _containers.RepeatedCompositeFieldContainer[LogHistory]
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., commit_ends: _Optional[_Iterable[int]] = ..., commit_bytes: _Optional[_Iterable[int]] = ..., commit_timestamps_us: _Optional[_Iterable[int]] = ..., histories: _Optional[_Iterable[_Union[LogHistory, _Mapping]]] = ...) -> None: ...
+
+class LogHistory(_message.Message):
+    __slots__ = ("history", "start_offset")
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    history: bytes
+    start_offset: int
+    def __init__(self, history: _Optional[bytes] = ..., start_offset: _Optional[int] = ...) -> None: ...
+
 class AddColumnRequest(_message.Message):
     __slots__ = ("table", "arrow_schema")
     TABLE_FIELD_NUMBER: _ClassVar[int]

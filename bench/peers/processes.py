@@ -1,0 +1,103 @@
+"""Peers and clients as processes of their own, for the length of a block."""
+
+from __future__ import annotations
+
+import multiprocessing
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import psutil
+
+from bench.harness.errors import BenchFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+READY_S: Final = 60.0
+ANSWER_S: Final = 600.0
+AskedT = TypeVar("AskedT")
+AnswerT = TypeVar("AnswerT")
+
+
+class Peer:
+    """A server that listens, and what it costs.
+
+    Args:
+        pid: Of its process.
+        port: Of the loopback interface.
+    """
+
+    def __init__(self, pid: int, port: int) -> None:
+        self._process = psutil.Process(pid)
+        self.endpoint = f"127.0.0.1:{port}"
+        self.port = port
+
+    def cpu_s(self) -> float:
+        """CPU seconds so far."""
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+        return int(self._process.memory_info().rss)
+
+
+class Worker(Generic[AskedT, AnswerT]):
+    """A client process that does what it is told, one after another."""
+
+    def __init__(self, pipe: Any) -> None:
+        self._pipe = pipe
+
+    def do(self, asked: AskedT) -> AnswerT:
+        """Have it done.
+
+        Raises:
+            BenchFailed: The process ended, or does not answer.
+        """
+        self._pipe.send(asked)
+        try:
+            if not self._pipe.poll(ANSWER_S):
+                raise BenchFailed(f"no answer within {ANSWER_S:.0f} s: {asked}")
+            answer: AnswerT = self._pipe.recv()
+        except EOFError as error:
+            raise BenchFailed(f"the client ended: {asked}") from error
+        return answer
+
+
+@contextmanager
+def _process(target: Callable[..., None], *arguments: object) -> Iterator[tuple[Any, Any]]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(*arguments, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield process, ours
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+@contextmanager
+def running_peer(target: Callable[..., None], *arguments: object) -> Iterator[Peer]:
+    """Start a server that tells its port over the pipe that it gets last.
+
+    Raises:
+        BenchFailed: It does not come up.
+    """
+    with _process(target, *arguments) as (process, pipe):
+        try:
+            if not pipe.poll(READY_S):
+                raise BenchFailed(f"{target.__name__} was not ready within {READY_S:.0f} s")
+            port = pipe.recv()
+        except EOFError as error:
+            raise BenchFailed(f"{target.__name__} ended before it listened") from error
+        yield Peer(process.pid, port)
+
+
+@contextmanager
+def running_worker(target: Callable[..., None]) -> Iterator[Worker[Any, Any]]:
+    """Start a client that takes what to do over the pipe that it gets."""
+    with _process(target) as (_, pipe):
+        yield Worker(pipe)

@@ -1,0 +1,202 @@
+"""How many rows a second does Spark read from weir, how many could it read, and does a second task help?
+
+Spark reads a table of one bucket in one task, and in tasks that share its keys (option `splits`); beside it the same
+number of rows from a source that has its Arrow batches ready in memory: the most that Spark takes from any Python
+source. Each read is a sum that is checked, over all columns, from the load to the result. Rounds are interleaved; a
+ratio is the median of the rounds' ratios. CPU is what the kernel counts for the server, for Spark's Python processes
+and for its JVM.
+
+What was expected: per row the server's scan costs most, about a microsecond, and a Python worker hands batches on for
+little more than their bytes; so one task reads at the speed of one server, and two tasks gain what one leaves idle.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.table import Table
+
+import scanner.sync
+from bench.harness.bars import Bar, machine
+from bench.harness.errors import BenchFailed
+from bench.harness.server import RunningServer, running_server
+from bench.harness.spark import spark_session
+from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
+from bench.reading.cpu import Cpu, cpu_now
+from bench.reading.ready_source import ReadySource, keep
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from rich.console import Console
+
+TASKS: Final = (1, 2, 4)
+TWO_OVER_ONE_MIN: Final = 1.6
+OVER_READY_MIN: Final = 0.6
+WEIR: Final = "weir"
+READY: Final = "ready"
+SOURCES: Final = (READY, WEIR)
+TABLE: Final = "rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A source, and how many tasks read it."""
+
+    source: str
+    tasks: int
+
+    def __str__(self) -> str:
+        return f"{self.source} x {self.tasks}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The rounds of one way."""
+
+    rows_per_s: list[float] = field(default_factory=list)
+    cpu_us_per_row: list[dict[str, float]] = field(default_factory=list)
+
+
+class Reads:
+    """What is read, and how.
+
+    Args:
+        spark: The session.
+        server: Gets the table.
+        directory: Where the ready batch goes.
+        rows: Of each read.
+    """
+
+    def __init__(self, spark: SparkSession, server: RunningServer, directory: Path, rows: int) -> None:
+        self._spark = spark
+        self._server = server
+        self._ready = directory / "ready.arrow"
+        self._rows = rows
+        self._jvm_pid = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
+
+    def prepare(self) -> pa.RecordBatch:
+        """Make the table, and the batch that is ready: the largest that a scan gets."""
+        with scanner.sync.connect(self._server.endpoint) as client:
+            table = client.create_table(TABLE, SCHEMA, primary_key=list(PRIMARY_KEY), buckets=1)
+            for rows in pieces(WIDTHS["86"], self._rows):
+                table.write(rows)
+            with table.new_scan().execute() as batches:
+                largest = max(batches, key=lambda batch: batch.num_rows)
+        keep(largest, self._ready)
+        return largest
+
+    def measure(self, way: Way) -> tuple[float, Cpu]:
+        """Read once: the seconds, and the CPU seconds.
+
+        Raises:
+            BenchFailed: The rows are not those that there are.
+        """
+        before, started = self._cpu(), time.perf_counter()
+        (found,) = self._frame(way).selectExpr("count(*)", "sum(id)", "count(name)").collect()
+        seconds = time.perf_counter() - started
+        spent = self._cpu() - before
+        if (found[0], found[2]) != (self._rows, self._rows):
+            raise BenchFailed(f"{way}: {found[0]} rows were read of {self._rows}")
+        if way.source == WEIR and found[1] != self._rows * (self._rows - 1) // 2:
+            raise BenchFailed(f"{way}: the ids that were read add up to {found[1]}")
+        return seconds, spent
+
+    def _frame(self, way: Way) -> DataFrame:
+        options: Mapping[str, object] = (
+            {"endpoint": self._server.endpoint, "table": TABLE, "splits": way.tasks}
+            if way.source == WEIR
+            else {"path": self._ready, "rows": self._rows, "tasks": way.tasks}
+        )
+        reader = self._spark.read.format(way.source)
+        for name, value in options.items():
+            reader = reader.option(name, str(value))
+        return reader.load()
+
+    def _cpu(self) -> Cpu:
+        return cpu_now(self._server.pid, self._jvm_pid)
+
+
+def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks: Sequence[int]) -> list[Bar]:
+    """Measure, print, and write the JSON.
+
+    Args:
+        output: Where the JSON goes; None: nowhere.
+        console: Where progress and the table go.
+        rows: Of each read, above 0.
+        rounds: Interleaved, above 0.
+        tasks: How many read at a time.
+    """
+    ways = [Way(source, count) for count in tasks for source in SOURCES]
+    measured = {way: Measured() for way in ways}
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-spark-") as folder,
+        running_server(Path(folder, "data")) as server,
+        spark_session("weir spark", master=f"local[{max(tasks)}]") as spark,
+    ):
+        spark.dataSource.register(ReadySource)
+        reads = Reads(spark, server, Path(folder), rows)
+        console.print(f"loading {rows:,} rows")
+        batch = reads.prepare()
+        for way in ways:
+            reads.measure(way)  # The JVM compiles, and workers are forked.
+        for number in range(rounds):
+            for way in ways:
+                seconds, spent = reads.measure(way)
+                measured[way].rows_per_s.append(round(rows / seconds))
+                measured[way].cpu_us_per_row.append(spent.per_row_us(rows))
+                console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
+    console.print(_table(measured))
+    found = judge(measured)
+    if output is not None:
+        document = {
+            "bars": [asdict(bar) for bar in found],
+            "rows": rows,
+            "batch": {"rows": batch.num_rows, "bytes": batch.nbytes},
+            "ways": {str(way): asdict(each) for way, each in measured.items()},
+            "machine": machine(),
+        }
+        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return found
+
+
+def judge(measured: Mapping[Way, Measured]) -> list[Bar]:
+    """What the ratios must be, of those that were measured."""
+    wanted = [
+        ("2 tasks over one", Way(WEIR, 2), Way(WEIR, 1), TWO_OVER_ONE_MIN),
+        ("weir over ready batches, one task", Way(WEIR, 1), Way(READY, 1), OVER_READY_MIN),
+        ("weir over ready batches, 2 tasks", Way(WEIR, 2), Way(READY, 2), OVER_READY_MIN),
+    ]
+    found = []
+    for name, mine, other, least in wanted:
+        if mine in measured and other in measured:
+            ratio = _ratio(measured[mine], measured[other])
+            found.append(Bar(name, ratio, f">= {least}", ratio >= least))
+    return found
+
+
+def _ratio(mine: Measured, other: Measured) -> float:
+    """The median of the rounds' ratios: each round's ways ran one after the other."""
+    return round(statistics.median(a / b for a, b in zip(mine.rows_per_s, other.rows_per_s, strict=True)), 2)
+
+
+def _table(measured: Mapping[Way, Measured]) -> Table:
+    table = Table(title="medians", padding=0)
+    for heading in ("", "rows/s", "of ready", "CPU us/row: server", "workers", "JVM"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for way, each in measured.items():
+        spent: list[dict[str, Any]] = each.cpu_us_per_row
+        table.add_row(
+            str(way),
+            f"{statistics.median(each.rows_per_s):,.0f}",
+            f"{_ratio(each, measured[Way(READY, way.tasks)]):.2f}",
+            *(f"{statistics.median(of[name] for of in spent):.2f}" for name in ("server", "workers", "jvm")),
+        )
+    return table

@@ -1,0 +1,1 @@
+"""What reading costs in Spark: a source that costs nothing, and what each process spends."""

@@ -1,0 +1,417 @@
+"""Transactions of a writer: rows are staged, durable and invisible, and published together, once.
+
+Invariants:
+
+1. A stage counts as a whole or not at all, and once, however often it had to be sent.
+2. `publish` decides a version once. Asked again, by whomever, it answers with what was decided.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+from google.protobuf.message import DecodeError
+
+from scanner.client.calls import call_unary
+from scanner.client.failures import as_scanner_error
+from scanner.client.retries import retried
+from scanner.client.writer import OffsetRange, Rows, split_rows
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ScanIncomplete, ServerUnavailable
+from scanner.proto.weir.v1 import transactions_pb2 as pb
+from scanner.wire import methods
+from scanner.wire.batches import encode_stream
+from transport import TransportError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.client.connection import Connection
+    from scanner.data.table import TableDescription
+    from scanner.errors import ScannerError
+    from transport import Stream
+
+_SESSION_BYTES: Final = 16
+_UPSERT: Final = pb.StageRows.OPERATION_UPSERT
+_DELETE: Final = pb.StageRows.OPERATION_DELETE
+_NUMBER_END: Final = 2**63
+_PART_END: Final = 2**32
+
+Operation = Literal["upsert", "delete"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Staged:
+    """What was staged in one go."""
+
+    rows: int
+    """Rows and keys."""
+    bytes: int
+    """Octets that they take on the server's disk."""
+    decided: bool
+    """The version was decided before: the rows were not kept, and are not applied again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Published:
+    """What became of a version. Every bucket has applied it."""
+
+    decided: bool
+    """This call has decided; else the version was decided before, perhaps by an attempt whose answer was lost."""
+    attempts: Mapping[int, int]
+    """By part, the attempt that counts."""
+    ranges: tuple[OffsetRange, ...]
+    """The changes that the version made, by bucket; none where it changed nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransactionInfo:
+    """What a table has of one transaction name."""
+
+    name: str
+    decided_version: int | None
+    """The newest one that is decided; None: none is."""
+    applied: bool
+    """Whether every bucket has applied it."""
+    stages: int
+    """Stages on the server's disk."""
+    staged_bytes: int
+    """Their octets."""
+
+
+class Transaction:
+    """One version of a transaction; made by `Table.transaction`. Any number of tasks, and of clients, may use it.
+
+    Args:
+        connection: Owned by whoever made it.
+        table: The table.
+        table_id: Its id: rows never go to another table of its name.
+        name: Of the transaction.
+        version: Of it.
+    """
+
+    def __init__(
+        self, connection: Connection, table: TableDescription, table_id: int, name: str, version: int
+    ) -> None:
+        self._connection = connection
+        self._table = table
+        self._table_id = table_id
+        self.name = name
+        """Names the writer: versions of one name are published in ascending order, each once."""
+        self.version = _number("version", version, _NUMBER_END)
+        """0 to 2^63 - 1."""
+
+    async def stage(self, rows: Rows, *, part: int, attempt: int, operation: Operation = "upsert") -> Staged:
+        """Stage rows, or keys to delete: durable when this returns, and seen by nobody until they are published.
+
+        A call that was cut off is made again, and counts once. What one attempt stages is applied in the order of the
+        calls, and row by row.
+
+        Args:
+            rows: All columns by name, or the key columns for deletes.
+            part: Which part of the version, 0 to 2^32 - 1. A key belongs into one part.
+            attempt: Which attempt at the part, 0 to 2^63 - 1; one of each part is published.
+            operation: `upsert` or `delete`.
+
+        Raises:
+            SchemaMismatch, KeyInvalid: The rows do not fit the table; nothing was staged.
+            VersionSuperseded: A newer version is decided.
+            StagesFull, DiskFull: The server has no room.
+            TableNotFound: The table was dropped.
+            ScannerError: Nothing was staged.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            The rows may have been staged.
+        """
+        if operation not in ("upsert", "delete"):
+            raise ArgumentInvalid(f"an operation is upsert or delete, not {operation!r}")
+        session = secrets.token_bytes(_SESSION_BYTES)
+
+        async def send() -> Staged:
+            async with self._open_part(part, attempt, session) as writer:
+                if operation == "upsert":
+                    await writer.upsert(rows)
+                else:
+                    await writer.delete(rows)
+            return await writer.close()
+
+        return await retried(self._connection.attempts(), send)
+
+    @asynccontextmanager
+    async def part(self, part: int, attempt: int) -> AsyncIterator[PartWriter]:
+        """Stage batch by batch, for the length of a block; leaving the block makes it durable, as a whole.
+
+        If the block raises, or the connection is lost, nothing of it is staged.
+
+        Args:
+            part: See `stage`.
+            attempt: See `stage`.
+
+        Example:
+            >>> async with orders.transaction("load", 7).part(0, 0) as writer:
+            ...     await writer.upsert(batch)
+            >>> (await writer.close()).rows
+
+        Raises:
+            ScannerError: See `stage`; nothing was staged.
+
+        Cancellation:
+            Nothing is staged.
+        """
+        async with self._open_part(part, attempt, secrets.token_bytes(_SESSION_BYTES)) as writer:
+            yield writer
+
+    async def publish(self, attempts: Mapping[int, int]) -> Published:
+        """Decide that these attempts count, and wait until every bucket has applied them.
+
+        The server decides once, durably, and completes what is decided, whatever becomes of it and of its clients. So a
+        call that was cut off is made again; a version that is decided is answered with what was decided.
+        Within a bucket a version is seen whole or not at all; buckets show it one after the other.
+
+        Args:
+            attempts: By part, the attempt that counts. None: the version is empty.
+
+        Raises:
+            VersionSuperseded: A newer version is decided.
+            StageNotFound: An attempt has staged nothing, or it has expired; nothing was decided.
+            PartsConflict: Two parts touch one key, which the message names; nothing was decided.
+            DataCorrupted: A stage is damaged; nothing was decided.
+            DiskFull: The server has no room to apply it.
+            TableNotFound: The table was dropped.
+            ScannerError: It failed. Where the message says that the version is decided, the server goes on.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            The version may be decided; it is applied then all the same.
+        """
+        request = pb.PublishRequest(
+            version=self._key,
+            attempts=[
+                pb.PartAttempt(
+                    part=_number("part", part, _PART_END), attempt=_number("attempt", attempt, _NUMBER_END)
+                )
+                for part, attempt in sorted(attempts.items())
+            ],
+        )
+
+        async def call() -> pb.PublishResponse:
+            return await call_unary(self._connection, methods.PUBLISH, request, pb.PublishResponse)
+
+        reply = await retried(self._connection.attempts(), call)
+        return Published(
+            decided=reply.decided,
+            attempts={each.part: each.attempt for each in reply.attempts},
+            ranges=tuple(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges),
+        )
+
+    async def abort(self) -> int:
+        """Free what is staged of the version. Idempotent.
+
+        Returns:
+            Octets that were freed on the server's disk.
+
+        Raises:
+            TransactionDecided: The version is decided.
+            VersionSuperseded: A newer version is decided.
+            ScannerError: Some stages may be left; they expire.
+
+        Waits:
+            For the server, and between attempts.
+
+        Cancellation:
+            The stages may be freed.
+        """
+        request = pb.AbortRequest(version=self._key)
+
+        async def call() -> pb.AbortResponse:
+            return await call_unary(self._connection, methods.ABORT, request, pb.AbortResponse)
+
+        return (await retried(self._connection.attempts(), call)).bytes
+
+    @property
+    def _key(self) -> pb.TransactionVersion:
+        return pb.TransactionVersion(
+            table=self._table.name, table_id=self._table_id, name=self.name, version=self.version
+        )
+
+    @asynccontextmanager
+    async def _open_part(self, part: int, attempt: int, session: bytes) -> AsyncIterator[PartWriter]:
+        opening = pb.StageOpen(
+            version=self._key,
+            part=_number("part", part, _PART_END),
+            attempt=_number("attempt", attempt, _NUMBER_END),
+            session=session,
+        )
+        try:
+            async with self._connection.open_stream(methods.STAGE) as stream:
+                writer = PartWriter(stream, self._table, opening)
+                yield writer
+                await writer.close()
+        except TransportError as error:
+            raise _staging_error(error, self._table.name) from error
+
+
+class PartWriter:
+    """Stages rows of one part; made by `Transaction.part`. For one task.
+
+    Args:
+        stream: A fresh Stage stream.
+        table: The table.
+        opening: What it begins with.
+    """
+
+    def __init__(self, stream: Stream, table: TableDescription, opening: pb.StageOpen) -> None:
+        self._stream = stream
+        self._table = table
+        self._opening: pb.StageOpen | None = opening
+        self._rows = 0
+        self._staged: Staged | None = None
+
+    async def upsert(self, rows: Rows) -> None:
+        """Send rows: all columns by name.
+
+        Raises:
+            SchemaMismatch, KeyInvalid: They do not fit the table; nothing of them was sent.
+            ScannerError: The server failed; nothing is staged.
+
+        Waits:
+            While the server does not take more.
+
+        Cancellation:
+            Part of the rows may have been sent: leave the block with an exception.
+        """
+        await self._send(rows, _UPSERT)
+
+    async def delete(self, keys: Rows) -> None:
+        """Send keys to delete: the key columns by name. One that is not there when it is published is no error.
+
+        Raises:
+            SchemaMismatch, KeyInvalid: They do not fit the table; nothing of them was sent.
+            ScannerError: The server failed; nothing is staged.
+
+        Waits:
+            While the server does not take more.
+
+        Cancellation:
+            See `upsert`.
+        """
+        await self._send(keys, _DELETE)
+
+    async def close(self) -> Staged:
+        """Make durable what was sent, and say what it was. Nothing can be sent afterwards. Idempotent.
+
+        Raises:
+            ScannerError: Nothing is staged.
+
+        Waits:
+            For the server.
+
+        Cancellation:
+            It may be staged.
+        """
+        if self._staged is None:
+            try:
+                await self._begin()
+                finish = pb.StageRequest(finish=pb.StageFinish(rows=self._rows))
+                await self._stream.send(finish.SerializeToString())
+                await self._stream.send_end()
+                answer = await self._stream.receive()
+            except TransportError as error:
+                raise await self._failure(error) from error
+            self._staged = self._read(answer)
+        return self._staged
+
+    async def _send(self, rows: Rows, operation: pb.StageRows.Operation) -> None:
+        if self._staged is not None:
+            raise ArgumentInvalid("the part is closed; open another one to stage more")
+        pieces = [self._conform(piece, operation) for piece in split_rows(rows)]
+        if not pieces:
+            self._conform(_empty_like(rows), operation)
+        try:
+            await self._begin()
+            for piece in pieces:
+                request = pb.StageRequest(
+                    rows=pb.StageRows(operation=operation, arrow_stream=encode_stream(piece))
+                )
+                await self._stream.send(request.SerializeToString())
+                self._rows += piece.num_rows
+        except TransportError as error:
+            raise await self._failure(error) from error
+
+    async def _begin(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            await self._stream.send(pb.StageRequest(open=opening).SerializeToString())
+
+    def _conform(self, batch: pa.RecordBatch, operation: pb.StageRows.Operation) -> pa.RecordBatch:
+        conformed = self._table.conform_keys(batch) if operation == _DELETE else self._table.conform(batch)
+        for name in self._table.primary_key:
+            if conformed.column(name).null_count:
+                raise KeyInvalid(f"primary key column {name!r} is null in a row; give every row a key")
+        return conformed
+
+    def _read(self, answer: Buffer | None) -> Staged:
+        if answer is None:
+            raise ServerUnavailable("the server ended the stage before it said that it is durable")
+        try:
+            reply = pb.StageResponse.FromString(bytes(answer))
+        except DecodeError as error:
+            raise DataCorrupted(f"the answer to a stage cannot be read: {error}") from error
+        if reply.rows != self._rows:
+            raise DataCorrupted(f"{self._rows} rows were sent, and the server has staged {reply.rows}")
+        return Staged(rows=reply.rows, bytes=reply.bytes, decided=reply.decided)
+
+    async def _failure(self, error: TransportError) -> ScannerError:
+        """Why nothing more can be sent: the status, if the server gave one."""
+        try:
+            while await self._stream.receive() is not None:
+                pass
+        except TransportError as reason:
+            error = reason
+        return _staging_error(error, self._table.name)
+
+
+async def list_transactions(connection: Connection, table: str) -> list[TransactionInfo]:
+    """What a table has of transactions, by name.
+
+    Raises:
+        TableNotFound: There is no such table.
+    """
+    request = pb.ListTransactionsRequest(table=table)
+    path = methods.TRANSACTIONS + "ListTransactions"
+    reply = await call_unary(connection, path, request, pb.ListTransactionsResponse)
+    return [
+        TransactionInfo(
+            name=each.name,
+            decided_version=each.decided_version if each.HasField("decided_version") else None,
+            applied=each.applied,
+            stages=each.stages,
+            staged_bytes=each.staged_bytes,
+        )
+        for each in reply.transactions
+    ]
+
+
+def _staging_error(error: TransportError, table: str) -> ScannerError:
+    failure = as_scanner_error(error, f"the staging of rows for {table}")
+    return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
+
+
+def _empty_like(rows: Rows) -> pa.RecordBatch:
+    none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
+    return pa.RecordBatch.from_arrays(none, names=rows.schema.names)
+
+
+def _number(what: str, value: int, end: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < end:
+        raise ArgumentInvalid(f"a transaction's {what} is a whole number, 0 to {end - 1}, not {value!r}")
+    return value

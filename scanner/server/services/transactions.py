@@ -1,0 +1,203 @@
+"""`weir.v1.Transactions`: stages of writers, decisions on them, and what there is.
+
+All but the listing needs the right to write the table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.errors import ArgumentInvalid
+from scanner.proto.weir.v1 import tables_pb2
+from scanner.proto.weir.v1 import transactions_pb2 as pb
+from scanner.server.auth.access import Right, authorize
+from scanner.server.tables.write_encoding import encode_routed
+from scanner.server.tables.writes import WriteCall, mutations_bytes
+from scanner.server.transactions.registry import VersionKey
+from scanner.server.transactions.stages import Attempt
+from scanner.storage.transactions import SESSION_BYTES, mutation_frames
+from scanner.wire.queries import parse_request
+from transport import StallReason
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.catalog import Catalog
+    from scanner.server.tables.write_memory import WriteMemory
+    from scanner.server.transactions.registry import StageWriter, Transactions
+    from transport import ServerStream
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
+_NUMBER_END: Final = 2**63
+_OPERATIONS: Final[Mapping[int, int]] = {
+    pb.StageRows.OPERATION_UPSERT: tables_pb2.WriteRequest.OPERATION_UPSERT,
+    pb.StageRows.OPERATION_DELETE: tables_pb2.WriteRequest.OPERATION_DELETE,
+}
+
+
+class TransactionService:
+    """Serves the calls of `weir.v1.Transactions`.
+
+    Args:
+        transactions: Those of the server.
+        catalog: Table catalog.
+        config: Bounds.
+        memory: Of the writes of the server.
+    """
+
+    def __init__(
+        self, transactions: Transactions, catalog: Catalog, config: ScannerConfig, memory: WriteMemory
+    ) -> None:
+        self._transactions = transactions
+        self._catalog = catalog
+        self._config = config
+        self._memory = memory
+
+    def calls(self) -> Mapping[str, Callable[[Buffer, ServerStream], Awaitable[bytes]]]:
+        """The unary call of each method."""
+        return {"Publish": self.publish, "Abort": self.abort, "ListTransactions": self.list}
+
+    async def stage(self, stream: ServerStream) -> None:
+        """Handle one stage.
+
+        Raises:
+            ArgumentInvalid: The requests make no sense, or the client sent another number of rows than arrived.
+            ScannerError: Nothing was kept.
+            TransportError: The stream or the connection is gone; nothing was kept, unless it was complete.
+        """
+        opening = _parsed(await stream.receive(), "open").open
+        key = _version_of(opening.version)
+        authorize(stream, Right.WRITE, key.table)
+        if len(opening.session) != SESSION_BYTES:
+            raise ArgumentInvalid(f"a stage's session has {SESSION_BYTES} octets, not {len(opening.session)}")
+        attempt = Attempt(opening.part, _number("attempt", opening.attempt))
+        with stream.blocked_on(StallReason.STORAGE):
+            writer = await self._transactions.open_stage(key, attempt, opening.session)
+        try:
+            rows = await self._receive_rows(stream, key, writer)
+            with stream.blocked_on(StallReason.STORAGE):
+                size, decided = await writer.finish()
+        finally:
+            with trio.CancelScope(shield=True):
+                await writer.leave()
+        response = pb.StageResponse(rows=rows, bytes=size, decided=decided)
+        await stream.send(response.SerializeToString())
+
+    async def publish(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Decide a version, and answer when it is applied.
+
+        Raises:
+            ArgumentInvalid: A part is named twice, or there are too many.
+            ScannerError: See `Transactions.publish`.
+        """
+        message = parse_request(pb.PublishRequest, request)
+        key = _version_of(message.version)
+        authorize(stream, Right.WRITE, key.table)
+        attempts = {each.part: _number("attempt", each.attempt) for each in message.attempts}
+        if len(attempts) < len(message.attempts):
+            raise ArgumentInvalid("a part has two attempts in one request; name the one that counts")
+        if len(attempts) > self._config.transaction_parts_max:
+            raise ArgumentInvalid(
+                f"a version of {len(attempts)} parts is too large; {self._config.transaction_parts_max} are allowed"
+            )
+        with stream.blocked_on(StallReason.STORAGE):
+            published = await self._transactions.publish(key, attempts)
+        return pb.PublishResponse(
+            decided=published.decided,
+            attempts=[
+                pb.PartAttempt(part=part, attempt=attempt)
+                for part, attempt in sorted(published.attempts.items())
+            ],
+            ranges=[
+                pb.AppliedRange(bucket=index, start_offset=share.start, end_offset=share.end)
+                for index, share in sorted(published.shares.items())
+                if share.start < share.end
+            ],
+        ).SerializeToString()
+
+    async def abort(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Free the stages of a version.
+
+        Raises:
+            ScannerError: See `Transactions.abort`.
+        """
+        key = _version_of(parse_request(pb.AbortRequest, request).version)
+        authorize(stream, Right.WRITE, key.table)
+        return pb.AbortResponse(bytes=await self._transactions.abort(key)).SerializeToString()
+
+    async def list(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Answer with what a table has of transactions.
+
+        Raises:
+            TableNotFound: There is no such table.
+        """
+        table = parse_request(pb.ListTransactionsRequest, request).table
+        authorize(stream, Right.DESCRIBE, table)
+        response = pb.ListTransactionsResponse()
+        for each in await self._transactions.names(table):
+            response.transactions.add(
+                name=each.name,
+                decided_version=each.decided_version,
+                applied=each.applied,
+                stages=each.stages,
+                staged_bytes=each.staged_bytes,
+            )
+        return response.SerializeToString()
+
+    async def _receive_rows(self, stream: ServerStream, key: VersionKey, writer: StageWriter) -> int:
+        """Take in everything up to the finish, and count it."""
+        rows = 0
+        while True:
+            request = _parsed(await stream.receive(), "rows", "finish")
+            if request.WhichOneof("request") == "finish":
+                if request.finish.rows != rows:
+                    raise ArgumentInvalid(
+                        f"{request.finish.rows} rows were sent to {key}, and {rows} arrived; nothing was kept"
+                    )
+                return rows
+            call = WriteCall(key.table, _OPERATIONS.get(request.rows.operation, 0), request.rows.arrow_stream)
+            del request
+            rows += await self._append(call, stream, writer)
+
+    async def _append(self, call: WriteCall, stream: ServerStream, writer: StageWriter) -> int:
+        table = await self._catalog.table(call.table)
+        size = min(call.decoded_bytes(), self._config.write_decoded_bytes_max)
+        with stream.blocked_on(StallReason.STORAGE):
+            share = await self._memory.take(size)
+            try:
+                routed = await encode_routed(call, table.schema, self._config)
+                share.resize(sum(mutations_bytes(each) for each in routed.values()))
+                await writer.append(list(mutation_frames(routed)))
+            finally:
+                share.release()
+        return sum(map(len, routed.values()))
+
+
+def _parsed(message: Buffer | None, *expected: str) -> pb.StageRequest:
+    if message is None:
+        raise ArgumentInvalid("a stage ended before its finish; nothing was kept")
+    request = parse_request(pb.StageRequest, message)
+    if request.WhichOneof("request") not in expected:
+        raise ArgumentInvalid(
+            f"a stage is open, rows, finish, in this order; {request.WhichOneof('request')} came too early or too late"
+        )
+    return request
+
+
+def _version_of(message: pb.TransactionVersion) -> VersionKey:
+    if not _NAME.fullmatch(message.name):
+        raise ArgumentInvalid(
+            f"a transaction's name is 1 to 100 of A-Z, a-z, 0-9, '_', '.', ':' and '-', not {message.name!r}"
+        )
+    return VersionKey(message.table, message.table_id, message.name, _number("version", message.version))
+
+
+def _number(what: str, value: int) -> int:
+    if value >= _NUMBER_END:
+        raise ArgumentInvalid(f"a transaction's {what} is 0 to 2^63 - 1, not {value}")
+    return value

@@ -1,0 +1,1 @@
+"""Transactions of writers: staged, decided once, and completed by the server."""

@@ -1,0 +1,221 @@
+"""Applying what was decided, until it is done: the server's own business, whoever asked for it.
+
+Invariants:
+
+1. A decided version is applied in every bucket, and then its stages go; a failure is logged once and tried again.
+2. A bucket that has applied the version, or a newer one, is left alone: it says so itself, in the commit that did it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from scanner.errors import ArgumentInvalid, InternalError, ScannerError, TableNotFound
+from scanner.server.tables.bucket import TransactionShare
+from scanner.server.transactions.verification import share_pieces
+from scanner.storage.transactions import AppliedShare
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.bucket import ServedBucket
+    from scanner.server.tables.catalog import Catalog
+    from scanner.server.transactions.decisions import Decision
+    from scanner.storage.interface import Mutation
+    from scanner.storage.transactions import StageKey, TransactionFiles
+    from scanner.tasks import RunBlocking
+
+_DELAY_S_MIN: Final = 0.5
+_DELAY_S_MAX: Final = 30.0
+
+_logger = logging.getLogger(__name__)
+
+
+class Completion:
+    """One decided version on its way into the buckets.
+
+    Args:
+        apply: One attempt at all that is left to do.
+        what: Names it in the log.
+    """
+
+    def __init__(self, apply: Callable[[], Awaitable[None]], what: str) -> None:
+        self._apply = apply
+        self._what = what
+        self._tried = trio.Event()
+        self._hurry = trio.Event()
+        self._error: ScannerError | None = None
+        self.over = False
+        """It is done, or its table is gone."""
+
+    async def run(self) -> None:
+        """Try until it is done: a task.
+
+        Cancellation:
+            What is not done is done by the next server.
+        """
+        delay_s = _DELAY_S_MIN
+        while not self.over:
+            failure = await self._try()
+            if failure is None and self._error is not None:
+                _logger.warning("%s is applied now", self._what)
+            elif failure is not None and self._error is None:
+                _logger.error("%s is decided, cannot be applied, and is tried again: %s", self._what, failure)
+            self._error = failure
+            self.over = failure is None or isinstance(failure, TableNotFound)
+            tried, self._tried = self._tried, trio.Event()
+            tried.set()
+            if self.over:
+                self._tried.set()
+                return
+            self._hurry = trio.Event()
+            with trio.move_on_after(delay_s):
+                await self._hurry.wait()
+            delay_s = min(2 * delay_s, _DELAY_S_MAX)
+
+    async def wait(self) -> None:
+        """Wait until it is done, or an attempt at it has failed.
+
+        Raises:
+            ScannerError: It is decided, and could not be applied; the server goes on trying.
+
+        Waits:
+            For every bucket to apply its share.
+
+        Cancellation:
+            No effect.
+        """
+        self._hurry.set()
+        await self._tried.wait()
+        if self._error is not None:
+            raise type(self._error)(
+                f"{self._what} is decided, and the server goes on applying it: {self._error.message}",
+                metadata=self._error.metadata,
+            ) from self._error
+
+    async def _try(self) -> ScannerError | None:
+        try:
+            await self._apply()
+        except ScannerError as error:
+            return error
+        except Exception as error:
+            _logger.exception("%s failed in an unforeseen way", self._what)
+            return InternalError(f"it failed ({type(error).__name__}); the server's log has the details")
+        return None
+
+
+class Applier:
+    """Applies decided versions to buckets.
+
+    Args:
+        catalog: Table catalog.
+        config: Bounds.
+        run_blocking: Runs what storage does.
+    """
+
+    def __init__(self, catalog: Catalog, config: ScannerConfig, run_blocking: RunBlocking) -> None:
+        self._catalog = catalog
+        self._config = config
+        self._run_blocking = run_blocking
+        self._limit = trio.CapacityLimiter(config.transaction_buckets_max)
+
+    async def apply(
+        self, files: TransactionFiles, table: str, decision: Decision, keys: Sequence[StageKey]
+    ) -> dict[int, AppliedShare]:
+        """Have every bucket apply its share.
+
+        Args:
+            files: Of the table.
+            table: Its name.
+            decision: What was decided.
+            keys: The stages that count, in order.
+
+        Returns:
+            By bucket, the changes that were made.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            ScannerError: A bucket could not; others may have.
+
+        Waits:
+            For storage, and for other transactions that are being applied.
+
+        Cancellation:
+            Some buckets may have applied their shares.
+        """
+        served = await self._catalog.table(table)
+        if served.table_id != decision.table_id:
+            raise TableNotFound(f"table {table!r} was dropped")
+        shares: dict[int, AppliedShare] = {}
+        failures: list[ScannerError] = []
+
+        async def apply_one(index: int) -> None:
+            async with self._limit:
+                try:
+                    bucket = await self._catalog.bucket(served, index)
+                    shares[index] = await self._apply_share(files, bucket, index, decision, keys)
+                except ScannerError as error:
+                    failures.append(error)
+
+        async with trio.open_nursery() as nursery:
+            for index in decision.buckets:
+                nursery.start_soon(apply_one, index)
+        if failures:
+            raise failures[0]
+        return dict(sorted(shares.items()))
+
+    async def _apply_share(
+        self,
+        files: TransactionFiles,
+        bucket: ServedBucket,
+        index: int,
+        decision: Decision,
+        keys: Sequence[StageKey],
+    ) -> AppliedShare:
+        found = applied_share(bucket.storage.applied_shares, decision)
+        if found is not None:
+            return found
+        transaction = TransactionShare(decision.name, decision.version)
+        first, more = await self._run_blocking(
+            functools.partial(_begin, functools.partial(self._pieces, files, keys, index))
+        )
+        start = end = -1
+        if not more:
+            try:
+                await bucket.wait_room()
+                start, end = await bucket.submit(first, transaction=transaction).wait_durable()
+            except ArgumentInvalid as error:
+                if "write_too_large" not in error.metadata:
+                    raise
+                more = True  # With what it replaces it is too much for one entry.
+        if more:
+            pieces = self._pieces(files, keys, index)
+            start, end = await bucket.submit_pieces(pieces, transaction).wait_durable()
+        return AppliedShare(decision.version, start, end)
+
+    def _pieces(
+        self, files: TransactionFiles, keys: Sequence[StageKey], index: int
+    ) -> Generator[list[Mutation], None, None]:
+        config = self._config
+        return share_pieces(files, keys, index, config.transaction_piece_bytes, config.commit_rows_max)
+
+
+def applied_share(shares: Mapping[str, AppliedShare], decision: Decision) -> AppliedShare | None:
+    """What a bucket has applied of a decided version; None: nothing yet."""
+    share = shares.get(decision.name)
+    if share is None or share.version < decision.version:
+        return None
+    return share if share.version == decision.version else AppliedShare(decision.version, 0, 0)
+
+
+def _begin(open_pieces: Callable[[], Generator[list[Mutation], None, None]]) -> tuple[list[Mutation], bool]:
+    """The first piece of a share, and whether there are more."""
+    pieces = open_pieces()
+    try:
+        return next(pieces, []), next(pieces, None) is not None
+    finally:
+        pieces.close()

@@ -1,0 +1,642 @@
+"""The transactions of a server: staged, decided once, completed, and forgotten.
+
+Invariants:
+
+1. Before a version is decided, every stage that counts was read and is whole, no key is in two parts, and the disk has
+   room to apply it. The decision is durable before any bucket applies a row.
+2. A version is decided once. Whoever publishes it again gets what was decided; a version below the newest that is
+   decided, or applied by a bucket, is refused.
+3. What is decided is completed, by this server or the next (`scanner.server.transactions.completion`), before a newer
+   version of the name is decided.
+4. A stage is there as a whole or not at all, and one that is sent again counts once.
+5. Stages that count in a decision stay until it is applied. Others go when their version is decided or aborted, or
+   `transaction_stage_ttl_s` after the last of their version.
+
+This module knows no wire.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from scanner.errors import (
+    ScannerError,
+    StageNotFound,
+    StagesFull,
+    TableNotFound,
+    TooManyTransactions,
+    TransactionDecided,
+    VersionSuperseded,
+)
+from scanner.server.transactions.completion import Applier, Completion
+from scanner.server.transactions.decisions import Decision
+from scanner.server.transactions.stages import Attempt, Stages
+from scanner.server.transactions.verification import Verification
+from scanner.storage.transactions import StageKey, StoredStage, head_frame, tail_frame
+
+if TYPE_CHECKING:
+    from scanner.server.config import ScannerConfig
+    from scanner.server.tables.catalog import Catalog, ServedTable
+    from scanner.storage.interface import Store
+    from scanner.storage.transactions import AppliedShare, StageSink, TransactionFiles
+    from scanner.tasks import RunBlocking
+
+_APPLYING_SHARE = 2
+"""Room on the disk that applying takes, in sizes of the stages: rows and changelog."""
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionKey:
+    """Names one version of a transaction."""
+
+    table: str
+    table_id: int
+    name: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"version {self.version} of transaction {self.name!r} of table {self.table!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a version."""
+
+    decided: bool
+    """It was decided just now; else before."""
+    attempts: Mapping[int, int]
+    """By part, the attempt that counts."""
+    shares: Mapping[int, AppliedShare]
+    """By bucket, the changes that it made."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameInfo:
+    """What a table has of one transaction name."""
+
+    name: str
+    decided_version: int | None
+    applied: bool
+    stages: int
+    staged_bytes: int
+
+
+class _Name:
+    """One transaction name of a table."""
+
+    def __init__(self, used_ms: int) -> None:
+        self.decision: Decision | None = None
+        self.completion: Completion | None = None
+        self.stages = Stages()
+        self.lock = trio.Lock()
+        """Held while a stage is finished, and while a version is decided or aborted."""
+        self.sessions = 0
+        """Stages that are being written."""
+        self.used_ms = used_ms
+
+    def require_newest(self, key: VersionKey) -> None:
+        decided = self.decision
+        if decided is not None and key.version < decided.version:
+            raise VersionSuperseded(
+                f"{key} is superseded: version {decided.version} is decided; nothing was staged or published",
+                metadata={"decided_version": str(decided.version)},
+            )
+
+    def is_decided(self, key: VersionKey) -> bool:
+        return self.decision is not None and self.decision.version == key.version
+
+
+class _Table:
+    """The transactions of one table."""
+
+    def __init__(self, name: str, files: TransactionFiles) -> None:
+        self.name = name
+        self.files = files
+        self.names: dict[str, _Name] = {}
+
+
+class Transactions:
+    """All transactions of a server. Made by `Transactions.load`.
+
+    Args:
+        store: Where stages and decisions are.
+        catalog: Table catalog.
+        config: Bounds.
+        nursery: Completes what was decided.
+        run_blocking: Runs what storage does.
+        now_ms: Tells the time, milliseconds since 1970 UTC.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        catalog: Catalog,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._config = config
+        self._nursery = nursery
+        self._run_blocking = run_blocking
+        self._now_ms = now_ms
+        self._applier = Applier(catalog, config, run_blocking)
+        self._tables: dict[int, _Table] = {}
+        self._loading = trio.Lock()
+        self._writing_bytes = 0
+        """Octets of stages that are being written."""
+
+    @classmethod
+    async def load(
+        cls,
+        store: Store,
+        catalog: Catalog,
+        config: ScannerConfig,
+        nursery: trio.Nursery,
+        run_blocking: RunBlocking,
+        now_ms: Callable[[], int],
+    ) -> Transactions:
+        """Find what earlier servers left, and complete what they decided, in the background.
+
+        A table whose transactions cannot be read is reported, and its transactions are refused; the others go on.
+
+        Raises:
+            StoreClosed: The store was closed.
+        """
+        transactions = cls(store, catalog, config, nursery, run_blocking, now_ms)
+        for description in await catalog.descriptions():
+            try:
+                await transactions._load(description.name)
+            except ScannerError as error:
+                _logger.error("the transactions of table %r cannot be read: %s", description.name, error)
+        return transactions
+
+    @property
+    def staged_bytes(self) -> int:
+        """Octets of all stages, those that are being written included."""
+        durable = sum(name.stages.size for table in self._tables.values() for name in table.names.values())
+        return self._writing_bytes + durable
+
+    @property
+    def unapplied(self) -> int:
+        """Versions that are decided and not applied in every bucket."""
+        return sum(
+            name.decision is not None and not name.decision.applied
+            for table in self._tables.values()
+            for name in table.names.values()
+        )
+
+    async def open_stage(self, key: VersionKey, attempt: Attempt, session: bytes) -> StageWriter:
+        """Begin a stage.
+
+        Args:
+            key: Of which version.
+            attempt: Who stages.
+            session: Drawn by the writer; a stage that is sent again has the same.
+
+        Raises:
+            TableNotFound: There is no such table, or not any more.
+            VersionSuperseded: A newer version is decided.
+            StagesFull, DiskFull: There is no room.
+            TooManyTransactions: The table has as many names as it may have.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            No effect.
+        """
+        table = await self._of(key)
+        name = self._name(table, key)
+        name.require_newest(key)
+        self._require_cap(0)
+        stages = name.stages.of_attempt(key.version, attempt)
+        sequence = 1 + max((each.key.sequence for each in stages), default=0)
+        stage = StageKey(key.name, key.version, *attempt, sequence, self._now_ms(), session)
+        name.sessions += 1
+        try:
+            sink = await self._run_blocking(functools.partial(table.files.open_sink, stage))
+        except BaseException:
+            name.sessions -= 1
+            raise
+        return StageWriter(self, table, name, key, stage, sink)
+
+    async def publish(self, key: VersionKey, attempts: Mapping[int, int]) -> Published:
+        """Decide a version, unless it is decided, and wait until every bucket has applied it.
+
+        Args:
+            key: Which version.
+            attempts: By part, the attempt that is to count; not looked at if the version is decided.
+
+        Raises:
+            TableNotFound: There is no such table, or not any more.
+            VersionSuperseded: A newer version is decided.
+            StageNotFound: An attempt has staged nothing.
+            DataCorrupted: A stage is damaged; nothing was decided.
+            PartsConflict: Two parts touch one key; nothing was decided.
+            DiskFull: There is no room to apply it; nothing was decided.
+            ScannerError: It failed; where the message says that the version is decided, the server goes on with it.
+
+        Waits:
+            For the versions before, and for storage.
+
+        Cancellation:
+            The version may be decided; it is applied then all the same.
+        """
+        table = await self._of(key)
+        name = self._name(table, key)
+        decided = False
+        async with name.lock:
+            name.require_newest(key)
+            if not name.is_decided(key):
+                if name.completion is not None and not name.completion.over:
+                    await name.completion.wait()
+                await self._decide(table, name, key, attempts)
+                decided = True
+            decision, completion = name.decision, name.completion
+        if completion is not None:
+            await completion.wait()
+            if name.decision is not None and name.decision.version == key.version:
+                decision = name.decision
+        assert decision is not None
+        return Published(decided, decision.attempts, decision.shares or {})
+
+    async def abort(self, key: VersionKey) -> int:
+        """Free the stages of a version. Idempotent.
+
+        Returns:
+            Octets that were freed.
+
+        Raises:
+            TransactionDecided: The version is decided.
+            VersionSuperseded: A newer version is decided, and this one's stages are gone.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            Some stages may be freed.
+        """
+        table = await self._of(key)
+        name = table.names.get(key.name)
+        if name is None:
+            return 0
+        async with name.lock:
+            name.require_newest(key)
+            if name.is_decided(key):
+                raise TransactionDecided(f"{key} is decided, and cannot be aborted any more")
+            return await self._drop(table, name, name.stages.of_version(key.version))
+
+    async def names(self, table: str) -> list[NameInfo]:
+        """What a table has of transactions, by name.
+
+        Raises:
+            TableNotFound: There is no such table.
+            ScannerError: Storage failed.
+        """
+        found = await self._load(table)
+        return [
+            NameInfo(
+                text,
+                None if name.decision is None else name.decision.version,
+                name.decision is not None and name.decision.applied,
+                sum(1 for _ in name.stages),
+                name.stages.size,
+            )
+            for text, name in sorted(found.names.items())
+        ]
+
+    async def sweep(self) -> None:
+        """Free the stages and forget the names whose time is over. A failure is logged, and tried again."""
+        for table in list(self._tables.values()):
+            for text, name in list(table.names.items()):
+                try:
+                    async with name.lock:
+                        await self._expire(table, text, name)
+                except ScannerError as error:
+                    _logger.warning("transaction %s of table %s is kept longer: %s", text, table.name, error)
+
+    async def _expire(self, table: _Table, text: str, name: _Name) -> None:
+        now_ms, config = self._now_ms(), self._config
+        decided = -1 if name.decision is None else name.decision.version
+        for version in name.stages.versions:
+            age_ms = now_ms - name.stages.newest_ms(version)
+            if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
+                await self._drop(table, name, name.stages.of_version(version))
+        idle = not (name.stages or name.sessions) and (name.decision is None or name.decision.applied)
+        if idle and now_ms - name.used_ms >= 1000 * config.transaction_name_ttl_s:
+            await self._forget(table, text, name)
+
+    async def _forget(self, table: _Table, text: str, name: _Name) -> None:
+        used_ms = name.used_ms
+        # The buckets first: what the decision says is never less than what they say.
+        served = await self._served(table)
+        for index in range(served.description.buckets):
+            bucket = await self._catalog.bucket(served, index)
+            if text in bucket.storage.applied_shares:
+                await bucket.forget_transaction(text).wait_durable()
+        await self._run_blocking(functools.partial(table.files.drop_decision, text))
+        name.decision = name.completion = None
+        if name.used_ms == used_ms:  # Nobody waits for it.
+            del table.names[text]
+
+    async def _decide(self, table: _Table, name: _Name, key: VersionKey, attempts: Mapping[int, int]) -> None:
+        if name.decision is None:
+            await self._require_unapplied(table, key)
+        chosen = {
+            part: self._staged(name, key, Attempt(part, attempt))
+            for part, attempt in sorted(attempts.items())
+        }
+        buckets = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
+        size = sum(stage.size for stages in chosen.values() for stage in stages)
+        await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
+        decision = Decision(
+            table_id=key.table_id,
+            name=key.name,
+            version=key.version,
+            attempts=dict(attempts),
+            buckets=tuple(sorted(buckets)),
+            decided_ms=self._now_ms(),
+        )
+        await self._write(table, decision)
+        name.decision, name.used_ms = decision, decision.decided_ms
+        self._complete(table, name, decision)
+        kept = {stage.key for stages in chosen.values() for stage in stages}
+        await self._drop_superseded(table, name, kept)
+
+    def _staged(self, name: _Name, key: VersionKey, attempt: Attempt) -> list[StoredStage]:
+        stages = name.stages.of_attempt(key.version, attempt)
+        if not stages:
+            raise StageNotFound(
+                f"part {attempt.part}, attempt {attempt.attempt}, of {key} has staged nothing, or it has expired;"
+                " nothing was decided: stage it again"
+            )
+        return stages
+
+    async def _verified(self, table: _Table, chosen: Mapping[int, Sequence[StageKey]]) -> set[int]:
+        served = await self._served(table)
+        codec = served.schema.key_codec
+
+        def describe(encoded: bytes) -> str:
+            return repr(codec.decode(encoded))
+
+        verification = Verification(table.files, chosen, describe)
+        steps = verification.steps()
+        while not await self._run_blocking(functools.partial(_take, steps)):
+            pass
+        return verification.buckets
+
+    async def _require_unapplied(self, table: _Table, key: VersionKey) -> None:
+        """Refuse what buckets have applied, though nothing is known of a decision: the directory was restored."""
+        served = await self._served(table)
+        for index in range(served.description.buckets):
+            share = (await self._catalog.bucket(served, index)).storage.applied_shares.get(key.name)
+            if share is not None and share.version > key.version:
+                raise VersionSuperseded(
+                    f"{key} is superseded: bucket {index} has applied version {share.version}; nothing was published",
+                    metadata={"decided_version": str(share.version)},
+                )
+
+    async def _write(self, table: _Table, decision: Decision) -> None:
+        await self._run_blocking(
+            functools.partial(table.files.write_decision, decision.name, decision.to_document())
+        )
+
+    def _complete(self, table: _Table, name: _Name, decision: Decision) -> None:
+        """Have a decision applied, in the background."""
+
+        async def apply() -> None:
+            keys = [
+                stage.key
+                for part, attempt in sorted(decision.attempts.items())
+                for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
+            ]
+            shares = await self._applier.apply(table.files, table.name, decision, keys)
+            done = replace(decision, shares=shares)
+            await self._write(table, done)
+            name.decision = done
+            await self._drop_superseded(table, name, frozenset())
+
+        what = f"version {decision.version} of transaction {decision.name!r} of table {table.name!r}"
+        name.completion = Completion(apply, what)
+        self._nursery.start_soon(name.completion.run)
+
+    async def _drop_superseded(
+        self, table: _Table, name: _Name, kept: set[StageKey] | frozenset[StageKey]
+    ) -> None:
+        """Free what a decision has left over. A disk that refuses keeps it until the next start."""
+        assert name.decision is not None
+        version = name.decision.version
+        over = [stage for stage in name.stages if stage.key.version <= version and stage.key not in kept]
+        try:
+            await self._drop(table, name, over)
+        except ScannerError as error:
+            _logger.warning("stages of table %s are kept longer: %s", table.name, error)
+
+    async def _drop(self, table: _Table, name: _Name, stages: Sequence[StoredStage]) -> int:
+        keys = [stage.key for stage in stages]
+        if keys:
+            await self._run_blocking(functools.partial(table.files.drop_stages, keys))
+            name.stages.remove(keys)
+        return sum(stage.size for stage in stages)
+
+    def _require_cap(self, wanted_bytes: int) -> None:
+        allowed = self._config.transaction_stage_bytes_max
+        if self.staged_bytes + wanted_bytes >= allowed:
+            raise StagesFull(
+                f"the stages of this server take {self.staged_bytes} bytes, and {allowed} are allowed"
+                " (transaction_stage_bytes_max); publish or abort what is staged, or wait until it expires"
+            )
+
+    async def _served(self, table: _Table) -> ServedTable:
+        served = await self._catalog.table(table.name)
+        if served.table_id != table.files.table_id:
+            raise TableNotFound(f"table {table.name!r} was dropped")
+        return served
+
+    async def _of(self, key: VersionKey) -> _Table:
+        table = await self._load(key.table)
+        if table.files.table_id != key.table_id:
+            raise TableNotFound(f"table {key.table!r} was dropped, and created again")
+        return table
+
+    def _name(self, table: _Table, key: VersionKey) -> _Name:
+        name = table.names.get(key.name)
+        if name is None:
+            if len(table.names) >= self._config.transaction_names_max:
+                raise TooManyTransactions(
+                    f"table {key.table!r} has {len(table.names)} transaction names, and no more are remembered"
+                    " (transaction_names_max); use the name of one that is over, or wait until one is forgotten"
+                )
+            name = table.names[key.name] = _Name(self._now_ms())
+        name.used_ms = max(name.used_ms, self._now_ms())
+        return name
+
+    async def _load(self, table: str) -> _Table:
+        served = await self._catalog.table(table)
+        found = self._tables.get(served.table_id)
+        if found is None:
+            async with self._loading:
+                found = self._tables.get(served.table_id)
+                if found is None:
+                    found = await self._read(served)
+                    self._tables[served.table_id] = found
+                    served.when_dropped.append(functools.partial(self._dropped, served.table_id))
+        return found
+
+    def _dropped(self, table_id: int, error: ScannerError) -> None:
+        self._tables.pop(table_id, None)
+
+    async def _read(self, served: ServedTable) -> _Table:
+        """Find what earlier servers left of a table's transactions."""
+        text = served.description.name
+        files = await self._run_blocking(functools.partial(self._store.transaction_files, text))
+        if files.table_id != served.table_id:
+            raise TableNotFound(f"table {text!r} was dropped")
+        table = _Table(text, files)
+        decisions = await self._run_blocking(files.decisions)
+        stages = await self._run_blocking(files.stages)
+        for each, content in decisions.items():
+            name = table.names[each] = _Name(self._now_ms())
+            name.decision = Decision.from_document(content, served.table_id, each)
+            name.used_ms = name.decision.decided_ms
+        for stage in stages:
+            name = table.names.setdefault(stage.key.name, _Name(stage.key.staged_ms))
+            name.stages.add(stage)
+            name.used_ms = max(name.used_ms, stage.key.staged_ms)
+        for name in table.names.values():
+            await self._go_on(table, name)
+        return table
+
+    async def _go_on(self, table: _Table, name: _Name) -> None:
+        decision = name.decision
+        if decision is None:
+            return
+        kept = {
+            stage.key
+            for part, attempt in decision.attempts.items()
+            for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
+            if not decision.applied
+        }
+        if not decision.applied:
+            self._complete(table, name, decision)
+        await self._drop_superseded(table, name, kept)
+
+
+class StageWriter:
+    """A stage that is being written; made by `Transactions.open_stage`. For one task; it must be finished or left."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        table: _Table,
+        name: _Name,
+        key: VersionKey,
+        stage: StageKey,
+        sink: StageSink,
+    ) -> None:
+        self._transactions = transactions
+        self._table = table
+        self._name = name
+        self._key = key
+        self._stage = stage
+        self._sink = sink
+        self._frames = 0
+        self._mutations = 0
+        self._bytes = 0
+        self._open = True
+
+    async def append(self, frames: Sequence[tuple[bytes, int]]) -> None:
+        """Write frames of mutations; see `scanner.storage.transactions.mutation_frames`.
+
+        Raises:
+            StagesFull, DiskFull: There is no room.
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage.
+
+        Cancellation:
+            Leave it then.
+        """
+        if self._name.is_decided(self._key):
+            return  # It would not be kept.
+        encoded = [frame for frame, _ in frames]
+        if not self._bytes:
+            encoded.insert(0, head_frame(self._table.files.table_id, self._stage))
+        size = sum(map(len, encoded))
+        self._transactions._require_cap(size)
+        self._bytes += size
+        self._transactions._writing_bytes += size
+        self._frames += len(frames)
+        self._mutations += sum(count for _, count in frames)
+        await self._transactions._run_blocking(functools.partial(self._sink.append, encoded))
+
+    async def finish(self) -> tuple[int, bool]:
+        """Make the stage durable.
+
+        Returns:
+            Its octets, and whether the version was decided meanwhile: it was not kept then.
+
+        Raises:
+            TableNotFound: The table was dropped.
+            VersionSuperseded: A newer version was decided.
+            ScannerError: Storage failed; nothing was kept.
+
+        Waits:
+            For storage, and while the version is being decided.
+
+        Cancellation:
+            It may be durable.
+        """
+        run_blocking, name, key, stage = self._transactions._run_blocking, self._name, self._key, self._stage
+        try:
+            if not name.is_decided(key):
+                await self.append([])
+                await run_blocking(
+                    functools.partial(self._sink.append, [tail_frame(self._frames, self._mutations)])
+                )
+                await run_blocking(self._sink.sync)
+            async with name.lock:
+                name.require_newest(key)
+                if name.is_decided(key):
+                    return 0, True
+                await self._transactions._served(self._table)
+                found = name.stages.find(key.version, Attempt(stage.part, stage.attempt), stage.session)
+                if found is None:
+                    size = await run_blocking(self._sink.finish)
+                    found = StoredStage(stage, size)
+                    name.stages.add(found)
+                return found.size, False
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.leave()
+
+    async def leave(self) -> None:
+        """Give it up, unless it is finished. Idempotent.
+
+        Waits:
+            For storage.
+        """
+        if self._open:
+            self._open = False
+            self._name.sessions -= 1
+            self._transactions._writing_bytes -= self._bytes
+            await self._transactions._run_blocking(self._sink.discard)
+
+
+def _take(steps: Iterator[None]) -> bool:
+    """Take some steps; whether they are at their end."""
+    return any(next(steps, True) for _ in range(16))

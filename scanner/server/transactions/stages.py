@@ -1,0 +1,81 @@
+"""Which stages there are of one transaction name, by version and attempt.
+
+Pure: this module knows no files and no tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from scanner.storage.transactions import StageKey, StoredStage
+
+
+class Attempt(NamedTuple):
+    """Who stages: of one part one attempt is published."""
+
+    part: int
+    attempt: int
+
+
+class Stages:
+    """The durable stages of one transaction name."""
+
+    def __init__(self) -> None:
+        self._versions: dict[int, dict[Attempt, list[StoredStage]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._versions)
+
+    def __iter__(self) -> Iterator[StoredStage]:
+        """Every stage, in no order."""
+        for version in self._versions:
+            yield from self.of_version(version)
+
+    @property
+    def versions(self) -> list[int]:
+        """Those of which something is staged, ascending."""
+        return sorted(self._versions)
+
+    @property
+    def size(self) -> int:
+        """Octets on the disk."""
+        return sum(stage.size for stage in self)
+
+    def add(self, stage: StoredStage) -> None:
+        """A stage is durable."""
+        key = stage.key
+        attempts = self._versions.setdefault(key.version, {})
+        stages = attempts.setdefault(Attempt(key.part, key.attempt), [])
+        stages.append(stage)
+        stages.sort(key=lambda each: each.key[4:])
+
+    def of_version(self, version: int) -> list[StoredStage]:
+        """The stages of a version."""
+        return [stage for stages in self._versions.get(version, {}).values() for stage in stages]
+
+    def of_attempt(self, version: int, attempt: Attempt) -> list[StoredStage]:
+        """The stages of an attempt, in order; none if it has staged nothing."""
+        return list(self._versions.get(version, {}).get(attempt, ()))
+
+    def find(self, version: int, attempt: Attempt, session: bytes) -> StoredStage | None:
+        """The stage that was sent in a session."""
+        stages = self.of_attempt(version, attempt)
+        return next((stage for stage in stages if stage.key.session == session), None)
+
+    def newest_ms(self, version: int) -> int:
+        """When the newest stage of a version was made, milliseconds since 1970 UTC; 0: there is none."""
+        return max((stage.key.staged_ms for stage in self.of_version(version)), default=0)
+
+    def remove(self, keys: list[StageKey]) -> None:
+        """Stages are gone."""
+        gone = set(keys)
+        for version in list(self._versions):
+            attempts = self._versions[version]
+            for attempt in list(attempts):
+                attempts[attempt] = [stage for stage in attempts[attempt] if stage.key not in gone]
+                if not attempts[attempt]:
+                    del attempts[attempt]
+            if not attempts:
+                del self._versions[version]

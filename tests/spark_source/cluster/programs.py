@@ -1,0 +1,30 @@
+"""What the tests have drivers do. Each function is called in a driver's process, with its session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+
+def read_rows(spark: SparkSession, options: Mapping[str, str]) -> list[list[object]]:
+    """The rows of a table, sorted."""
+    return sorted(list(row) for row in spark.read.format("weir").options(**options).load().collect())
+
+
+def read_rows_and_count_copies(spark: SparkSession, options: Mapping[str, str]) -> list[object]:
+    """`read_rows`, and how many of its tasks were second copies that came to their end first."""
+    spark.sparkContext.setJobGroup("copies", "")
+    rows = read_rows(spark, options)
+    jvm: Any = spark.sparkContext._jsc.sc()
+    jvm.listenerBus().waitUntilEmpty()
+    copies = 0
+    for job in spark.sparkContext.statusTracker().getJobIdsForGroup("copies"):
+        for stage in spark.sparkContext.statusTracker().getJobInfo(job).stageIds:  # type: ignore[union-attr]
+            tasks = jvm.statusStore().taskList(stage, 0, 1_000)
+            ran = [tasks.apply(position) for position in range(tasks.size())]
+            copies += sum(task.speculative() and task.status() == "SUCCESS" for task in ran)
+    return [rows, copies]

@@ -1,0 +1,74 @@
+"""TPC-H at a hundredth: queries over tables of weir answer as they do over Parquet, and rows come out the same."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from bench.tpch.data import PRIMARY_KEYS, generate, load, read_rows
+from bench.tpch.queries import IN_EVERY_MODE, Answer, ask, difference
+from bench.tpch.views import parquet_views, weir_views
+from scanner.sync import connect
+from spark_source.options import MODES
+from tests.spark_source.frames import read
+from tests.support.server import RunningServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket, pytest.mark.slow]
+
+SCALE: Final = 0.01
+BUCKETS: Final = 2
+USED: Final = ("customer", "orders", "lineitem", "part", "partsupp")
+"""By the queries, and the key of two columns."""
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tables as Parquet."""
+    directory = tmp_path_factory.mktemp("tpch")
+    generate(directory, SCALE, USED)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tables(server: RunningServer, generated: Path) -> None:
+    """The tables in weir."""
+    with connect(server.endpoint) as client:
+        for table in USED:
+            for _ in load(client, generated, table, BUCKETS):
+                pass
+
+
+@pytest.fixture(scope="module")
+def expected(spark: SparkSession, generated: Path) -> Mapping[int, Answer]:
+    """What Parquet answers."""
+    views = parquet_views(spark, generated, USED)
+    return {query: ask(views, query, SCALE) for query in IN_EVERY_MODE}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_answers_are_those_of_parquet(
+    spark: SparkSession, server: RunningServer, tables: None, expected: Mapping[int, Answer], mode: str
+) -> None:
+    """Five queries over views of each mode, every digit of their decimals included."""
+    views = weir_views(spark, server.endpoint, USED, {"mode": mode})
+    differences = {query: difference(answer, ask(views, query, SCALE)) for query, answer in expected.items()}
+    assert differences == dict.fromkeys(IN_EVERY_MODE)
+    assert all(len(answer) > 0 for answer in expected.values())
+
+
+@pytest.mark.parametrize("table", ["lineitem", "partsupp"])
+def test_parquet_that_spark_writes(
+    spark: SparkSession, server: RunningServer, generated: Path, tables: None, tmp_path: Path, table: str
+) -> None:
+    """A table that Spark reads from weir and writes to Parquet has the generated rows, in the generated types."""
+    path = tmp_path / table
+    read(spark, server, table).coalesce(1).write.parquet(str(path))
+    (file,) = path.glob("*.parquet")
+    rows, loaded = pq.read_table(file), pa.concat_tables(read_rows(generated, table))
+    order = [(name, "ascending") for name in PRIMARY_KEYS[table]]
+    assert rows.schema.types == loaded.schema.types
+    assert rows.sort_by(order).equals(loaded.sort_by(order).cast(rows.schema))

@@ -1,0 +1,146 @@
+"""Header blocks that repeat: coded once, and checked once.
+
+A connection's calls have the same few header lists, and HPACK (RFC 7541) codes each as the same few octets once its
+fields are in the dynamic table. A block that leaves the table as it is means the same for as long as nothing else
+changes the table. So both coders remember such blocks, and forget them all at every change. What is remembered is
+bounded in number and length, because a peer chooses it.
+
+Sensitive fields (never indexed, section 7.1.3) change with every call here: they are coded anew, behind the others, and
+without Huffman codes, which take longer to make and to read than the octets that they save.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import hpack
+from h2.utilities import HeaderValidationFlags, validate_headers
+
+if TYPE_CHECKING:
+    from hpack.table import HeaderTable
+
+_REMEMBERED: Final = 32
+_BLOCK_BYTES_MAX: Final = 256
+_LIST_BYTES_MAX: Final = 1024
+"""Of names and values in a header list that is remembered."""
+
+
+class _Known:
+    """Answers that hold while a dynamic table is as it is.
+
+    A table's newest entry is another object after every insertion, and its length tells what was evicted.
+    """
+
+    __slots__ = ("_answers", "_length", "_newest", "_table")
+
+    def __init__(self, table: HeaderTable) -> None:
+        self._table = table
+        self._answers: dict[Any, Any] = {}
+        self._newest: object = None
+        self._length = 0
+
+    def get(self, key: Any) -> Any:
+        """The answer, or None."""
+        return self._answers.get(key) if self.holds() else None
+
+    def holds(self) -> bool:
+        """Whether the table is as it was; if not, all is forgotten."""
+        entries = self._table.dynamic_entries
+        length = len(entries)
+        newest = entries[0] if length else None
+        if newest is self._newest and length == self._length:
+            return True
+        self._newest, self._length = newest, length
+        self._answers.clear()
+        return False
+
+    def put(self, key: Any, answer: Any) -> None:
+        """Remember it; the caller has found that the table `holds`."""
+        if len(self._answers) >= _REMEMBERED:
+            self._answers.clear()
+        self._answers[key] = answer
+
+
+class BlockEncoder(hpack.Encoder):
+    """An HPACK encoder for our own header lists, which are few."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._known = _Known(self.header_table)
+
+    def encode(self, headers: Iterable[Any], huffman: bool = True) -> bytes:
+        """The header list as a block, as `hpack.Encoder.encode`, but for what this module says."""
+        if self.header_table.resized:  # what says so belongs to this block alone
+            return super().encode(headers, huffman)
+        fields = list(headers)
+        plain = tuple(itertools.takewhile(_is_plain, fields))
+        block: bytes | None = self._known.get(plain)
+        if block is None:
+            block = super().encode(plain, huffman)
+            if self._known.holds() and len(block) <= _BLOCK_BYTES_MAX:
+                self._known.put(plain, block)
+        rest = fields[len(plain) :]
+        return block + super().encode(rest, huffman=False) if rest else block
+
+
+class BlockDecoder(hpack.Decoder):
+    """An HPACK decoder for blocks that a peer repeats."""
+
+    def __init__(self, max_header_list_size: int) -> None:
+        super().__init__(max_header_list_size)
+        self._known = _Known(self.header_table)
+
+    def decode(self, data: bytes, raw: bool = False) -> list[hpack.HeaderTuple]:
+        """The header list of a block, as `hpack.Decoder.decode`."""
+        block = bytes(data)
+        if found := self._known.get((block, raw)):
+            return list(found)
+        headers = list(super().decode(block, raw))
+        # A block that begins with a change of the table's size is rare, and does more than to name fields.
+        resizes = block[:1] and block[0] & 0xE0 == 0x20
+        if self._known.holds() and not resizes and len(block) <= _BLOCK_BYTES_MAX:
+            self._known.put((block, raw), tuple(headers))
+        return headers
+
+
+class HeaderRules:
+    """What HTTP/2 forbids in header lists (RFC 9113 section 8), checked by h2, once for each list that repeats.
+
+    Args:
+        client: Which end has received them.
+    """
+
+    def __init__(self, *, client: bool) -> None:
+        self._client = client
+        self._lawful: set[tuple[Any, ...]] = set()
+
+    def check_untrusted(
+        self, headers: Sequence[tuple[bytes, bytes]], *, response: bool = False, trailers: bool = False
+    ) -> None:
+        """Check a list.
+
+        Raises:
+            h2.exceptions.ProtocolError: Something in it is forbidden.
+        """
+        key = (response, trailers, *headers)
+        if key in self._lawful:
+            return
+        flags = HeaderValidationFlags(
+            is_client=self._client,
+            is_trailer=trailers,
+            is_response_header=response,
+            is_push_promise=False,
+        )
+        for _ in validate_headers(headers, flags):
+            pass
+        if sum(len(name) + len(value) for name, value in headers) <= _LIST_BYTES_MAX:
+            if len(self._lawful) >= _REMEMBERED:
+                self._lawful.clear()
+            self._lawful.add(key)
+
+
+def _is_plain(field: Any) -> bool:
+    """Whether the field may be indexed; what is no HeaderTuple may."""
+    return getattr(field, "indexable", True)
