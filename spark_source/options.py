@@ -234,7 +234,7 @@ def _describe_unknown(name: str) -> str:
     of_writes = {known.lower(): known for known in WRITE_OPTION_NAMES}
     if lowered in of_writes:
         return f"option {of_writes[lowered]!r} is one of writing: it belongs to df.write or df.writeStream"
-    spelled = _SPELLED | of_writes
+    spelled = {**_SPELLED, **of_writes}
     nearest = difflib.get_close_matches(lowered, spelled, n=1)
     hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
     if lowered == "checkpointlocation":

@@ -10,10 +10,11 @@ from typing import Final
 import pytest
 
 from spark_source import WeirDataSource
-from spark_source.options import OPTION_NAMES, SourceOptions
+from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
+from spark_source.writing.options import BATCH_BYTES_DEFAULT, CHANGE_TYPE_COLUMN, CONNECTION_OPTION_NAMES
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
-USES: Final = {"read": OPTION_NAMES}
+USES: Final = {"read": OPTION_NAMES, "write": (*CONNECTION_OPTION_NAMES, *WRITE_OPTION_NAMES)}
 """What options are given to, as the column `for` names it, and the options that it takes."""
 
 
@@ -54,6 +55,9 @@ def test_defaults() -> None:
     assert named["endpoint"] == named["table"] == "required"
     assert named["mode"] == fields["mode"]
     assert named["leaseTtl"] == str(fields["lease_ttl_s"])
+    written = {row["option"]: row["default"].strip("`") for row in rows() if "write" in row["for"]}
+    assert written["changeTypeColumn"] == CHANGE_TYPE_COLUMN
+    assert parse_size("batchBytes", written["batchBytes"]) == BATCH_BYTES_DEFAULT
     assert named["statistics"] == str(fields["statistics"]).lower()
 
 
@@ -65,4 +69,4 @@ def test_the_docstring_has_them_all() -> None:
         for line in re.findall(r"^    ((?:\w+, )*\w+) : ", text, re.MULTILINE)
         for name in line.split(", ")
     ]
-    assert found == list(OPTION_NAMES)
+    assert found == [*OPTION_NAMES, *WRITE_OPTION_NAMES]
