@@ -93,7 +93,7 @@ def log_slices(
 def snapshot_slices(
     options: ChangeOptions, table: Table, at: Positions, names: Sequence[str]
 ) -> list[SnapshotSlice]:
-    """One slice for each bucket, or as many as options ``splits`` and ``targetSplitBytes`` make of it.
+    """One slice for each bucket that the condition leaves, or as many as ``splits`` and ``targetSplitBytes`` make of it.
 
     Args:
         options: How to read them.
@@ -110,7 +110,7 @@ def snapshot_slices(
         offsets=tuple(at[bucket].offset for bucket in sorted(at)),
         histories=tuple(at[bucket].history for bucket in sorted(at)),
     )
-    parts = bucket_partitions(options.source, scan.plan, table, states)
+    parts = bucket_partitions(options.source, scan, table, states)
     return [SnapshotSlice(options, part.plan) for part in parts]
 
 
