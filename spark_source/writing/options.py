@@ -22,12 +22,12 @@ CHANGE_TYPE_COLUMN: Final = "_change_type"
 
 T = TypeVar("T")
 
-_CONNECTION: Final = ("endpoint", "table", "tlsCa", "tlsCert", "tlsKey", "tokenFile")
+CONNECTION_OPTION_NAMES: Final = ("endpoint", "table", "tlsCa", "tlsCert", "tlsKey", "tokenFile")
 """What a write says as a read does."""
 _OF_STREAMS: Final = frozenset(["checkpointlocation", "queryname"])
 """Spark's own, which it hands to the sink among the options."""
 
-_SPELLED: Final = {name.lower(): name for name in (*_CONNECTION, *WRITE_OPTION_NAMES)}
+_SPELLED: Final = {name.lower(): name for name in (*CONNECTION_OPTION_NAMES, *WRITE_OPTION_NAMES)}
 _KNOWN: Final = frozenset(_SPELLED)
 _ONLY_WRITES: Final = _OF_STREAMS | {name.lower() for name in WRITE_OPTION_NAMES}
 

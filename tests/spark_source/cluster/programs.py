@@ -28,3 +28,17 @@ def read_rows_and_count_copies(spark: SparkSession, options: Mapping[str, str]) 
             ran = [tasks.apply(position) for position in range(tasks.size())]
             copies += sum(task.speculative() and task.status() == "SUCCESS" for task in ran)
     return [rows, copies]
+
+
+def save_numbers(spark: SparkSession, options: Mapping[str, str], rows: int, parts: int) -> None:
+    """Save so many rows, of about a KiB each, from so many tasks."""
+    frame = spark.range(0, rows, 1, parts).selectExpr("id AS k", "rpad(concat('new ', id), 1000, '.') AS v")
+    frame.write.format("weir").mode("append").options(**options).save()
+
+
+def stream_files(spark: SparkSession, directory: str, options: Mapping[str, str]) -> None:
+    """Write what is in the directory's `rows` by a query whose checkpoint is beside it, until all of it is written."""
+    rows = spark.readStream.schema("k BIGINT, v STRING").json(f"{directory}/rows")
+    writer = rows.writeStream.format("weir").options(**options)
+    writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
+    writer.trigger(availableNow=True).start().awaitTermination()
