@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_defaults() -> None:
     )
 
 
-SAMPLES: dict[str, tuple[str, str, object]] = {
+SAMPLES: dict[str, tuple[str, str, Any]] = {
     "endpoint": ("[::1]:80", "endpoint", "[::1]:80"),
     "table": (" orders ", "table", "orders"),
     "mode": ("ASOF", "mode", "asof"),
@@ -228,7 +229,7 @@ def test_unknown_option_with_a_neighbour(name: str, nearest: str) -> None:
     error = refused({name: "1"})
     assert error.option == name
     assert f"unknown option {name!r}; did you mean {nearest!r}?" in str(error)
-    assert str(error).endswith(f"(the options are {', '.join(OPTION_NAMES)})")
+    assert f"(the options are {', '.join(OPTION_NAMES)}; of a write also txnName, " in str(error)
 
 
 def test_unknown_option_without_a_neighbour() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
+from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
 from scanner.data.key_ranges import intersection
@@ -103,9 +104,11 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    """As it was when the plan was made: name, columns, primary key, buckets."""
     table_id: int | None = None
     """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
+    """What is read of the table."""
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
     predicates: tuple[Predicate, ...] = ()
@@ -113,11 +116,13 @@ class ScanPlan:
     row_limit: int | None = None
     """Rows of the whole table scan; None: no limit."""
     key_range: KeyRange = _ALL_KEYS
+    """Encoded keys that are scanned, in every bucket."""
     bucket: int | None = None
     """The only bucket to scan; None: all of them."""
     lease_id: str = ""
     """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
     mode: ScanMode = ScanMode.PUSH
+    """How the rows travel."""
     credit_bytes: int = CREDIT_BYTES_DEFAULT
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT
@@ -219,6 +224,16 @@ class ScanBuilder:
     def schema(self) -> pa.Schema:
         """The schema of the batches that this scan yields."""
         return self._plan.schema
+
+    @property
+    def reads(self) -> dict[int, KeyRange]:
+        """What the scan reads: by bucket, ascending, a range of keys. No row outside of it can match `where`.
+
+        Conditions on the first columns of the primary key bound the range, and equality or `in` on all of them leaves
+        only the buckets that the keys belong to; scans of changes read every bucket. Where no row can match, it is an
+        empty range of one bucket.
+        """
+        return ranges_to_read(self._plan)
 
     def _derive(self, plan: ScanPlan) -> Self:
         raise NotImplementedError

@@ -1,7 +1,6 @@
 """Reading a table through Spark, from a real server: every row, every type, in every mode, and nothing left open."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -11,7 +10,7 @@ from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
 from spark_source.batch.statistics import BucketReport
-from spark_source.options import MODES
+from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
@@ -57,6 +56,15 @@ def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table
     """However little may be under way, all rows come."""
     frame = read(spark, server, table, mode=mode, creditBytes="4k", pageBytes="16k", pageDepth=0)
     assert frame.count() == ROWS
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_splits(spark: SparkSession, server: RunningServer, client: Client, table: str, mode: str) -> None:
+    """Buckets that are cut give more tasks, and the same rows."""
+    client.checkpoint(table)
+    frame = read(spark, server, table, mode=mode, splits=4)
+    assert BUCKETS < frame.rdd.getNumPartitions() <= 4 * BUCKETS
+    assert sorted(map(tuple, frame.collect())) == [tuple(row.values()) for row in numbers(ROWS).to_pylist()]
 
 
 @pytest.mark.parametrize("mode", ["push", "asof"])
@@ -191,30 +199,6 @@ def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningS
         caught.value
     )
     assert "UnboundLocalError" not in str(caught.value)
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_writes_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
-    """A write says so in one line, and writes nothing."""
-    rows = spark.range(1).selectExpr("-id - 1 AS k", "0 AS g", "'' AS s")
-    with pytest.raises(AnalysisException) as caught:
-        rows.write.format("weir").mode(mode).options(endpoint=server.endpoint, table=table).save()
-    assert last_line(caught.value).startswith(
-        "spark_source.errors.SourceUnsupportedError: weir cannot be written from Spark yet"
-    )
-    with connect(server.endpoint) as client:
-        assert client.table(table).new_scan().to_arrow().num_rows == ROWS
-
-
-def test_streaming_writes_are_not_there_yet(
-    spark: SparkSession, server: RunningServer, table: str, tmp_path: Path
-) -> None:
-    """Nor is there a sink for streams."""
-    options = {"endpoint": server.endpoint, "table": table, "checkpointLocation": str(tmp_path)}
-    with pytest.raises(StreamingQueryException, match="weir cannot be written from Spark yet"):
-        spark.readStream.format("rate").load().writeStream.format("weir").options(
-            **options
-        ).start().processAllAvailable()
 
 
 @pytest.mark.parametrize("mode", MODES)
