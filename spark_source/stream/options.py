@@ -194,7 +194,7 @@ class ChangeOptions:
 
 
 _TIME: Final = (
-    "such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970, of 12 digits or more"
+    "a time such as 2026-01-31T12:00:00Z (UTC without a zone) or milliseconds since 1970 (12 digits or more)"
 )
 _HELP: Final[Mapping[str, str]] = {
     "readChanges": "true, to read the changes of the table, or false (the default)",
