@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSource
 
 from spark_source.errors import SourceOptionError, without_traceback
 from spark_source.options import SourceOptions
+from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
 from spark_source.writing.options import WriteOptions, is_of_write
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from spark_source.batch.reader import BucketReader
-    from spark_source.stream.reader import UnsupportedStreamReader
+    from spark_source.stream.changes import ChangesReader
+    from spark_source.stream.reader import ChangeStreamReader, RefusingStreamReader
     from spark_source.writing.writer import SaveWriter, StreamWriter
 
 # What needs Arrow and the client is imported where it is used: Spark imports this module to look for formats, also in
@@ -75,6 +77,31 @@ class WeirDataSource(DataSource):
     statistics : bool, default ``false``
         End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
 
+    readChanges : bool, default ``false``
+        Read the changes of the table instead of its rows: inserts, deletes, and updates as two rows, before and after,
+        with the columns ``_change_type``, ``_log_offset`` and ``_commit_timestamp``. A stream needs it.
+    startingOffsets : ``full`` | ``earliest`` | ``latest`` | JSON
+        Changes: where to begin. ``full``, the default of a stream: with the table as it is, as inserts. ``earliest``,
+        the default of a batch read: with the oldest change that is kept. ``latest``: with the next commit. JSON such
+        as ``{"0": 12, "1": -2}``: of each bucket an offset, -2 (earliest) or -1 (latest).
+    startingTimestamp : time or milliseconds since 1970, optional
+        Changes: begin with the first commit at or after this time, whatever ``startingOffsets`` says.
+    endingOffsets : ``latest`` | JSON, default ``latest``
+        Batch reads of changes: where to end, exclusive.
+    endingTimestamp : time or milliseconds since 1970, optional
+        Batch reads of changes: end in front of the first commit at or after this time.
+    failOnDataLoss : bool, default ``true``
+        Changes: fail if changes that are wanted are not kept any more; else go on from the oldest ones that are, with a
+        warning in the log.
+    maxRowsPerTrigger : int, optional
+        Streams: the changes of one micro-batch. The commit that reaches the limit is the last one in it.
+    maxBytesPerTrigger : size, optional
+        Streams: the same of their stored bytes.
+    minRowsPerTrigger : int, optional
+        Streams: wait until there are so many changes, but no longer than ``maxTriggerDelay``.
+    maxTriggerDelay : time, default ``15m``
+        Streams: see ``minRowsPerTrigger``.
+
     tlsCa : path, optional
         The CAs of the server, a PEM file on the driver and on every executor; ``system`` for those the system trusts.
     tlsCert, tlsKey : path, optional
@@ -113,12 +140,13 @@ class WeirDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        try:
-            # Spark does not tell here what it is going to ask for, and the two know other options.
-            self._read_options = None if is_of_write(options) else SourceOptions.parse(options)
-        except SourceOptionError as error:
-            raise without_traceback(error) from None
+        self._read_options: SourceOptions | None = None
+        self._changes: ChangeOptions | None = None
+        # Spark does not tell here what it is going to ask for, and reads and writes know other options.
+        if not is_of_write(options):
+            self._parse_of_read()
         self._load_id = f"spark-{secrets.token_hex(8)}"
+        """Names the state of this load: Spark plans it more than once, each time with a copy of this source."""
         self._schema: StructType | None = None
 
     @classmethod
@@ -140,22 +168,38 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            from spark_source.batch.reader import read_schema
+            options = self._of_read()
+            if self._changes is None:
+                from spark_source.batch.reader import read_schema
 
-            self._schema = read_schema(self._of_read())
+                self._schema = read_schema(options)
+            else:
+                from spark_source.stream.tasks import read_change_schema
+
+                self._schema = read_change_schema(self._changes)
         return self._schema
 
-    def reader(self, schema: StructType) -> BucketReader:
+    def reader(self, schema: StructType) -> BucketReader | ChangesReader:
         """A reader of these columns; the network is not touched before Spark plans."""
+        if self._changes is not None:
+            from spark_source.stream.changes import ChangesReader
+
+            return ChangesReader(self._changes, schema, self._load_id)
         from spark_source.batch.reader import BucketReader
 
         return BucketReader(self._of_read(), schema, self._load_id)
 
-    def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
-        """A reader that says that there is none yet when the query starts."""
-        from spark_source.stream.reader import UnsupportedStreamReader
+    def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
+        """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
+        from spark_source.stream.reader import (
+            STREAM_WITHOUT_CHANGES,
+            ChangeStreamReader,
+            RefusingStreamReader,
+        )
 
-        return UnsupportedStreamReader()
+        if self._changes is not None:
+            return ChangeStreamReader(self._changes, schema)
+        return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
 
     def writer(self, schema: StructType, overwrite: bool) -> SaveWriter:
         """A writer of these columns, once they are known to fit the table.
@@ -180,12 +224,18 @@ class WeirDataSource(DataSource):
         return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
 
     def _of_read(self) -> SourceOptions:
-        if self._read_options is not None:
-            return self._read_options
+        return self._parse_of_read() if self._read_options is None else self._read_options
+
+    def _parse_of_read(self) -> SourceOptions:
         try:
-            return SourceOptions.parse(self.options)
+            if reads_changes(self.options):
+                self._changes = ChangeOptions.parse(self.options)
+                self._read_options = self._changes.source
+            else:
+                self._read_options = SourceOptions.parse(without_read_changes(self.options))
         except SourceOptionError as error:
             raise without_traceback(error) from None
+        return self._read_options
 
     def _of_write(self, *, streaming: bool) -> WriteOptions:
         try:

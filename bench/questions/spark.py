@@ -1,9 +1,10 @@
 """How many rows a second does Spark read from weir, how many could it read, and does a second task help?
 
-Spark reads a table with as many tasks as it has buckets, and beside it the same number of rows from a source that has
-its Arrow batches ready in memory: the most that Spark takes from any Python source. Each read is a sum that is checked,
-over all columns, from the load to the result. Rounds are interleaved; a ratio is the median of the rounds' ratios. CPU
-is what the kernel counts for the server, for Spark's Python processes and for its JVM.
+Spark reads a table of one bucket in one task, and in tasks that share its keys (option `splits`); beside it the same
+number of rows from a source that has its Arrow batches ready in memory: the most that Spark takes from any Python
+source. Each read is a sum that is checked, over all columns, from the load to the result. Rounds are interleaved; a
+ratio is the median of the rounds' ratios. CPU is what the kernel counts for the server, for Spark's Python processes
+and for its JVM.
 
 What was expected: per row the server's scan costs most, about a microsecond, and a Python worker hands batches on for
 little more than their bytes; so one task reads at the speed of one server, and two tasks gain what one leaves idle.
@@ -30,7 +31,6 @@ from bench.harness.spark import spark_session
 from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, pieces
 from bench.reading.cpu import Cpu, cpu_now
 from bench.reading.ready_source import ReadySource, keep
-from spark_source import register
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,7 @@ OVER_READY_MIN: Final = 0.6
 WEIR: Final = "weir"
 READY: Final = "ready"
 SOURCES: Final = (READY, WEIR)
+TABLE: Final = "rows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Reads:
 
     Args:
         spark: The session.
-        server: Has the tables.
+        server: Gets the table.
         directory: Where the ready batch goes.
         rows: Of each read.
     """
@@ -81,16 +82,13 @@ class Reads:
         self._rows = rows
         self._jvm_pid = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
 
-    def prepare(self, tasks: Sequence[int]) -> pa.RecordBatch:
-        """Make the tables, and the batch that is ready: the first that a scan gets."""
+    def prepare(self) -> pa.RecordBatch:
+        """Make the table, and the batch that is ready: the largest that a scan gets."""
         with scanner.sync.connect(self._server.endpoint) as client:
-            for count in tasks:
-                table = client.create_table(
-                    _name(count), SCHEMA, primary_key=list(PRIMARY_KEY), buckets=count
-                )
-                for rows in pieces(WIDTHS["86"], self._rows):
-                    table.write(rows)
-            with table.new_scan().bucket(0).execute() as batches:
+            table = client.create_table(TABLE, SCHEMA, primary_key=list(PRIMARY_KEY), buckets=1)
+            for rows in pieces(WIDTHS["86"], self._rows):
+                table.write(rows)
+            with table.new_scan().execute() as batches:
                 largest = max(batches, key=lambda batch: batch.num_rows)
         keep(largest, self._ready)
         return largest
@@ -113,7 +111,7 @@ class Reads:
 
     def _frame(self, way: Way) -> DataFrame:
         options: Mapping[str, object] = (
-            {"endpoint": self._server.endpoint, "table": _name(way.tasks)}
+            {"endpoint": self._server.endpoint, "table": TABLE, "splits": way.tasks}
             if way.source == WEIR
             else {"path": self._ready, "rows": self._rows, "tasks": way.tasks}
         )
@@ -143,11 +141,10 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
         running_server(Path(folder, "data")) as server,
         spark_session("weir spark", master=f"local[{max(tasks)}]") as spark,
     ):
-        register(spark)
         spark.dataSource.register(ReadySource)
         reads = Reads(spark, server, Path(folder), rows)
-        console.print(f"loading {rows:,} rows for {', '.join(map(str, tasks))} tasks")
-        batch = reads.prepare(tasks)
+        console.print(f"loading {rows:,} rows")
+        batch = reads.prepare()
         for way in ways:
             reads.measure(way)  # The JVM compiles, and workers are forked.
         for number in range(rounds):
@@ -157,7 +154,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
                 measured[way].cpu_us_per_row.append(spent.per_row_us(rows))
                 console.print(f"round {number + 1} of {rounds}: {way}: {rows / seconds:,.0f} rows/s")
     console.print(_table(measured))
-    found = _bars(measured)
+    found = judge(measured)
     if output is not None:
         document = {
             "bars": [asdict(bar) for bar in found],
@@ -170,11 +167,8 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
     return found
 
 
-def _name(tasks: int) -> str:
-    return f"rows_{tasks}"
-
-
-def _bars(measured: Mapping[Way, Measured]) -> list[Bar]:
+def judge(measured: Mapping[Way, Measured]) -> list[Bar]:
+    """What the ratios must be, of those that were measured."""
     wanted = [
         ("2 tasks over one", Way(WEIR, 2), Way(WEIR, 1), TWO_OVER_ONE_MIN),
         ("weir over ready batches, one task", Way(WEIR, 1), Way(READY, 1), OVER_READY_MIN),

@@ -6,8 +6,8 @@ by row and digit by digit: nothing in them is a floating-point number. Without o
 push, and five of them in every mode.
 
 With a writer that updates, deletes and puts back orders and their items all the time, one lease names a state of all
-eight tables, every query reads that state (option `asOf`), and the Parquet files are of the same moment, as the writer
-itself knows it.
+eight tables, every query reads that state (option `leaseId`), and the Parquet files are of the same moment, as the
+writer itself knows it.
 
 What was expected: equality everywhere, and several times Parquet's seconds for queries of large tables. Spark reads
 from Parquet the columns that a query uses, and a Python source all of them, through a process of its own.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,7 +36,7 @@ from bench.tpch.queries import IN_EVERY_MODE, QUERIES, ask, difference
 from bench.tpch.refresh import CHANGED_TABLES, Refresh
 from bench.tpch.views import parquet_views, weir_views
 from scanner import LeaseState, LeaseTarget
-from spark_source.options import MODES
+from spark_source.options import AS_OF_MODES, MODES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +75,7 @@ class Plan:
     """Of each large table, above 0."""
     queries: Sequence[int] = QUERIES
     modes: Sequence[str] = ()
-    """Modes in which every query is asked; empty: push, and the others for `IN_EVERY_MODE`."""
+    """Modes in which every query is asked; empty: push, and for `IN_EVERY_MODE` all that can."""
     while_writing: bool = False
     """Whether a writer changes the tables meanwhile. The modes are then of those that read states of the past."""
 
@@ -83,10 +83,8 @@ class Plan:
         """In which modes a query is asked."""
         if self.modes:
             return self.modes
-        return MODES if query in IN_EVERY_MODE and not self.while_writing else ("push",)
-
-
-AsOf = Mapping[str, Mapping[int, int]]
+        in_some = AS_OF_MODES if self.while_writing else MODES
+        return in_some if query in IN_EVERY_MODE else ("push",)
 
 
 def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
@@ -105,13 +103,13 @@ def run(output: Path | None, console: Console, *, plan: Plan) -> list[Bar]:
             load_s = _load(server.endpoint, data, plan.buckets, console)
             with (
                 spark_session("weir tpch") as spark,
-                _state(server.endpoint, data, Path(folder, "state"), plan) as (parquet, as_of, writer),
+                _state(server.endpoint, data, Path(folder, "state"), plan) as (parquet, lease_id, writer),
             ):
-                asked = list(_ask_all(spark, server.endpoint, parquet, as_of, plan, console))
+                asked = list(_ask_all(spark, server.endpoint, parquet, lease_id, plan, console))
                 steps = 0 if writer is None else writer.steps - STEPS_BEFORE
         rows = {table: row_count(data, table) for table in TABLES}
     console.print(_table(asked))
-    bars = _bars(asked, plan, steps)
+    bars = judge(asked, plan, steps)
     if output is not None:
         document = {
             "bars": [asdict(bar) for bar in bars],
@@ -152,8 +150,8 @@ def _load(endpoint: str, data: Path, buckets: int, console: Console) -> dict[str
 @contextmanager
 def _state(
     endpoint: str, data: Path, state: Path, plan: Plan
-) -> Iterator[tuple[Path, AsOf | None, Refresh | None]]:
-    """Where the Parquet files of the state are that is read, what it is as of, and who writes meanwhile."""
+) -> Iterator[tuple[Path, str | None, Refresh | None]]:
+    """Where the Parquet files of the state are that is read, the lease that keeps it, and who writes meanwhile."""
     if not plan.while_writing:
         yield data, None, None
         return
@@ -168,15 +166,16 @@ def _state(
             writer.export(state)
         with lease:
             writer.wait_steps(2 * STEPS_BEFORE)
-            yield state, {table: lease.offsets(table) for table in TABLES}, writer
+            yield state, lease.id, writer
 
 
 def _ask_all(
-    spark: SparkSession, endpoint: str, parquet: Path, as_of: AsOf | None, plan: Plan, console: Console
+    spark: SparkSession, endpoint: str, parquet: Path, lease_id: str | None, plan: Plan, console: Console
 ) -> Iterator[Asked]:
     modes = dict.fromkeys(mode for query in plan.queries for mode in plan.modes_of(query))
     expected = parquet_views(spark, parquet, TABLES)
-    sessions = {mode: weir_views(spark, endpoint, TABLES, {"mode": mode}, as_of) for mode in modes}
+    state = {} if lease_id is None else {"leaseId": lease_id}
+    sessions = {mode: weir_views(spark, endpoint, TABLES, {"mode": mode} | state) for mode in modes}
     for session in (expected, *sessions.values()):
         ask(session, WARM_UP, plan.scale)
     for query in plan.queries:
@@ -201,7 +200,14 @@ def _ask_all(
             yield asked
 
 
-def _bars(asked: Sequence[Asked], plan: Plan, steps: int) -> list[Bar]:
+def judge(asked: Sequence[Asked], plan: Plan, steps: int) -> list[Bar]:
+    """Whether all answers are equal, and the tables changed meanwhile if they were to.
+
+    Args:
+        asked: What was asked.
+        plan: What was to be.
+        steps: Of the writer since the state that was read.
+    """
     bars = []
     for mode in dict.fromkeys(each.mode for each in asked):
         answers = [each for each in asked if each.mode == mode]

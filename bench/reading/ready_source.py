@@ -1,4 +1,7 @@
-"""The ceiling of a Python source in Spark: it yields one Arrow batch, which is ready in memory, again and again."""
+"""The ceiling of a Python source in Spark: it yields one Arrow batch, which is ready in memory, again and again.
+
+It imports nothing of weir, which its Python processes would have to load.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.ipc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-
-from spark_source.schema import spark_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -43,7 +45,7 @@ class ReadySource(DataSource):
 
     def schema(self) -> StructType:
         """That of the batch."""
-        return spark_schema(_batch(self.options["path"]).schema)
+        return from_arrow_schema(_batch(self.options["path"]).schema)
 
     def reader(self, schema: StructType) -> ReadyReader:
         """A reader of so many rows."""

@@ -41,10 +41,12 @@ class Refresh:
         endpoint: HOST:PORT of the server.
         directory: Where the Parquet files are that the tables were loaded from.
         seed: Chooses the orders.
+        pause_s: Between two steps, at least 0.
     """
 
-    def __init__(self, endpoint: str, directory: Path, seed: int) -> None:
+    def __init__(self, endpoint: str, directory: Path, seed: int, pause_s: float = PAUSE_S) -> None:
         self._endpoint = endpoint
+        self._pause_s = pause_s
         self._rng = random.Random(seed)
         self._loaded = {name: pa.concat_tables(read_rows(directory, name)) for name in CHANGED_TABLES}
         self._orders = self._loaded["orders"]["o_orderkey"].to_pylist()
@@ -102,7 +104,7 @@ class Refresh:
         try:
             with scanner.sync.connect(self._endpoint) as client:
                 tables = [client.table(name) for name in CHANGED_TABLES]
-                while not self._stopping.wait(PAUSE_S):
+                while not self._stopping.wait(self._pause_s):
                     with self.between_steps:
                         self._step(*tables)
                         self.steps += 1

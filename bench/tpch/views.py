@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bench.tpch.data import parquet_file
-from spark_source import register
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,11 +21,7 @@ def parquet_views(spark: SparkSession, directory: Path, tables: Iterable[str]) -
 
 
 def weir_views(
-    spark: SparkSession,
-    endpoint: str,
-    tables: Iterable[str],
-    options: Mapping[str, str],
-    as_of: Mapping[str, Mapping[int, int]] | None = None,
+    spark: SparkSession, endpoint: str, tables: Iterable[str], options: Mapping[str, str]
 ) -> SparkSession:
     """A new session whose views are the tables of a server, each one load: one state, whatever is asked of it.
 
@@ -35,13 +30,9 @@ def weir_views(
         endpoint: HOST:PORT of the server.
         tables: Which.
         options: Of each load.
-        as_of: By table and bucket, the log offset that is read as of; None: as it is when Spark plans the first query.
     """
     session = spark.newSession()
-    register(session)
     for table in tables:
         reader = session.read.format("weir").options(endpoint=endpoint, table=table, **options)
-        if as_of is not None:
-            reader = reader.option("asOf", ",".join(f"{bucket}:{at}" for bucket, at in as_of[table].items()))
         reader.load().createOrReplaceTempView(table)
     return session

@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 
 from spark_source.errors import SourceOptionError
 from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
+from spark_source.stream.options import CHANGE_OPTION_NAMES
 
 BATCH_BYTES_DEFAULT: Final = 4 << 20
 _TXN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
@@ -116,7 +117,7 @@ def _describe_unknown(name: str) -> str:
             "unknown option 'path': a table has no path; call save() or start() without arguments and name it with"
             " option 'table'"
         )
-    of_reads = {known.lower(): known for known in OPTION_NAMES}
+    of_reads = {known.lower(): known for known in (*OPTION_NAMES, *CHANGE_OPTION_NAMES)}
     if lowered in of_reads:
         return f"option {of_reads[lowered]!r} is one of reading: it belongs to spark.read, not to a write"
     if lowered in {"token", "password"}:

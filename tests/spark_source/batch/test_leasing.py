@@ -22,6 +22,7 @@ from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from spark_source import SourceOptionError, WeirDataSource
 from spark_source.batch.leasing import TaskLease
+from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES
 from spark_source.schema import STATISTICS_COLUMN
@@ -31,7 +32,6 @@ from tests.support.server import RunningServer, running_server
 if TYPE_CHECKING:
     from scanner.server.server import Server
     from spark_source.batch.partitions import BucketPartition
-    from spark_source.batch.reader import BucketReader
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 
@@ -85,7 +85,9 @@ def change(client: Client) -> None:
 def open_reader(server: RunningServer, **options: str) -> BucketReader:
     """A reader as Spark makes it, having crossed a pickle."""
     source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE, "statistics": "true"} | options)
-    return sent_to_worker(source.reader(source.schema()))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BucketReader)
+    return sent_to_worker(reader)
 
 
 def attempt(reader: BucketReader, partition: BucketPartition) -> tuple[dict[int, str], BucketReport]:

@@ -195,7 +195,9 @@ def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningS
     frame = spark.readStream.format("weir").options(endpoint=server.endpoint, table=table).load()
     with pytest.raises(StreamingQueryException) as caught:
         frame.writeStream.format("noop").start().processAllAvailable()
-    assert "SourceUnsupportedError: weir is not a streaming source yet" in str(caught.value)
+    assert "SourceOptionError: a stream reads the changes of a table: add option readChanges=true" in str(
+        caught.value
+    )
     assert "UnboundLocalError" not in str(caught.value)
 
 

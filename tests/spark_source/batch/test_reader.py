@@ -43,7 +43,9 @@ def open_reader(server: RunningServer, table: str, **options: str) -> BucketRead
     """A reader as Spark makes it, having crossed a pickle as it does on its way to the executors."""
     source = WeirDataSource({"endpoint": server.endpoint, "table": table} | options)
     source = sent_to_worker(source)
-    return sent_to_worker(source.reader(source.schema()))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BucketReader)
+    return sent_to_worker(reader)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -15,7 +15,6 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_source import register
 from tests.spark_source.cluster.children import Child, ended_with_block
 
 
@@ -103,7 +102,6 @@ def main() -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     try:
-        register(spark)
         for line in sys.stdin:
             sys.stdout.write(json.dumps(_answer(spark, json.loads(line))) + "\n")
             sys.stdout.flush()
