@@ -24,6 +24,7 @@ with extras_needed("the data source of Spark"):
     from spark_source.data_source import WeirDataSource, register
     from spark_source.errors import (
         SourceDataError,
+        SourceDataLossError,
         SourceError,
         SourceOptionError,
         SourceSchemaError,
@@ -32,6 +33,7 @@ with extras_needed("the data source of Spark"):
 
 __all__ = [
     "SourceDataError",
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

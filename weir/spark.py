@@ -2,6 +2,7 @@
 
 from spark_source import (
     SourceDataError,
+    SourceDataLossError,
     SourceError,
     SourceOptionError,
     SourceSchemaError,
@@ -15,6 +16,7 @@ from spark_source import (
 
 __all__ = [
     "SourceDataError",
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

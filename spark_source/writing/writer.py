@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
     from spark_source.writing.options import WriteOptions
 
-_NO_OVERWRITE = (
-    "weir does not overwrite a table: write with mode('append'), which replaces rows of equal keys; a stream, with"
-    " outputMode('append')"
-)
 _logger = logging.getLogger("weir.spark")
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -67,7 +63,7 @@ class SaveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publish what the tasks staged; see `_publish`."""
-        if self._options.txn_name is None and not _staged_parts(messages):
+        if self._options.txn_name is None and not self._plan.overwrite and not _staged_parts(messages):
             return  # Nobody can ask for this version again, so it need not be known that it is empty.
         _publish(self._options, self._plan, self._transaction, messages)
 
@@ -119,19 +115,16 @@ def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> Writ
     """What the tasks are to do.
 
     Raises:
-        SourceUnsupportedError: The table would be overwritten.
         SourceSchemaError: A column is missing, is none of the table's, or does not fit.
         TableNotFound: There is no such table; the message lists those there are.
         ServerUnavailable: Nobody answers at the endpoint.
 
     Waits: For the server's description of the table.
     """
-    if overwrite:
-        raise SourceUnsupportedError(_NO_OVERWRITE)
     try:
         with open_client(options.target) as client:
             table = client.table(options.target.table)
-            return plan_write(schema, table.description, table.table_id, options)
+            return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None
 
@@ -189,7 +182,7 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
             publishing = planned_table(client, options, plan).transaction(
                 transaction.name, transaction.version
             )
-            published = publishing.publish(attempts)
+            published = publishing.publish(attempts, overwrite=plan.overwrite)
     except ScannerError as error:
         raise without_traceback(error) from None
     if not published.decided and published.attempts != attempts:
