@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from scanner import ScannerError, TransactionDecided
 from spark_source.connection import open_client
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
+from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
 from spark_source.writing.tasks import (
     StagedPart,
@@ -55,7 +56,9 @@ class SaveWriter(DataSourceArrowWriter):
         self._options = options
         self._plan = plan
         # Spark gives the tasks and the commit copies of this one object.
-        self._transaction = Transaction(options.txn_name or f"spark-{uuid.uuid4()}", options.txn_version)
+        self._transaction = Transaction(
+            options.txn_name or f"{ONCE}spark-{uuid.uuid4()}", options.txn_version
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage a task's rows; see `spark_source.writing.tasks.stage`."""

@@ -117,6 +117,10 @@ def test_options_of_writes_in_a_read(name: str) -> None:
             {"txnName": "a b", "txnVersion": "1"},
             "option 'txnName' cannot be 'a b': it is a name of the job's own",
         ),
+        (
+            {"txnName": "once:a", "txnVersion": "1"},
+            "option 'txnName' cannot be 'once:a': the server forgets a name that begins with once: after a day",
+        ),
         ({"txnName": " ", "txnVersion": "1"}, "option 'txnName' cannot be '': it is a name of the job's own"),
         (
             {"txnName": "a", "txnVersion": "-1"},
