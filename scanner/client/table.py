@@ -103,7 +103,7 @@ class Table:
 
     def new_scan(self) -> Scan:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
-        return Scan(self._connection, ScanPlan(table=self.description))
+        return Scan(self._connection, ScanPlan(table=self.description, table_id=self.table_id))
 
     async def add_column(self, column: pa.Field) -> None:
         """Add a column behind the last one. Rows that are there read as null in it; this object has it from then on.
