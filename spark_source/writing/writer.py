@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from scanner import ScannerError, TransactionDecided
-from spark_source.connection import open_client
+from spark_source.connection import open_client, open_client_again
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
 from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
@@ -181,7 +181,7 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
     rows = sum(message.rows for message in staged)
     what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
     try:
-        with open_client(options.target) as client:
+        with open_client_again(options.target) as client:
             publishing = planned_table(client, options, plan).transaction(
                 transaction.name, transaction.version
             )
