@@ -76,7 +76,7 @@ def test_defaults() -> None:
 
 
 def test_the_docstring_has_them_all() -> None:
-    """`help(WeirDataSource)` has a line for each option, in the order of the table."""
+    """`help(WeirDataSource)` has a line for each option: of reads, of changes, of connections, of writes."""
     text = (WeirDataSource.__doc__ or "").partition("Examples")[0]
     found = [
         name
@@ -84,3 +84,6 @@ def test_the_docstring_has_them_all() -> None:
         for name in line.split(", ")
     ]
     assert found == list(NAMES)
+    security = OPTION_NAMES.index("tlsCa")
+    of_reads = (*OPTION_NAMES[:security], *CHANGE_OPTION_NAMES, *OPTION_NAMES[security:])
+    assert found == [*of_reads, *WRITE_OPTION_NAMES]

@@ -135,14 +135,14 @@ def test_what_is_refused(
 def test_complete_mode(
     spark: SparkSession, server: RunningServer, client: Client, table: str, tmp_path: Path
 ) -> None:
-    """Output mode complete would overwrite the table, and is refused."""
-    arrive(tmp_path, "first", (1, "one", "insert"))
-    rows = spark.readStream.schema("k BIGINT, v STRING").json(str(tmp_path / "rows"))
-    counted = rows.groupBy("k").agg({"v": "max"}).withColumnRenamed("max(v)", "v")
-    writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
-    writer = writer.options(
-        endpoint=server.endpoint, table=table, checkpointLocation=str(tmp_path / "checkpoint")
-    )
-    with pytest.raises(StreamingQueryException, match="weir does not overwrite a table"):
-        writer.start().awaitTermination()
-    assert contents(client, table) == {}
+    """In output mode complete each micro-batch is all that the table has."""
+    for batch, keys in enumerate([(1, 1, 2), (2, 3)]):
+        arrive(tmp_path, str(batch), *((key, None, "insert") for key in keys))
+        rows = spark.readStream.schema("k BIGINT").json(str(tmp_path / "rows"))
+        counted = (
+            rows.groupBy("k").count().selectExpr("k", "CAST(count AS STRING) AS v").where("v > 1 OR k < 3")
+        )
+        writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
+        writer = writer.options(endpoint=server.endpoint, table=table)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        assert contents(client, table) == [{1: "2", 2: "1"}, {1: "2", 2: "2"}][batch]
