@@ -11,6 +11,9 @@ endif
 uv_version := 0.13.8
 python := .venv/bin/python
 packages := weir transport scanner spark_source pyspark_weir bench tests tools
+packages := weir transport scanner spark_source bench tests tools
+# What the first process compiles, the next ones read: the tests start hundreds of them.
+unexport PYTHONDONTWRITEBYTECODE
 # Inside a recipe: the Java that `make install` found or installed.
 with_java := JAVA_HOME="$$(tools/find-java)"
 # uv installs into .venv, with its interpreter, whatever the caller's shell has activated; compiled, since Spark gives a
@@ -33,8 +36,8 @@ test: install peers ## Everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory --jobs 2 beside_tests=checks suite checks
 
 suite:
-	$(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) --dist loadfile \
-	    --no-loadscope-reorder --durations 25
+	tools/in-memory env $(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) \
+	    --dist loadfile --no-loadscope-reorder --durations 25
 
 # One at a time, while the tests wait for their sockets and disks. What `drift` asks, one of the tests does.
 checks:

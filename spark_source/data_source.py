@@ -19,13 +19,15 @@ from spark_source.errors import (
     without_traceback,
 )
 from spark_source.options import SourceOptions
+from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
     from spark_source.batch.reader import BucketReader
-    from spark_source.stream.reader import UnsupportedStreamReader
+    from spark_source.stream.changes import ChangesReader
+    from spark_source.stream.reader import ChangeStreamReader, RefusingStreamReader
 
 # What needs Arrow and the client is imported where it is used: Spark imports this module to look for formats, also in
 # sessions that never use this one (`pyspark_weir`).
@@ -78,6 +80,31 @@ class WeirDataSource(DataSource):
     statistics : bool, default ``false``
         End each bucket with one row that holds, in column ``_weir_statistics``, what its scan cost, as JSON.
 
+    readChanges : bool, default ``false``
+        Read the changes of the table instead of its rows: inserts, deletes, and updates as two rows, before and after,
+        with the columns ``_change_type``, ``_log_offset`` and ``_commit_timestamp``. A stream needs it.
+    startingOffsets : ``full`` | ``earliest`` | ``latest`` | JSON
+        Changes: where to begin. ``full``, the default of a stream: with the table as it is, as inserts. ``earliest``,
+        the default of a batch read: with the oldest change that is kept. ``latest``: with the next commit. JSON such
+        as ``{"0": 12, "1": -2}``: of each bucket an offset, -2 (earliest) or -1 (latest).
+    startingTimestamp : time or milliseconds since 1970, optional
+        Changes: begin with the first commit at or after this time, whatever ``startingOffsets`` says.
+    endingOffsets : ``latest`` | JSON, default ``latest``
+        Batch reads of changes: where to end, exclusive.
+    endingTimestamp : time or milliseconds since 1970, optional
+        Batch reads of changes: end in front of the first commit at or after this time.
+    failOnDataLoss : bool, default ``true``
+        Changes: fail if changes that are wanted are not kept any more; else go on from the oldest ones that are, with a
+        warning in the log.
+    maxRowsPerTrigger : int, optional
+        Streams: the changes of one micro-batch. The commit that reaches the limit is the last one in it.
+    maxBytesPerTrigger : size, optional
+        Streams: the same of their stored bytes.
+    minRowsPerTrigger : int, optional
+        Streams: wait until there are so many changes, but no longer than ``maxTriggerDelay``.
+    maxTriggerDelay : time, default ``15m``
+        Streams: see ``minRowsPerTrigger``.
+
     tlsCa : path, optional
         The CAs of the server, a PEM file on the driver and on every executor; ``system`` for those the system trusts.
     tlsCert, tlsKey : path, optional
@@ -107,7 +134,13 @@ class WeirDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
         try:
-            self._source_options = SourceOptions.parse(options)
+            changes = reads_changes(options)
+            self._changes = ChangeOptions.parse(options) if changes else None
+            self._source_options = (
+                SourceOptions.parse(without_read_changes(options))
+                if self._changes is None
+                else self._changes.source
+            )
         except SourceOptionError as error:
             raise without_traceback(error) from None
         self._load_id = f"spark-{secrets.token_hex(8)}"
@@ -131,22 +164,37 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            from spark_source.batch.reader import read_schema
+            if self._changes is None:
+                from spark_source.batch.reader import read_schema
 
-            self._schema = read_schema(self._source_options)
+                self._schema = read_schema(self._source_options)
+            else:
+                from spark_source.stream.tasks import read_change_schema
+
+                self._schema = read_change_schema(self._changes)
         return self._schema
 
-    def reader(self, schema: StructType) -> BucketReader:
+    def reader(self, schema: StructType) -> BucketReader | ChangesReader:
         """A reader of these columns; the network is not touched before Spark plans."""
+        if self._changes is not None:
+            from spark_source.stream.changes import ChangesReader
+
+            return ChangesReader(self._changes, schema, self._load_id)
         from spark_source.batch.reader import BucketReader
 
         return BucketReader(self._source_options, schema, self._load_id)
 
-    def streamReader(self, schema: StructType) -> UnsupportedStreamReader:
-        """A reader that says that there is none yet when the query starts."""
-        from spark_source.stream.reader import UnsupportedStreamReader
+    def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
+        """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
+        from spark_source.stream.reader import (
+            STREAM_WITHOUT_CHANGES,
+            ChangeStreamReader,
+            RefusingStreamReader,
+        )
 
-        return UnsupportedStreamReader()
+        if self._changes is not None:
+            return ChangeStreamReader(self._changes, schema)
+        return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
         """There is none yet.

@@ -61,6 +61,34 @@ class SourceSchemaError(SourceError):
         return self.problem
 
 
+class SourceDataLossError(SourceError):
+    """Changes that a read wants are not kept any more, because retention has passed them.
+
+    Args:
+        table: Name of the table.
+        bucket: Its bucket.
+        start: The first offset that is wanted.
+        end: One past the last one; None: there is no end.
+        oldest: The oldest offset that is kept.
+    """
+
+    def __init__(self, table: str, bucket: int, start: int, end: int | None, oldest: int) -> None:
+        super().__init__(table, bucket, start, end, oldest)
+        self.table = table
+        self.bucket = bucket
+        self.start = start
+        self.end = end
+        self.oldest = oldest
+
+    def __str__(self) -> str:
+        until = "on" if self.end is None else f"to {self.end}"
+        return (
+            f"table {self.table}, bucket {self.bucket}: the changes from offset {self.start} {until} are wanted, and"
+            f" the oldest that are kept begin at {self.oldest}; set option failOnDataLoss to false to go on from there,"
+            " without the changes in between, or begin anew with a new checkpoint"
+        )
+
+
 def without_traceback(error: _E) -> _E:
     """An error as a user of Spark is to see it, to be raised ``from None``; the whole of it is logged, level debug.
 

@@ -5,8 +5,11 @@ from spark_source import (
     SourceOptionError,
     SourceSchemaError,
     SourceUnsupportedError,
+    TableRead,
     WeirDataSource,
     register,
+    table,
+    views,
 )
 
 __all__ = [
@@ -14,6 +17,9 @@ __all__ = [
     "SourceOptionError",
     "SourceSchemaError",
     "SourceUnsupportedError",
+    "TableRead",
     "WeirDataSource",
     "register",
+    "table",
+    "views",
 ]

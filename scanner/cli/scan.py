@@ -192,6 +192,9 @@ def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> 
     }
     for name, value in lines.items():
         note(f"{name:<16}{value}")
+    if statistics.buckets_skipped:
+        skipped = ", ".join(map(str, statistics.buckets_skipped))
+        note(f"{'skipped':<16}buckets {skipped}, which have no key that matches")
     for bucket in statistics.buckets:
         digest_text = "none" if bucket.digest is None else f"{bucket.digest:08x}"
         later = f" and {bucket.states - 1} later ones" if bucket.states > 1 else ""

@@ -241,4 +241,6 @@ def _tell_scans(query: Query) -> None:
         where = "" if run.condition is None else f" where {text_of(run.condition)}"
         done = run.statistics
         told = "not ended" if done is None else f"{done.rows} rows, {done.bytes_received} bytes"
+        if done is not None and done.buckets_skipped:
+            told += f", {len(done.buckets_skipped)} buckets skipped"
         note(f"scan of {run.table} ({', '.join(run.columns)}){where}: {told}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 from scanner.client.calls import call_unary
-from scanner.data.key_ranges import SplitWish, ranges_between
+from scanner.data.key_ranges import SplitWish, is_empty, ranges_between
 from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, DataCorrupted
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -50,8 +50,8 @@ async def split_bucket(
         ScannerError: The server refused, or could not be reached.
         DataCorrupted: The answer makes no sense.
     """
-    if key_range.end and key_range.start >= key_range.end:
-        return BucketRanges(bucket, (key_range,), 0)  # No key is in it.
+    if is_empty(key_range):
+        return BucketRanges(bucket, (key_range,), 0)
     request = pb.SplitBucketRequest(
         table=table,
         bucket=bucket,

@@ -94,12 +94,9 @@ def equal_to_any(values: Sequence[LiteralValue], field: pa.Field) -> Test:
     Raises:
         ArgumentInvalid: See `compared`.
     """
-    kind = field.type
-    places = [_place_of(value, field) for value in values]
-    cells = [place.below for place in places if place is not _NOWHERE and place.exact]
-    if not cells:
+    kind, value_set = field.type, cells_equal(values, field)
+    if not len(value_set):
         return _constant(False)
-    value_set = _cells(cells, kind)
     if kind in _WHOLE_FLOATS:
         # The hash lookup takes -0.0 for other than 0.0; adding zero makes them one. NaN is not in the set.
         zero = pa.scalar(0.0, kind)
@@ -118,6 +115,32 @@ def starts_with(value: LiteralValue, field: pa.Field) -> Test:
         raise _does_not_fit(value, field, "only a string or binary column begins with something")
     _place_of(value, field)
     return lambda column: pc.starts_with(column, pattern=value)
+
+
+def cell_at_most(value: LiteralValue, field: pa.Field) -> tuple[pa.Array | None, bool] | None:
+    """Where a literal stands among the values of a column's type, as `compared` takes it.
+
+    Returns:
+        The largest value of the type that is not above the literal, as an array of one cell, None if all are above; and
+        whether it is equal to the literal. None: the literal is NaN, which stands nowhere.
+
+    Raises:
+        ArgumentInvalid: See `compared`.
+    """
+    place = _place_of(value, field)
+    if place is _NOWHERE:
+        return None
+    return (None if place.below is None else _cells([place.below], field.type)), place.exact
+
+
+def cells_equal(values: Sequence[LiteralValue], field: pa.Field) -> pa.Array:
+    """The values of a column's type that are equal to one of several literals, in no order.
+
+    Raises:
+        ArgumentInvalid: See `compared`.
+    """
+    places = [_place_of(value, field) for value in values]
+    return _cells([place.below for place in places if place is not _NOWHERE and place.exact], field.type)
 
 
 def exact_cell(value: object, field: pa.Field) -> pa.Array:

@@ -47,6 +47,11 @@ class SplitWish:
         return max(1, min(SPLITS_MAX, math.ceil(stored_bytes / self.target_bytes)))
 
 
+def is_empty(key_range: KeyRange) -> bool:
+    """Whether a range ends before it begins, so that no key is in it."""
+    return bool(key_range.end) and key_range.start >= key_range.end
+
+
 def intersection(first: KeyRange, second: KeyRange) -> KeyRange:
     """The keys that are in both ranges; a range that ends before it begins if there are none."""
     ends = [end for end in (first.end, second.end) if end]

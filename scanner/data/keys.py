@@ -81,6 +81,11 @@ def prefix_end(prefix: bytes) -> bytes:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
 
 
+def escaped(octets: bytes) -> bytes:
+    """How the encoding of every string or binary cell begins that begins with these octets."""
+    return octets.replace(b"\x00", _ESCAPED)
+
+
 def key_cells(values: Sequence[object], field: pa.Field) -> pa.Array:
     """Cells of a key column, from Python values.
 
@@ -168,6 +173,16 @@ class KeyCodec:
         for value, field in zip(values, self.schema, strict=False):
             columns.append(key_cells([value], field))
         return self._encode(columns)[0] if columns else b""
+
+    def encode_cells(self, column: int, cells: pa.Array) -> list[bytes]:
+        """Encode cells of one key column: what a key has at its place, and a prefix of keys if it is the first one.
+
+        Args:
+            column: Its place in the key, from 0.
+            cells: Of the column's type, none of them null.
+        """
+        encoded: list[bytes] = self._cells[column].encode(cells).to_pylist()
+        return encoded
 
     def encode_stored(self, cells: Sequence[bytes]) -> bytes:
         """Encode one key from its cells as they are stored (`RowCodec.cells`): far quicker than a batch of one.
@@ -380,7 +395,7 @@ def _stored_string(stored: bytes) -> bytes:
 
 
 def _stored_binary(stored: bytes) -> bytes:
-    return stored.replace(b"\x00", _ESCAPED) + _END
+    return escaped(stored) + _END
 
 
 def _decode_variable(key: bytes, position: int, data_type: pa.DataType) -> tuple[object, int]:

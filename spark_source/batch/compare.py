@@ -11,6 +11,7 @@ somebody does, it says *not equal*, and the log offsets tell why.
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession, functions
 from rich.table import Table
 
-from scanner import combine_digests
+from scanner import combine_digests, join_digests
 from spark_source.batch.statistics import BucketReport
 from spark_source.data_source import WeirDataSource, register
 from spark_source.options import MODES
@@ -262,19 +263,24 @@ def _measure(mode: str, frame: DataFrame) -> ModeResult:
     (result,) = frame.agg(functions.count("*"), functions.collect_list(STATISTICS_COLUMN)).collect()
     seconds = time.perf_counter() - started
     counted, texts = result
-    reports = sorted((BucketReport.from_json(text) for text in texts), key=lambda report: report.bucket)
+    reports = sorted(
+        (BucketReport.from_json(text) for text in texts), key=lambda report: (report.bucket, report.split)
+    )
+    buckets = [list(parts) for _, parts in itertools.groupby(reports, key=lambda report: report.bucket)]
     first_batches = [report.first_batch_s for report in reports if report.first_batch_s is not None]
     return ModeResult(
         mode=mode,
         rows=counted - len(reports),
-        digest=combine_digests([report.digest for report in reports]),
+        digest=combine_digests(
+            [join_digests((part.digest, part.stored_bytes) for part in parts) for parts in buckets]
+        ),
         seconds=seconds,
         first_batch_ms=1000 * statistics.median(first_batches) if first_batches else 0.0,
         bytes_received=sum(report.bytes_received for report in reports),
         requests=sum(report.requests for report in reports),
         overrun_bytes=max(report.overrun_bytes for report in reports),
         held_bytes_max=max(report.held_bytes_max for report in reports),
-        log_offsets=tuple(report.log_offset for report in reports),
+        log_offsets=tuple(parts[0].log_offset for parts in buckets),
         stalls=_added_up([report.stalls for report in reports]),
         server_stalls=_added_up([report.server_stalls for report in reports]),
     )

@@ -17,7 +17,6 @@ from spark_source.errors import SourceOptionError
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Iterable
 
     from scanner import ScanPlan
     from scanner.sync import Client, Table
@@ -90,18 +89,10 @@ def _parts(options: SourceOptions, plan: ScanPlan, table: Table) -> list[ScanPla
     assert plan.bucket is not None
     if options.splits is None and options.split_bytes is None:
         return [plan]
-    ranges = table.split(plan.bucket, splits=options.splits, target_bytes=options.split_bytes)
-    return _within(plan, (each.end for each in ranges)) or [plan]
-
-
-def _within(plan: ScanPlan, ends: Iterable[bytes]) -> list[ScanPlan]:
-    """The scans of a plan's keys cut at the ends of ranges, those without any key left out."""
-    start, last = plan.key_range
-    inside = [end for end in ends if end > start and (not last or end < last)]
-    return [
-        replace(plan, key_range=plan.key_range._replace(start=low, end=high))
-        for low, high in zip([start, *inside], [*inside, last], strict=True)
-    ]
+    ranges = table.split(
+        plan.bucket, splits=options.splits, target_bytes=options.split_bytes, within=plan.key_range
+    )
+    return [replace(plan, key_range=each) for each in ranges]
 
 
 def _offsets_at(table: Table, instant: datetime.datetime) -> list[int]:

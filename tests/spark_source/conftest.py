@@ -6,7 +6,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from scanner.sync import Client, connect
-from spark_source import register
 from tests.spark_source import python_of_workers
 from tests.spark_source.cluster.processes import Cluster, running_cluster
 from tests.support.server import RunningServer, running_server
@@ -14,7 +13,7 @@ from tests.support.server import RunningServer, running_server
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark session with format `weir`, whose workers are this Python."""
+    """A local Spark session, which finds format `weir` by itself, and whose workers are this Python."""
     python = python_of_workers.write_python(tmp_path_factory.mktemp("python"))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", str(python))
@@ -33,7 +32,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .getOrCreate()
         )
         session.sparkContext.setLogLevel("OFF")
-        register(session)
         yield session
         session.stop()
 

@@ -20,7 +20,7 @@ IMPORTED: Final = (
     "pyarrow.compute",
     "pyspark.sql.pandas.serializers",
     "pyspark.worker",
-    "spark_source",
+    "spark_source.batch.reader",
 )
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import itertools
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_defaults() -> None:
     )
 
 
-SAMPLES: dict[str, tuple[str, str, object]] = {
+SAMPLES: dict[str, tuple[str, str, Any]] = {
     "endpoint": ("[::1]:80", "endpoint", "[::1]:80"),
     "table": (" orders ", "table", "orders"),
     "mode": ("ASOF", "mode", "asof"),

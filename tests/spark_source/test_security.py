@@ -14,8 +14,6 @@ import scanner
 import scanner.sync
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from spark_source import WeirDataSource
-from spark_source.batch.leasing import PlannedStates
-from spark_source.batch.partitions import bucket_partitions
 from spark_source.batch.reader import BucketReader
 from tests.support.certificates import ca_file, files, issue, server_tls
 from tests.support.pickling import pickled, sent_to_worker
@@ -91,7 +89,7 @@ def test_nothing_that_is_sent_has_a_secret(options: dict[str, str], directory: P
     source = WeirDataSource(options)
     reader = source.reader(source.schema())
     assert isinstance(reader, BucketReader)
-    partitions = bucket_partitions(reader._options, 0, PlannedStates(None, (None, None), (b"", b"")))
+    partitions = reader.partitions()
     sent = (
         pickled(source) + pickled(reader) + pickled(partitions) + repr([vars(source), vars(reader)]).encode()
     )

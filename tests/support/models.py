@@ -191,7 +191,7 @@ class PushWire(Wire):
     ) -> None:
         super().__init__(client, query, page_bytes)
         self._stack = stack
-        self._limit = 0
+        self._received_bytes = 0
         self.stream: transport.Stream | None = None
 
     async def _open(self, token: bytes) -> Page:
@@ -208,12 +208,12 @@ class PushWire(Wire):
 
     async def _next(self) -> Page:
         assert self.stream is not None
-        self._limit = sum(page.message_bytes for page in self.pages) + self.page_bytes
-        demand = pb.ScanRequest(demand=pb.Demand(bytes_limit=self._limit))
+        demand = pb.ScanRequest(demand=pb.Demand(bytes_limit=self._received_bytes + self.page_bytes))
         await self.stream.send(demand.SerializeToString())
         while True:
             response = decode_scan_response(await self.stream.receive())
             if isinstance(response, RowBatch):
+                self._received_bytes += response.message_bytes
                 return Page(
                     ordinal=response.row_ordinal,
                     ids=self._ids(response.payload, response.crc32c, response.row_count),

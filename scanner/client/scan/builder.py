@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
+from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
 from scanner.data.filters import Filter
 from scanner.data.key_ranges import intersection
@@ -219,6 +220,16 @@ class ScanBuilder:
     def schema(self) -> pa.Schema:
         """The schema of the batches that this scan yields."""
         return self._plan.schema
+
+    @property
+    def reads(self) -> dict[int, KeyRange]:
+        """What the scan reads: by bucket, ascending, a range of keys. No row outside of it can match `where`.
+
+        Conditions on the first columns of the primary key bound the range, and equality or `in` on all of them leaves
+        only the buckets that the keys belong to; scans of changes read every bucket. Where no row can match, it is an
+        empty range of one bucket.
+        """
+        return ranges_to_read(self._plan)
 
     def _derive(self, plan: ScanPlan) -> Self:
         raise NotImplementedError

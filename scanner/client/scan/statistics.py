@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scanner.client.html import html_table
+from scanner.data.keys import ALL_KEYS, KeyRange
 from transport import StallTimes
 
 
@@ -31,6 +32,8 @@ class BucketStatistics:
     """The history of the bucket that `log_offset` is of: it tells a restored copy's states from these."""
     stored_bytes: int | None = None
     """Length of the rows that the digest covers."""
+    key_range: KeyRange = ALL_KEYS
+    """What was scanned: the key range asked for, less what cannot match the conditions on the key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,9 +43,11 @@ class ScanStatistics:
     rows: int
     """Rows handed to the consumer."""
     digest: int | None
-    """Of the digests of all buckets, in bucket order; None unless every bucket came to its end."""
+    """Of the digests of all buckets scanned, in their order; None unless each of them came to its end."""
     buckets: tuple[BucketStatistics, ...]
-    """Ascending by bucket."""
+    """Those that were scanned, ascending by bucket."""
+    buckets_skipped: tuple[int, ...] = ()
+    """Those that were not, since no key that matches the conditions belongs to them; ascending."""
     bytes_received: int
     """Message bytes of the batches or pages that arrived."""
     requests: int
@@ -84,6 +89,7 @@ class BucketProgress:
     """The counters of one bucket's scan while it runs; written by its receiver and by the hand-out."""
 
     bucket: int
+    key_range: KeyRange = ALL_KEYS
     log_offset: int | None = None
     history: bytes = b""
     rows: int = 0
@@ -112,6 +118,7 @@ class BucketProgress:
             rows=self.rows,
             digest=self.digest,
             stored_bytes=self.stored_bytes,
+            key_range=self.key_range,
             reason=self.reason,
             server_stalls=self.server_stalls,
             resumes=self.resumes,

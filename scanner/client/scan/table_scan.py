@@ -31,6 +31,7 @@ from scanner.client.scan.builder import (
 )
 from scanner.client.scan.fetch import LogFetcher
 from scanner.client.scan.fetch_receiver import FetchOptions, FetchReceiver
+from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.pull import BucketFetcher, PageSource
 from scanner.client.scan.push import BucketReceiver
@@ -79,7 +80,10 @@ class Batches:
 
     def __init__(self, plan: ScanPlan) -> None:
         self._plan = plan
-        self._progress = {bucket: BucketProgress(bucket=bucket) for bucket in plan.buckets}
+        self._progress = {
+            bucket: BucketProgress(bucket=bucket, key_range=key_range)
+            for bucket, key_range in ranges_to_read(plan).items()
+        }
         self._hand_off = HandOff(producers=len(self._progress))
         self._rows_left = plan.row_limit
         self._has_changes = plan.source.has_changes
@@ -191,6 +195,7 @@ class Batches:
             rows=sum(each.rows for each in progress),
             digest=combine_digests(digests) if len(digests) == len(progress) else None,
             buckets=tuple(each.freeze() for each in progress),
+            buckets_skipped=tuple(sorted(set(self._plan.buckets) - set(self._progress))),
             bytes_received=sum(each.bytes_received for each in progress),
             requests=sum(each.requests for each in progress),
             credit_messages=sum(each.credit_messages for each in progress),
@@ -249,10 +254,9 @@ class Batches:
     async def _fetch(self, connection: Connection) -> None:
         """Fetch the changes of all buckets."""
         plan, progress = self._plan, self._progress
-        query = bucket_query(plan, 0)
+        query = bucket_query(plan, 0, KeyRange())
         # By name: what is added to the table meanwhile is not this scan's.
         query.columns[:] = plan.schema.names
-        query.ClearField("range")
         query.ClearField("row_limit")
         receiver = FetchReceiver(
             plan.table.name,
@@ -288,7 +292,7 @@ class Batches:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
             source=_SOURCES[plan.source],
-            query=bucket_query(plan, progress.bucket),
+            query=bucket_query(plan, progress.bucket, progress.key_range),
             as_of=plan.as_of_bucket(progress.bucket),
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
@@ -317,7 +321,7 @@ class Batches:
 
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
-        plan, query = self._plan, bucket_query(self._plan, progress.bucket)
+        plan, query = self._plan, bucket_query(self._plan, progress.bucket, progress.key_range)
         if plan.mode is ScanMode.SESSION:
             return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
@@ -330,8 +334,8 @@ class Batches:
         return f"{self._plan.table.name} bucket {progress.bucket}"
 
 
-def bucket_query(plan: ScanPlan, bucket: int) -> pb.ScanQuery:
-    """What a plan asks of one bucket."""
+def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQuery:
+    """What a plan asks of one bucket, or of a range of its keys."""
     return query_to_proto(
         ScanQuery(
             table=plan.table.name,
@@ -339,7 +343,7 @@ def bucket_query(plan: ScanPlan, bucket: int) -> pb.ScanQuery:
             columns=plan.columns,
             predicates=plan.predicates,
             row_limit=plan.row_limit,
-            range=plan.key_range,
+            range=key_range,
             table_id=plan.table_id,
         )
     )

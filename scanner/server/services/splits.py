@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.data.key_ranges import SplitWish
+from scanner.data.key_ranges import SplitWish, is_empty
 from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, StoreClosed
 from scanner.proto.weir.v1 import tables_pb2 as pb
@@ -46,7 +46,7 @@ class SplitService:
         authorize(stream, Right.READ, message.table)
         wish = _wish(message)
         key_range = KeyRange(message.key_start, message.key_end)
-        if key_range.end and key_range.start >= key_range.end:
+        if is_empty(key_range):
             raise ArgumentInvalid("the range that is to be split ends before it begins")
         table = await self._catalog.table(message.table)
         bucket = await self._catalog.bucket(table, message.bucket)

@@ -10,8 +10,10 @@ What a file has of rows that were replaced or deleted counts until a compaction 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
 from scanner.storage.rocksdb.database import rocksdb_errors
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
@@ -27,16 +29,20 @@ if TYPE_CHECKING:
     from scanner.storage.rocksdb.readers import Reading
 
 _PIECES_PER_SPLIT: Final = 64
-"""A cut is off by half a piece a level, at most: about a hundredth of a range."""
+_PIECES_MIN: Final = 2048
+"""A cut is off by half a piece for each file that lies over it: of few splits and ten files, a hundredth of a range."""
 _PIECES_MAX: Final = 16 * 1024
 """For all splits together."""
 _WALKED_ROWS_MAX: Final = 1 << 20
 """A write buffer of 32 MiB has half a million small rows; a walk over them takes 0.2 s, in a thread."""
 _WALKED_AT_ONCE: Final = 4096
+_LISTINGS: Final = 3
+"""Tries at reading files that compactions take away; with the last one, a file that is gone is one piece."""
 _UNFLUSHED_BYTES: Final = "rocksdb.cur-size-all-mem-tables"
 _UNFLUSHED_ROWS: Final = ("rocksdb.num-entries-active-mem-table", "rocksdb.num-entries-imm-mem-tables")
 
 _logger = logging.getLogger(__name__)
+_IndexOf: TypeAlias = Callable[[SstFile], SstIndex | None]
 
 
 class _Span(NamedTuple):
@@ -64,17 +70,26 @@ def split_bucket(database: Database, reading: Reading, wish: SplitWish, key_rang
     Raises:
         StoreFailed, DataCorrupted, StoreClosed: RocksDB cannot be read.
     """
+    for _ in range(_LISTINGS - 1):
+        with suppress(FileNotFoundError):
+            return _split(database, reading, wish, key_range, _index_of)
+    return _split(database, reading, wish, key_range, _index_if_there)
+
+
+def _split(
+    database: Database, reading: Reading, wish: SplitWish, key_range: KeyRange, index_of: _IndexOf
+) -> BucketSplit:
     files = sst_files(database, database.kv)
-    spans = [span for file in files if (span := _span(file, key_range)) is not None]
-    unflushed_bytes = _unflushed_bytes(database)
-    stored_bytes = sum(span.size_bytes for span in spans)
-    if unflushed_bytes > sum(file.size_bytes for file in files):
+    if _unflushed_bytes(database) > sum(file.size_bytes for file in files):
         pieces = _walk(database, reading, key_range)
-        stored_bytes = max(stored_bytes, sum(piece.size_bytes for piece in pieces))
+        stored_bytes = sum(piece.size_bytes for piece in pieces)
         return BucketSplit(choose_cuts(pieces, wish.count(stored_bytes), key_range), stored_bytes)
+    spans = [span for file in files if (span := _span(file, key_range, index_of)) is not None]
+    stored_bytes = sum(span.size_bytes for span in spans)
     count = wish.count(stored_bytes)
-    piece_bytes = max(1, stored_bytes // min(_PIECES_MAX, count * _PIECES_PER_SPLIT))
-    pieces = [piece for span in spans for piece in _pieces(span, key_range, piece_bytes)]
+    wanted = min(_PIECES_MAX, max(_PIECES_MIN, count * _PIECES_PER_SPLIT))
+    piece_bytes = max(1, stored_bytes // wanted)
+    pieces = [piece for span in spans for piece in _pieces(span, key_range, piece_bytes, index_of)]
     return BucketSplit(choose_cuts(pieces, count, key_range), stored_bytes)
 
 
@@ -86,14 +101,14 @@ def _unflushed_bytes(database: Database) -> int:
         return database.kv.property_int_value(_UNFLUSHED_BYTES) or 0
 
 
-def _span(file: SstFile, key_range: KeyRange) -> _Span | None:
+def _span(file: SstFile, key_range: KeyRange, index_of: _IndexOf) -> _Span | None:
     """What a file has of a range; None: nothing."""
     start, end = key_range
     if file.end_key < start or (end and file.start_key >= end):
         return None
     if start <= file.start_key and (not end or file.end_key < end):
         return _Span(file, file.size_bytes, None, 0, 0)
-    index = _index_of(file)
+    index = index_of(file)
     if index is None:
         return _Span(file, file.size_bytes, None, 0, 0)
     first = index.count_before(start)
@@ -104,19 +119,32 @@ def _span(file: SstFile, key_range: KeyRange) -> _Span | None:
 
 
 def _index_of(file: SstFile) -> SstIndex | None:
+    """The index of a file; None if it cannot be read.
+
+    Raises:
+        FileNotFoundError: A compaction has replaced the file since it was listed.
+    """
     try:
         return SstIndex.read(file.path)
     except FileNotFoundError:
-        return None  # A compaction has just replaced it.
+        raise
     except (OSError, ValueError) as error:
         _logger.warning("%s: its index cannot be read, so splits are coarser: %s", file.path, error)
         return None
 
 
-def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int) -> Iterator[Piece]:
+def _index_if_there(file: SstFile) -> SstIndex | None:
+    """The index of a file; None if it cannot be read, or is gone."""
+    try:
+        return _index_of(file)
+    except FileNotFoundError:
+        return None
+
+
+def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int, index_of: _IndexOf) -> Iterator[Piece]:
     """A span in pieces of about a size."""
     index, first, end = span.samples, span.first, span.end
-    if index is None and span.size_bytes > piece_bytes and (index := _index_of(span.file)) is not None:
+    if index is None and span.size_bytes > piece_bytes and (index := index_of(span.file)) is not None:
         first, end = 0, len(index)
     if index is None or end - first < 2:
         last_key = span.file.end_key

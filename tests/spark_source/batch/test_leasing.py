@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import logging
 import shutil
 import threading
@@ -21,6 +22,7 @@ from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from spark_source import SourceOptionError, WeirDataSource
 from spark_source.batch.leasing import TaskLease
+from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES
 from spark_source.schema import STATISTICS_COLUMN
@@ -30,7 +32,6 @@ from tests.support.server import RunningServer, running_server
 if TYPE_CHECKING:
     from scanner.server.server import Server
     from spark_source.batch.partitions import BucketPartition
-    from spark_source.batch.reader import BucketReader
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 
@@ -84,7 +85,9 @@ def change(client: Client) -> None:
 def open_reader(server: RunningServer, **options: str) -> BucketReader:
     """A reader as Spark makes it, having crossed a pickle."""
     source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE, "statistics": "true"} | options)
-    return sent_to_worker(source.reader(source.schema()))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BucketReader)
+    return sent_to_worker(reader)
 
 
 def attempt(reader: BucketReader, partition: BucketPartition) -> tuple[dict[int, str], BucketReport]:
@@ -294,7 +297,8 @@ def test_an_instant_to_come(server: RunningServer, client: Client) -> None:
 def test_an_instant_before_the_changelog(server: RunningServer, client: Client) -> None:
     """A time of which the changelog knows nothing any more is refused, with what it still knows."""
     change(client)
-    server.ask(lambda running: [cut_log(running, bucket) for bucket in range(2)])
+    for bucket in range(2):
+        server.ask(functools.partial(cut_log, bucket=bucket))
     with pytest.raises(OffsetOutOfRange, match=r"what was before is gone: .*use a later asOfTimestamp"):
         open_reader(server, asOfTimestamp="2013-07-01T12:30Z").partitions()
 

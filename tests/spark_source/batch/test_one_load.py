@@ -7,6 +7,7 @@ others, without an error.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,35 @@ def test_conditions_of_views(spark: SparkSession, server: RunningServer, table: 
     assert sorted(row.id for row in spark.sql(both).collect()) == [*range(10), *range(91, 100, 2)]
     assert spark.sql("SELECT * FROM few WHERE id > 5").count() == 4
     assert spark.sql("SELECT * FROM few").count() == 10
+
+
+@pytest.mark.parametrize("options", [{}, {"splits": 3}], ids=["whole", "split"])
+def test_both_sides_of_a_self_join_are_one_state(
+    spark: SparkSession, server: RunningServer, options: dict[str, object]
+) -> None:
+    """Spark plans both sides at once, in two processes; beside a writer no row is on one side only."""
+    name = "joined" + "".join(options)
+    with connect(server.endpoint) as client:
+        table = client.create_table(name, NUMBERS.schema, primary_key=["id"], buckets=3)
+        table.write(NUMBERS)
+        stop = threading.Event()
+
+        def write() -> None:
+            while not stop.is_set():
+                table.delete([(key,) for key in range(0, ROWS, 2)])
+                table.write(NUMBERS)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            for _ in range(3):
+                frame = read(spark, server, name, **options)
+                both = frame.alias("a").join(frame.alias("b"), F.expr("a.id = b.id"), "full_outer")
+                assert both.where("a.id IS NULL OR b.id IS NULL").count() == 0
+                assert frame.exceptAll(frame).count() == 0
+        finally:
+            stop.set()
+            writer.join()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from scanner.sync import Client, connect
 from spark_source.batch.statistics import BucketReport
-from spark_source.options import MODES
+from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.spark_source.frames import last_line, read
 from tests.support.server import RunningServer
@@ -57,6 +57,15 @@ def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table
     """However little may be under way, all rows come."""
     frame = read(spark, server, table, mode=mode, creditBytes="4k", pageBytes="16k", pageDepth=0)
     assert frame.count() == ROWS
+
+
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_splits(spark: SparkSession, server: RunningServer, client: Client, table: str, mode: str) -> None:
+    """Buckets that are cut give more tasks, and the same rows."""
+    client.checkpoint(table)
+    frame = read(spark, server, table, mode=mode, splits=4)
+    assert BUCKETS < frame.rdd.getNumPartitions() <= 4 * BUCKETS
+    assert sorted(map(tuple, frame.collect())) == [tuple(row.values()) for row in numbers(ROWS).to_pylist()]
 
 
 @pytest.mark.parametrize("mode", ["push", "asof"])
@@ -187,7 +196,9 @@ def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningS
     frame = spark.readStream.format("weir").options(endpoint=server.endpoint, table=table).load()
     with pytest.raises(StreamingQueryException) as caught:
         frame.writeStream.format("noop").start().processAllAvailable()
-    assert "SourceUnsupportedError: weir is not a streaming source yet" in str(caught.value)
+    assert "SourceOptionError: a stream reads the changes of a table: add option readChanges=true" in str(
+        caught.value
+    )
     assert "UnboundLocalError" not in str(caught.value)
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import gc
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -9,13 +10,15 @@ import pytest
 from pyspark.sql import datasource as spark
 from pyspark.sql import types
 
+from scanner import join_digests
 from scanner.client.connection import Connection
 from scanner.errors import TableNotFound
 from scanner.sync import Client
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
+from spark_source.batch.partitions import BucketPartition
 from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
-from spark_source.options import MODES
+from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer
@@ -30,7 +33,7 @@ ONE_ROW_BYTES = 1024
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name: str = re.sub(r"\W", "-", request.node.name)
     rows = pa.table({"k": range(ROWS), "s": [f"{row:0100d}" for row in range(ROWS)]})
     client.create_table(name, rows.schema, primary_key=["k"], buckets=2).write(rows)
     return name
@@ -40,7 +43,9 @@ def open_reader(server: RunningServer, table: str, **options: str) -> BucketRead
     """A reader as Spark makes it, having crossed a pickle as it does on its way to the executors."""
     source = WeirDataSource({"endpoint": server.endpoint, "table": table} | options)
     source = sent_to_worker(source)
-    return sent_to_worker(source.reader(source.schema()))
+    reader = source.reader(source.schema())
+    assert isinstance(reader, BucketReader)
+    return sent_to_worker(reader)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -54,6 +59,75 @@ def test_partitions_cover_the_table(server: RunningServer, table: str, mode: str
     assert len(keys) == 2
     assert all(part == sorted(part) for part in keys)
     assert sorted(keys[0] + keys[1]) == list(range(ROWS))
+
+
+CUTS = [{"splits": "5"}, {"splits": "1"}, {"targetSplitBytes": "4k"}, {"targetSplitBytes": "1g"}]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("keys", [{}, {"keyFrom": "1000", "keyTo": "1500"}, {"keyFrom": "9999"}], ids=str)
+@pytest.mark.parametrize("mode", AS_OF_MODES)
+def test_parts_of_buckets(
+    server: RunningServer, client: Client, table: str, mode: str, keys: dict[str, str], cut: dict[str, str]
+) -> None:
+    """Ranges of keys add up to their bucket: rows, order and digest, as of one offset, whatever is written between."""
+    client.checkpoint(table)  # What is in memory alone is not cut.
+    whole = parts_of(open_reader(server, table, mode=mode, statistics="true", **keys))
+    assert [len(reports) for _, reports in whole.values()] == [1, 1]
+    reader = open_reader(server, table, mode=mode, statistics="true", **keys, **cut)
+    partitions = reader.partitions()
+    client.table(table).delete([(key,) for key in range(0, ROWS, 3)])
+    client.table(table).write(pa.table({"k": range(ROWS + 100), "s": ["changed"] * (ROWS + 100)}))
+    parts = parts_of(reader, partitions)
+    for bucket, (rows, (one,)) in whole.items():
+        found, reports = parts[bucket]
+        assert found == rows
+        assert [report.split for report in reports] == list(range(len(reports)))
+        assert {report.log_offset for report in reports} == {one.log_offset}
+        assert join_digests((report.digest, report.stored_bytes) for report in reports) == one.digest
+        assert sum(report.rows for report in reports) == one.rows
+    if not keys and cut in ({"splits": "5"}, {"targetSplitBytes": "4k"}):
+        assert all(len(reports) > 2 for _, reports in parts.values())
+
+
+def test_a_retry_of_a_part(server: RunningServer, client: Client, table: str) -> None:
+    """An attempt that ends half-way, and the one after it, read one range of keys of one state."""
+    client.checkpoint(table)
+    reader = open_reader(server, table, splits="4", statistics="true", creditBytes="8k")
+    partition = reader.partitions()[2]
+    first = reader.read(partition)
+    begun = next(iter(first)).to_pylist()
+    client.table(table).write(pa.table({"k": range(ROWS), "s": ["changed"] * ROWS}))
+    first.close()  # type: ignore[attr-defined]
+    ((rows, (report,)),) = parts_of(reader, [partition]).values()
+    assert rows[: len(begun)] == [row["k"] for row in begun]
+    assert report.rows == len(rows)
+    *batches, _ = reader.read(partition)
+    assert not any(row["s"] == "changed" for batch in batches for row in batch.to_pylist())
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_parts_of_next_to_nothing(server: RunningServer, client: Client, rows: int) -> None:
+    """A table without keys to cut at still has a task, and a report, for each bucket."""
+    name = f"next-to-nothing-{rows}"
+    few = pa.table({"k": pa.array(range(rows), pa.int64())})
+    client.create_table(name, few.schema, primary_key=["k"], buckets=2).write(few)
+    parts = parts_of(open_reader(server, name, splits="1024", statistics="true"))
+    assert sorted(key for found, _ in parts.values() for key in found) == list(range(rows))
+    assert sorted(parts) == [0, 1]
+
+
+def parts_of(
+    reader: BucketReader, partitions: list[BucketPartition] | None = None
+) -> dict[int, tuple[list[int], list[BucketReport]]]:
+    """By bucket, the keys that its partitions give, in their order, and their reports."""
+    found: dict[int, tuple[list[int], list[BucketReport]]] = {}
+    for partition in reader.partitions() if partitions is None else partitions:
+        *batches, last = reader.read(sent_to_worker(partition))
+        keys, reports = found.setdefault(partition.bucket, ([], []))
+        keys += [key for batch in batches for key in batch.column("k").to_pylist()]
+        reports.append(BucketReport.from_json(last.column(STATISTICS_COLUMN)[0].as_py()))
+    return found
 
 
 @pytest.mark.parametrize("mode", MODES)

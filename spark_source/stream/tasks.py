@@ -1,0 +1,274 @@
+"""What a task of a read of changes does: one bucket's changes between two commits' ends, or its rows as of one.
+
+Invariants:
+
+1. A task reads exactly what was planned, of the table and of the history of its bucket that it was planned with, or it
+   fails. So a task that is repeated reads the same rows; ``failOnDataLoss=false`` alone lets it read fewer, with a
+   warning.
+2. However `read_slice` ends, its scan and its connection end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from scanner import ArgumentInvalid, OffsetOutOfRange, ScannerError, ScanSource, TableNotFound
+from spark_source.batch.leasing import PlannedStates, TaskLease
+from spark_source.batch.planning import bucket_partitions
+from spark_source.connection import open_client
+from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, without_traceback
+from spark_source.schema import spark_schema, to_spark_batch
+from spark_source.stream.logs import warn_of_loss
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from scanner import MeasuredLog, ScanPlan
+    from scanner.sync import Client, Scan, Table
+    from spark_source.stream.offsets import Positions
+    from spark_source.stream.options import ChangeOptions
+
+CHANGE_TYPE: Final = "_change_type"
+CHANGE_COLUMNS: Final = (CHANGE_TYPE, "_log_offset", "_commit_timestamp")
+"""What every change has beside the columns of its row."""
+
+
+@dataclass(frozen=True)
+class LogSlice(InputPartition):
+    """The changes [start, end) of one bucket."""
+
+    options: ChangeOptions
+    """How to read them."""
+    table_id: int
+    """Of the table that was planned with."""
+    bucket: int
+    """Index of the bucket, from 0."""
+    start: int
+    """The end of a commit."""
+    end: int
+    """Likewise, above `start`."""
+    history: bytes
+    """The history of the bucket that `end` is of, and so all that is before it."""
+    lease_id: str | None = None
+    """What keeps them readable and is to be renewed by the task; None: nothing, or the planner renews it."""
+
+
+@dataclass(frozen=True)
+class SnapshotSlice(InputPartition):
+    """The rows of one bucket, or of a range of its keys, as of an offset, as inserts."""
+
+    options: ChangeOptions
+    """How to read them."""
+    plan: ScanPlan
+    """What to scan, checked against the table."""
+
+
+Slice = LogSlice | SnapshotSlice
+
+
+def log_slices(
+    options: ChangeOptions, table_id: int, start: Positions, end: Positions, lease_id: str | None = None
+) -> list[LogSlice]:
+    """One slice for each bucket that has changes between two positions, in bucket order."""
+    return [
+        LogSlice(
+            options,
+            table_id,
+            bucket,
+            start[bucket].offset,
+            end[bucket].offset,
+            end[bucket].history,
+            lease_id,
+        )
+        for bucket in sorted(end)
+        if start[bucket].offset < end[bucket].offset
+    ]
+
+
+def snapshot_slices(
+    options: ChangeOptions, table: Table, at: Positions, names: Sequence[str]
+) -> list[SnapshotSlice]:
+    """One slice for each bucket, or as many as options ``splits`` and ``targetSplitBytes`` make of it.
+
+    Args:
+        options: How to read them.
+        table: The table.
+        at: What the buckets are read as of.
+        names: The columns wanted; those of a change are not the table's.
+
+    Waits: For the server, once for each bucket that is cut.
+    """
+    of_rows = [name for name in names if name not in CHANGE_COLUMNS]
+    scan = _within(table.new_scan().with_table_id(table.table_id), options)
+    scan = scan.select(*(of_rows or table.primary_key[:1]))
+    states = PlannedStates(
+        offsets=tuple(at[bucket].offset for bucket in sorted(at)),
+        histories=tuple(at[bucket].history for bucket in sorted(at)),
+    )
+    parts = bucket_partitions(options.source, scan.plan, table, states)
+    return [SnapshotSlice(options, part.plan) for part in parts]
+
+
+def read_change_schema(options: ChangeOptions) -> StructType:
+    """The schema of what the options read; see `change_schema`.
+
+    Waits: For the server's description of the table.
+    """
+    try:
+        with open_client(options.source) as client:
+            return change_schema(client.table(options.source.table), options)
+    except (ScannerError, SourceError) as error:
+        raise without_traceback(error) from None
+
+
+def change_schema(table: Table, options: ChangeOptions) -> StructType:
+    """The columns of a read of changes: the table's, or those that are named, and then what every change has.
+
+    Raises:
+        SourceOptionError: Option ``where`` does not fit the table.
+        ColumnNotFound: The table has no such column.
+        ArgumentInvalid: It has a column that changes have, too.
+        SourceSchemaError: A column is of a type that Spark SQL does not have.
+    """
+    return spark_schema(_changes(table, options).schema)
+
+
+def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Read one slice.
+
+    Args:
+        planned: Which.
+        schema: The columns wanted.
+        target: The same for Arrow, from `spark_source.schema.arrow_schema`.
+
+    Yields:
+        Batches of changes in the order of the log, or of rows in key order; none of them empty.
+
+    Raises:
+        SourceDataLossError: The changes are not kept any more.
+        SnapshotLost: Likewise the state; or the bucket was restored from a copy.
+        TableNotFound: The table was dropped.
+        SourceError: Not every change came.
+        ScannerError: The scan failed; what was yielded before is a part.
+
+    Waits:
+        For the server, at most as long as its heartbeats come.
+    """
+    with open_client(planned.options.source) as client:
+        if isinstance(planned, SnapshotSlice):
+            yield from _read_snapshot(client, planned, target)
+        else:
+            yield from _read_log(client, planned, schema.fieldNames(), target)
+
+
+def _read_log(
+    client: Client, planned: LogSlice, names: list[str], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    lease = TaskLease(client, planned.lease_id, planned.options.source.lease_ttl_s)
+    lease.begin()
+    table = client.table(planned.options.source.table)
+    require_same_table(table, planned.table_id)
+    start = _first_kept(table, planned)
+    if start == planned.end:
+        return
+    scan = _changes(table, planned.options).select(*names).bucket(planned.bucket)
+    scan = scan.start_at({planned.bucket: start}).stop_at({planned.bucket: planned.end})
+    with scan.execute() as batches:
+        try:
+            batch = next(batches, None)
+        except OffsetOutOfRange as error:
+            # Retention came between the question and the scan.
+            oldest = planned.end if error.oldest_offset is None else error.oldest_offset
+            raise SourceDataLossError(table.name, planned.bucket, start, planned.end, oldest) from None
+        # The scan is open, and stays with the history that it was opened on: everything before `end` is the same, too.
+        _measure_end(table, planned)
+        while batch is not None:
+            if batch.num_rows:
+                yield to_spark_batch(batch, target)
+            lease.renew_if_due()
+            batch = next(batches, None)
+        (done,) = batches.statistics().buckets
+    whole = planned.options.source.where is not None or done.rows == planned.end - start
+    if done.reason != "STOP_OFFSET" or not whole:
+        raise SourceError(
+            f"table {table.name}, bucket {planned.bucket}: of the changes [{start}, {planned.end}) {done.rows} came,"
+            f" and the scan ended with {done.reason}"
+        )
+
+
+def require_same_table(table: Table, table_id: int) -> None:
+    """Check that a table is the one that a stream, or a plan, is of.
+
+    Raises:
+        TableNotFound: It is another one of the same name.
+    """
+    if table.table_id != table_id:
+        raise TableNotFound(
+            f"table {table.name!r} was dropped and created anew since: its changes are others; begin a new query, with"
+            " a checkpoint of its own"
+        )
+
+
+def _first_kept(table: Table, planned: LogSlice) -> int:
+    """Where to begin: where it was planned, or, if that may be, at the oldest change that is kept."""
+    log = _measure_end(table, planned)
+    if log.start_offset <= planned.start:
+        return planned.start
+    loss = SourceDataLossError(table.name, planned.bucket, planned.start, planned.end, log.start_offset)
+    if planned.options.fail_on_data_loss:
+        raise loss
+    warn_of_loss(loss)
+    return min(planned.end, log.start_offset)
+
+
+def _measure_end(table: Table, planned: LogSlice) -> MeasuredLog:
+    """Ask for the range of the log, and see that the bucket has the history that was planned with."""
+    (log,) = table.measure_log({planned.bucket: planned.end}, histories={planned.bucket: planned.history})
+    return log
+
+
+def _read_snapshot(client: Client, planned: SnapshotSlice, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    with client.scan(planned.plan).execute() as batches:
+        for batch in batches:
+            if batch.num_rows:
+                yield to_spark_batch(_as_inserts(batch, target), target)
+
+
+def _as_inserts(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
+    """Rows of a state as changes: inserts, of no offset and no time."""
+    columns = {}
+    for field in target:
+        if field.name == CHANGE_TYPE:
+            columns[field.name] = pa.repeat(pa.scalar("insert"), batch.num_rows)
+        elif field.name in CHANGE_COLUMNS:
+            columns[field.name] = pa.nulls(batch.num_rows, field.type)
+        else:
+            columns[field.name] = batch.column(field.name)
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def _changes(table: Table, options: ChangeOptions) -> Scan:
+    """The scan of a table's changes that the options describe, from nowhere to nowhere yet."""
+    scan = table.new_scan().with_table_id(table.table_id).with_source(ScanSource.LOG)
+    scan = _within(scan, options)
+    columns = options.source.columns
+    if columns is None:
+        return scan
+    return scan.select(*columns, *(name for name in CHANGE_COLUMNS if name not in columns))
+
+
+def _within(scan: Scan, options: ChangeOptions) -> Scan:
+    source = options.source
+    if source.where is not None:
+        try:
+            scan = scan.where(source.where)
+        except ArgumentInvalid as error:
+            raise SourceOptionError(
+                "where", source.where, f"option 'where' cannot be {source.where!r}: {error.message}"
+            ) from error
+    return scan if source.credit_bytes is None else scan.with_credit(source.credit_bytes)

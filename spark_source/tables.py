@@ -1,0 +1,224 @@
+"""Tables as DataFrames and views: what most notebooks begin with, in fewer words than the options take.
+
+Spark does not tell a source written in Python which rows and columns a query uses, and keeps one reader for each
+``load()``. So both are said of the load, and each `TableRead.load` is a load of its own: another condition takes no row
+away from anybody else.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions
+
+from scanner import ArgumentInvalid, ScannerError, parse_where
+from spark_source.connection import open_client
+from spark_source.data_source import WeirDataSource
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from scanner.sync import Client
+
+_THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
+_FORMAT = WeirDataSource.name()
+
+
+def table(spark: SparkSession, name: str, *, endpoint: str, **options: object) -> TableRead:
+    """Begin to read a table.
+
+    Args:
+        spark: The session.
+        name: Of the table.
+        endpoint: ``HOST:PORT`` of the server, reachable from the driver and from every executor.
+        options: Those of `WeirDataSource`, such as ``splits=4`` and ``tokenFile="/run/token"``.
+
+    Raises:
+        SourceOptionError: An option is unknown, or its value makes no sense.
+
+    Example:
+        >>> dear = table(spark, "orders", endpoint="127.0.0.1:9123").where("price > 10").select("id", "price").load()
+    """
+    texts = {each: _text(value) for each, value in options.items()}
+    return TableRead(spark, {"endpoint": endpoint, "table": name, **texts})
+
+
+@dataclass(frozen=True)
+class TableRead:
+    """A table, and what of it is to be read: described by its methods, each of which returns another, and loaded."""
+
+    spark: SparkSession
+    """The session."""
+    options: Mapping[str, str]
+    """Those of the load, as `WeirDataSource` takes them."""
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            SourceOptionError: One is unknown, contradicts another, or has a value that makes no sense.
+        """
+        SourceOptions.parse(self.options)
+
+    def where(self, condition: str) -> TableRead:
+        """Read only the rows that meet a condition, too; the server evaluates it.
+
+        Args:
+            condition: Such as ``price > 10 AND item IS NOT NULL``; the grammar is that of option ``where``. Whether the
+                table has the columns is checked when it is loaded.
+
+        Raises:
+            SourceOptionError: It is not one condition.
+        """
+        try:
+            parse_where(
+                condition
+            )  # Alone: what `a) OR (b` says would not all be joined to what was said before.
+        except ArgumentInvalid as error:
+            problem = f"option 'where' cannot be {condition!r}: {error.message}"
+            raise SourceOptionError("where", condition, problem) from None
+        before = self._given("where")
+        return self._with("where", condition if before is None else f"({before}) AND ({condition})")
+
+    def select(self, *columns: str) -> TableRead:
+        """Read only these columns, in this order. The last call wins.
+
+        Raises:
+            SourceOptionError: There is none, one is there twice, or a name has a comma in it.
+        """
+        mangled = [each for each in columns if "," in each or each != each.strip()]
+        if mangled:
+            problem = f"column {mangled[0]!r} has a comma, or a space at an end: read all columns, and select in Spark"
+            raise SourceOptionError("columns", mangled[0], problem)
+        return self._with("columns", ",".join(columns))
+
+    def as_of(self, state: int | Mapping[int, int] | datetime.datetime | str) -> TableRead:
+        """Read a state of the past. The last call wins.
+
+        Args:
+            state: A log offset of all buckets, or a dict with that of each; or a `datetime` with a time zone: every
+                commit before it, and none from it on; or the id of a lease that you hold: what that keeps.
+
+        Raises:
+            SourceOptionError: It is none of these, or a time without a zone.
+        """
+        others = {"asof", "asoftimestamp", "leaseid"}
+        rest = replace(
+            self, options={each: text for each, text in self.options.items() if each.lower() not in others}
+        )
+        if isinstance(state, datetime.datetime):
+            return rest._with("asOfTimestamp", state.isoformat())
+        if isinstance(state, Mapping):
+            return rest._with("asOf", ",".join(f"{bucket}:{offset}" for bucket, offset in state.items()))
+        return rest._with("leaseId" if isinstance(state, str) else "asOf", str(state))
+
+    def load(self, *, broadcast: bool | None = None) -> DataFrame:
+        """The rows as a DataFrame: a load of its own, which reads one state, that of its first use.
+
+        Args:
+            broadcast: Send a copy of all rows to each executor in a join, instead of shuffling the other side. None:
+                if the table takes no more stored bytes than ``spark.sql.autoBroadcastJoinThreshold``, since Spark
+                cannot ask a source written in Python how large it is.
+
+        Raises:
+            TableNotFound, ColumnNotFound: There is none; the message lists those there are.
+            SourceOptionError: A condition or a key does not fit the table.
+            ScannerError: The server cannot be asked.
+
+        Waits: For the server's description of the table, and for the size of each of its buckets.
+        """
+        if broadcast is None:
+            broadcast = self._is_small()
+        frame = self.spark.read.format(_FORMAT).options(**self.options).load()
+        return functions.broadcast(frame) if broadcast else frame
+
+    def _is_small(self) -> bool:
+        threshold = _bytes(self.spark.conf.get(_THRESHOLD))
+        if threshold <= 0:
+            return False
+        options = SourceOptions.parse(self.options)
+        try:
+            with open_client(options) as client:
+                return _stored_bytes(client, options.table, threshold) <= threshold
+        except (ScannerError, SourceError) as error:
+            raise without_traceback(error) from None
+
+    def _given(self, name: str) -> str | None:
+        return next((text for each, text in self.options.items() if each.lower() == name.lower()), None)
+
+    def _with(self, name: str, text: str) -> TableRead:
+        others = {each: value for each, value in self.options.items() if each.lower() != name.lower()}
+        return replace(self, options={**others, name: text})
+
+
+def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: object) -> dict[str, DataFrame]:
+    """Make a temporary view of every table that the caller may read, for SQL.
+
+    A view is one load: what it reads is the state of its first use, until it is made anew.
+
+    Args:
+        spark: The session; views of these names are replaced.
+        endpoint: ``HOST:PORT`` of the server.
+        prefix: In front of each table's name, in the name of its view.
+        options: More options of every load, as for `table`.
+
+    Returns:
+        By table, the DataFrame behind its view. A view is named as its table is, in backticks where SQL needs them.
+
+    Raises:
+        SourceOptionError: An option is unknown, or does not fit all tables, or two views would have one name, since
+            Spark's names have no case.
+        ScannerError: The server cannot be asked. No view has been made.
+
+    Waits: For the server, a few times for each table.
+    """
+    texts = {each: _text(value) for each, value in options.items()}
+    try:
+        with open_client(SourceOptions.parse({"endpoint": endpoint, "table": "any", **texts})) as client:
+            names = [each.name for each in client.tables()]
+    except (ScannerError, SourceError) as error:
+        raise without_traceback(error) from None
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.lower(), name)
+        if other != name:
+            problem = (
+                f"tables {other!r} and {name!r} would be one view: Spark's names have no case; use table()"
+            )
+            raise SourceOptionError("table", name, problem)
+    frames = {name: table(spark, name, endpoint=endpoint, **options).load() for name in names}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(f"`{prefix}{name}`")
+    return frames
+
+
+def _stored_bytes(client: Client, name: str, enough: int) -> int:
+    """What a table takes at the server, about; counted until it is more than enough."""
+    found = client.table(name)
+    total = 0
+    for bucket in range(found.buckets):
+        total += found.split(bucket, splits=1).stored_bytes
+        if total > enough:
+            break
+    return total
+
+
+def _bytes(setting: str | None) -> int:
+    """A size as Spark writes it: a number of bytes, or of the ``b``, ``k``, ``kb``, ``m``, ``mb`` that follow it."""
+    text = (setting or "-1").strip().lower()
+    digits = text.rstrip("bkmgtp")
+    unit = text[len(digits) :].removesuffix("b")
+    return int(digits) << 10 * " kmgtp".index(unit or " ")
+
+
+def _text(value: object) -> str:
+    """An option's value as Spark would write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,237 @@
+"""Splits measured in RocksDB's files: indexes are read as they are written, and damage only makes cuts coarser."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.data.key_ranges import SplitWish, ranges_between
+from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.data.table import TableDescription
+from scanner.storage.records import Mutation
+from scanner.storage.rocksdb import bucket_splits
+from scanner.storage.rocksdb.config import Compression, StorageConfig
+from scanner.storage.rocksdb.sst_files import SstFile, sst_files
+from scanner.storage.rocksdb.sst_index import SstIndex
+from scanner.storage.rocksdb.store import RocksStore
+from tests.support.storage_tables import ITEMS, contents, drain, item_key, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.bucket import RocksBucket
+
+pytestmark = pytest.mark.rocks
+
+ROWS = 5000
+
+
+def filled(path: Path, compression: Compression = Compression.LZ4, *, flushed: bool = True) -> RocksStore:
+    """A store with rows of a hundred octets in one bucket, in files of some levels."""
+    store = RocksStore.open(path, StorageConfig(compression=compression))
+    store.create_table(ITEMS)
+    bucket = store.bucket("items", 0)
+    for part in range(2):
+        bucket.commit([puts((number, f"{number:x}".rjust(100)) for number in range(part, ROWS, 2))])
+        if flushed:
+            flush(bucket)
+    return store
+
+
+def flush(bucket: RocksBucket) -> None:
+    """Have what is in memory written to files."""
+    assert bucket._database is not None
+    bucket._database.kv.flush()
+
+
+def files_of(bucket: RocksBucket) -> list[SstFile]:
+    """The files of a bucket's rows."""
+    assert bucket._database is not None
+    return sst_files(bucket._database, bucket._database.kv)
+
+
+def rows_in(bucket: RocksBucket, ranges: list[KeyRange]) -> list[int]:
+    """How many rows each range has."""
+    counts = []
+    for each in ranges:
+        scan = bucket.open_scan(each)
+        counts.append(len(drain(scan, rows_max=10_000, bytes_max=1 << 24)))
+        scan.close()
+    return counts
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_an_index_is_read_as_it_was_written(tmp_path: Path, compression: Compression) -> None:
+    """With each compression: keys and ends ascend, up to the file's last row, and rows lie where the index says."""
+    with filled(tmp_path, compression) as store:
+        files = files_of(store.bucket("items", 0))
+        assert len(files) == 2
+        for file in files:
+            index = SstIndex.read(file.path)
+            keys = [index.key(number) for number in range(len(index))]
+            ends = [index.end_offset(number) for number in range(len(index))]
+            assert len(keys) > 5
+            assert all(one < other for one, other in pairwise(keys))
+            assert all(one < other for one, other in pairwise(ends))
+            assert keys[0] > file.start_key
+            assert keys[-1] >= file.end_key
+            assert file.size_bytes * 0.75 < ends[-1] < file.size_bytes
+            assert [index.count_before(key) for key in keys] == list(range(len(keys)))
+            assert index.count_before(b"") == 0
+            assert index.count_before(b"\xff" * 9) == len(index)
+
+
+@pytest.mark.parametrize("compression", Compression)
+def test_an_index_of_long_keys_is_compressed(tmp_path: Path, compression: Compression) -> None:
+    """RocksDB compresses an index where that helps, and then it is read all the same."""
+    table = TableDescription("long", pa.schema([("id", pa.string())]), ("id",), 1)
+    with RocksStore.open(tmp_path, StorageConfig(compression=compression)) as store:
+        store.create_table(table)
+        bucket = store.bucket("long", 0)
+        rows = pa.record_batch(
+            [[f"{'https://example.org/' * 20}{number:06}" for number in range(3000)]], ["id"]
+        )
+        encoded = store.key_codec("long").encode_batch(rows), store.row_codec("long").encode_batch(rows)
+        bucket.commit([list(map(Mutation, *encoded))])
+        flush(bucket)
+        (file,) = files_of(bucket)
+        index = SstIndex.read(file.path)
+        keys = [index.key(number) for number in range(len(index))]
+        assert len(keys) > 50
+        assert keys == sorted(keys)
+        assert sum(map(len, keys)) > 20_000
+        if compression is not Compression.NONE:
+            assert file.size_bytes < 2 * sum(map(len, keys))
+
+
+@given(st.binary(max_size=100))
+def test_octets_that_are_no_index(octets: bytes) -> None:
+    """They are a ValueError, now or when a sample is asked for."""
+    try:
+        index = SstIndex(octets)
+        for number in range(min(len(index), 50)):
+            index.key(number)
+            index.end_offset(number)
+    except ValueError:
+        pass
+
+
+@pytest.mark.parametrize("kept", [0, 10, 52, 53, 1000, -1, -53])
+def test_a_file_that_was_cut_off(tmp_path: Path, kept: int) -> None:
+    """It is no file with an index."""
+    with filled(tmp_path / "data") as store:
+        whole = files_of(store.bucket("items", 0))[0].path.read_bytes()
+    cut = tmp_path / "cut.sst"
+    cut.write_bytes(whole[:kept])
+    with pytest.raises(ValueError, match=r"\w"):
+        SstIndex.read(cut)
+
+
+@given(position=st.integers(0, 200), octet=st.integers(0, 255))
+def test_a_damaged_block_is_no_crash(position: int, octet: int) -> None:
+    """Whatever one octet of an index becomes: samples, or a ValueError."""
+    entry = b"\x00\x01%c\x80\x01\x40"
+    block = bytearray(b"".join(entry % letter for letter in b"abc"))
+    block += b"".join((6 * number).to_bytes(4, "little") for number in range(3)) + (3).to_bytes(4, "little")
+    assert SstIndex(bytes(block)).key(2) == b"c"
+    assert SstIndex(bytes(block)).end_offset(2) == 128 + 64 + 5
+    block[position % len(block)] = octet
+    try:
+        index = SstIndex(bytes(block))
+        assert all(isinstance(index.key(number), bytes) for number in range(len(index)))
+    except ValueError:
+        pass
+
+
+def test_an_index_that_cannot_be_read_makes_cuts_coarser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each such file is one piece, and the log names it; no row is lost."""
+
+    def refuse(path: Path) -> SstIndex:
+        raise ValueError("a file of version 9")
+
+    with filled(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        monkeypatch.setattr(SstIndex, "read", refuse)
+        ranges = ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts)
+        part = KeyRange(item_key(100), item_key(200))
+        assert bucket.split(SplitWish(splits=4), part).cuts == ()
+        assert sum(rows_in(bucket, ranges)) == ROWS
+        assert len(ranges) <= 2
+    assert "splits are coarser: a file of version 9" in caplog.text
+
+
+def test_a_file_that_a_compaction_took_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are listed again; if they are gone each time, each is one piece. Nothing is lost or reported."""
+    with filled(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        listed = files_of(bucket)
+        bucket.compact()
+        gone = [file._replace(path=file.path.with_suffix(".gone")) for file in listed]
+        whole = bucket.split(SplitWish(splits=4)).cuts
+        listings = iter([gone, gone, files_of(bucket)])
+        with monkeypatch.context() as patch:
+            patch.setattr(bucket_splits, "sst_files", lambda *_: next(listings))
+            assert bucket.split(SplitWish(splits=4)).cuts == whole
+        monkeypatch.setattr(bucket_splits, "sst_files", lambda *_: gone)
+        ranges = ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts)
+        assert sum(rows_in(bucket, ranges)) == ROWS
+
+
+def test_rows_in_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only samples of the indexes are: at most 64 a part and file, however many blocks there are."""
+    with filled(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        looked_at: list[int] = []
+        real = SstIndex.end_offset
+
+        def end_offset(self: SstIndex, number: int) -> int:
+            looked_at.append(number)
+            return real(self, number)
+
+        monkeypatch.setattr(SstIndex, "end_offset", end_offset)
+        monkeypatch.setattr(bucket_splits, "_walk", None)
+        monkeypatch.setattr(bucket_splits, "_PIECES_PER_SPLIT", 4)
+        monkeypatch.setattr(bucket_splits, "_PIECES_MIN", 1)
+        assert len(bucket.split(SplitWish(splits=2)).cuts) == 1
+        assert 0 < len(looked_at) <= 2 * 2 * 4
+
+
+def test_a_walk_keeps_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows in memory: neighbours are joined as they come, and parts are about equal all the same."""
+    monkeypatch.setattr(bucket_splits, "_PIECES_MAX", 100)
+    monkeypatch.setattr(bucket_splits, "_WALKED_AT_ONCE", 64)
+    with filled(tmp_path, flushed=False) as store:
+        bucket = store.bucket("items", 0)
+        counts = rows_in(bucket, ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts))
+        assert len(counts) == 4
+        assert all(abs(count - ROWS / 4) < ROWS / 20 for count in counts)
+
+
+def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind so many rows nothing is cut, and nothing is lost."""
+    monkeypatch.setattr(bucket_splits, "_WALKED_ROWS_MAX", 1000)
+    monkeypatch.setattr(bucket_splits, "_WALKED_AT_ONCE", 100)
+    with filled(tmp_path, flushed=False) as store:
+        bucket = store.bucket("items", 0)
+        counts = rows_in(bucket, ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts))
+        assert sum(counts) == ROWS
+        assert counts[0] == pytest.approx(250, abs=10)
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    """A split holds no iterator and locks no directory, flushed or not, idle or not."""
+    for flushed in (True, False):
+        with filled(tmp_path / str(flushed), flushed=flushed) as store:
+            bucket = store.bucket("items", 0)
+            bucket.close_idle()
+            assert bucket.idle
+            assert len(bucket.split(SplitWish(splits=3)).cuts) == 2
+            assert bucket.open_iterators == 0
+        with RocksStore.open(tmp_path / str(flushed)) as again:
+            assert len(contents(again.bucket("items", 0))) == ROWS

@@ -1,0 +1,136 @@
+"""Admission: whole commits, limits reached and passed by less than one, shares that are fair."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_source.stream.admission import Admitted, Commit, Delay, Pending, admit
+from spark_source.stream.options import Limits
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> dict[int, Pending]:
+    """Buckets with commits, all measured."""
+    pending = {}
+    for bucket in range(draw(st.integers(1, 5))):
+        start = draw(st.integers(0, 100))
+        sizes = draw(
+            st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99), st.integers(1, 50)), max_size=12)
+        )
+        ends = itertools.accumulate((size[0] for size in sizes), initial=start)
+        times = itertools.accumulate(size[2] for size in sizes)
+        commits = tuple(
+            Commit(end, size[1], time)
+            for end, size, time in zip(itertools.islice(ends, 1, None), sizes, times, strict=True)
+        )
+        until = draw(st.sampled_from([start, *(commit.end for commit in commits)]))
+        pending[bucket] = Pending(start, until, commits)
+    return pending
+
+
+limits = st.builds(
+    Limits, rows_max=st.none() | st.integers(1, 60), bytes_max=st.none() | st.integers(1, 600)
+).filter(lambda each: not each.unlimited)
+
+
+def _taken(pending: dict[int, Pending], admitted: Admitted) -> dict[int, list[tuple[int, int]]]:
+    """By bucket, rows and bytes of the commits that went in."""
+    taken = {}
+    for bucket, each in pending.items():
+        starts = [each.start, *(commit.end for commit in each.commits)]
+        taken[bucket] = [
+            (commit.end - start, commit.bytes)
+            for start, commit in zip(starts, each.commits, strict=False)
+            if commit.end <= admitted.ends[bucket]
+        ]
+    return taken
+
+
+def _reached(bounds: Limits, sizes: list[tuple[int, int]]) -> bool:
+    rows, size = sum(each[0] for each in sizes), sum(each[1] for each in sizes)
+    return (bounds.rows_max is not None and rows >= bounds.rows_max) or (
+        bounds.bytes_max is not None and size >= bounds.bytes_max
+    )
+
+
+def _share(bounds: Limits, sizes: list[tuple[int, int]]) -> float:
+    rows, size = sum(each[0] for each in sizes), sum(each[1] for each in sizes)
+    return max(rows / (bounds.rows_max or 1e18), size / (bounds.bytes_max or 1e18))
+
+
+@given(logs(), limits)
+def test_a_limit_is_reached_and_passed_by_less_than_a_commit(
+    pending: dict[int, Pending], bounds: Limits
+) -> None:
+    """Ends are ends of commits up to `until`; without any one last commit the limit would not be reached."""
+    admitted = admit(pending, bounds)
+    assert not admitted.short
+    for bucket, each in pending.items():
+        assert admitted.ends[bucket] in [each.start, *(commit.end for commit in each.commits)]
+        assert each.start <= admitted.ends[bucket] <= each.until
+    taken = _taken(pending, admitted)
+    everything = all(admitted.ends[bucket] == each.until for bucket, each in pending.items())
+    assert everything or _reached(bounds, [size for sizes in taken.values() for size in sizes])
+    if any(each.start < each.until for each in pending.values()):
+        assert any(taken.values())
+        # One of the last commits was the last one to go in.
+        assert any(
+            not _reached(
+                bounds,
+                [size for other, them in taken.items() for size in (them[:-1] if other == bucket else them)],
+            )
+            for bucket, sizes in taken.items()
+            if sizes
+        )
+
+
+@given(logs(), limits)
+def test_no_bucket_starves_beside_a_busy_one(pending: dict[int, Pending], bounds: Limits) -> None:
+    """A bucket that has more to give has got as much as any other had before its last commit."""
+    admitted = admit(pending, bounds)
+    taken = _taken(pending, admitted)
+    for bucket, each in pending.items():
+        if admitted.ends[bucket] < each.until:
+            for other in taken.values():
+                assert not other or _share(bounds, other[:-1]) <= _share(bounds, taken[bucket])
+
+
+@given(logs(), limits, st.integers(1, 4))
+def test_measuring_bit_by_bit_changes_nothing(pending: dict[int, Pending], bounds: Limits, step: int) -> None:
+    """Buckets that are short are measured on, a few commits at a time; the answer is that of the whole."""
+    known = {bucket: Pending(each.start, each.until, ()) for bucket, each in pending.items()}
+    while (admitted := admit(known, bounds)).short:
+        for bucket in admitted.short:
+            each = pending[bucket]
+            known[bucket] = Pending(each.start, each.until, each.commits[: len(known[bucket].commits) + step])
+    assert admitted == admit(pending, bounds)
+
+
+@given(st.lists(st.integers(1, 1000), min_size=2, max_size=5, unique=True))
+def test_one_commit_at_a_time_is_the_oldest_of_all(times: list[int]) -> None:
+    """With a limit that every commit reaches, no bucket is passed over for ever: the oldest is next."""
+    pending = {bucket: Pending(0, 10, (Commit(10, 1, time),)) for bucket, time in enumerate(times)}
+    admitted = admit(pending, Limits(rows_max=1))
+    assert admitted.ends == {bucket: 10 if time == min(times) else 0 for bucket, time in enumerate(times)}
+
+
+def test_without_limits_everything_goes_in() -> None:
+    """Nothing has to be measured for that."""
+    assert admit({0: Pending(3, 9, ()), 1: Pending(4, 4, ())}, Limits()) == Admitted(
+        {0: 9, 1: 4}, frozenset()
+    )
+
+
+def test_a_minimum_is_waited_for_so_long() -> None:
+    """Not by the first micro-batch; by later ones until there is enough, or the delay is over."""
+    delay = Delay(Limits(rows_min=10, delay_s=60.0))
+    assert not delay.waits(3, 100.0)
+    assert delay.waits(3, 100.5)
+    assert delay.waits(9, 159.0)
+    assert not delay.waits(10, 159.5)
+    assert delay.waits(1, 200.0)
+    assert not delay.waits(1, 219.5)
+    assert not Delay(Limits()).waits(1, 0.0)

@@ -1,0 +1,469 @@
+"""The stream reader without Spark: planned and read as Spark does it, pickled on the way, from a real server."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from scanner.errors import TableNotFound
+from scanner.sync import connect
+from spark_source import SourceError, SourceOptionError, WeirDataSource
+from spark_source.errors import SourceDataLossError
+from spark_source.stream.changes import ChangesReader
+from spark_source.stream.reader import ChangeStreamReader
+from tests.support.pickling import sent_to_worker
+
+if TYPE_CHECKING:
+    from scanner.sync import Client, Table
+    from tests.support.server import RunningServer
+
+pytestmark = [pytest.mark.rocks, pytest.mark.socket]
+
+BUCKETS = 2
+Offset = dict[str, Any]
+
+
+class Stream:
+    """A query as Spark runs it: offsets through JSON, tasks through pickles, a planner that can be started anew.
+
+    Args:
+        server: To read from.
+        table: Name of the table.
+        options: Of the read, beside ``readChanges``.
+    """
+
+    def __init__(self, server: RunningServer, table: str, **options: str) -> None:
+        self._options = {"endpoint": server.endpoint, "table": table, "readChanges": "true"} | options
+        self.offsets: list[Offset] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin a planner process."""
+        source = sent_to_worker(WeirDataSource(dict(self._options)))
+        reader = source.streamReader(source.schema())
+        assert isinstance(reader, ChangeStreamReader)
+        self.reader = reader
+
+    def stop(self) -> None:
+        """End it."""
+        self.reader.stop()
+
+    def first(self) -> Offset:
+        """The initial offset."""
+        return _through_json(self.reader.initialOffset())
+
+    def next(self) -> list[dict[str, Any]] | None:
+        """The rows of the next micro-batch; None: there is none."""
+        start = self.offsets[-1] if self.offsets else self.first()
+        end = _through_json(self.reader.latestOffset(start, self.reader.getDefaultReadLimit()))
+        if json.dumps(end) == json.dumps(start):
+            return None
+        self.offsets.append(end)
+        return self.read(start, end)
+
+    def read(self, start: Offset, end: Offset) -> list[dict[str, Any]]:
+        """The rows of a micro-batch."""
+        worker = sent_to_worker(self.reader)
+        partitions = sent_to_worker(self.reader.partitions(start, end))
+        return [row for part in partitions for batch in worker.read(part) for row in batch.to_pylist()]
+
+    def rest(self) -> list[list[dict[str, Any]]]:
+        """All micro-batches until there is none."""
+        batches = []
+        while (rows := self.next()) is not None:
+            batches.append(rows)
+        return batches
+
+
+def _through_json(offset: Offset) -> Offset:
+    read: Offset = json.loads(json.dumps(offset))
+    return read
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, client: Client) -> Table:
+    """A table of its own for each test, empty."""
+    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    return client.create_table(name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+
+
+@pytest.fixture
+def streams(server: RunningServer, table: Table) -> Iterator[list[Stream]]:
+    """Streams to be stopped at the end."""
+    opened: list[Stream] = []
+    yield opened
+    for each in opened:
+        each.stop()
+
+
+def _rows(start: int, stop: int, value: str = "a") -> pa.Table:
+    return pa.table(
+        {"k": pa.array(range(start, stop), pa.int64()), "v": pa.array([value] * (stop - start), pa.string())}
+    )
+
+
+def folded(batches: list[list[dict[str, Any]]]) -> dict[int, str]:
+    """What the changes make of an empty table."""
+    rows: dict[int, str] = {}
+    for row in (row for batch in batches for row in batch):
+        if row["_change_type"] in ("insert", "update_postimage"):
+            rows[row["k"]] = row["v"]
+        else:
+            assert rows.pop(row["k"]) == row["v"]
+    return rows
+
+
+def contents(table: Table) -> dict[int, str]:
+    """The table as it is."""
+    return {row["k"]: row["v"] for row in table.new_scan().to_arrow().to_pylist()}
+
+
+def test_a_table_and_then_its_changes(server: RunningServer, table: Table, streams: list[Stream]) -> None:
+    """`full`: the rows as inserts of no offset, then inserts, updates and deletes; folded they are the table."""
+    table.write(_rows(0, 100))
+    streams.append(stream := Stream(server, table.name))
+    first = stream.next()
+    assert first is not None
+    assert {row["_change_type"] for row in first} == {"insert"}
+    assert {(row["_log_offset"], row["_commit_timestamp"]) for row in first} == {(None, None)}
+    assert stream.next() is None
+    table.write(_rows(50, 150, "b"))
+    table.delete([(number,) for number in range(10)])
+    changes = stream.rest()
+    kinds = [row["_change_type"] for batch in changes for row in batch]
+    assert {kind: kinds.count(kind) for kind in set(kinds)} == {
+        "insert": 50,
+        "update_preimage": 50,
+        "update_postimage": 50,
+        "delete": 10,
+    }
+    assert folded([first, *changes]) == contents(table)
+    assert all(row["_commit_timestamp"] is not None for batch in changes for row in batch)
+
+
+@pytest.mark.parametrize(("starting", "expected"), [("earliest", 200), ("latest", 100)])
+def test_where_a_stream_begins(
+    server: RunningServer, table: Table, streams: list[Stream], starting: str, expected: int
+) -> None:
+    """At the oldest change or behind the newest; where, is in the first micro-batch's end, also if it is empty."""
+    table.write(_rows(0, 100))
+    streams.append(stream := Stream(server, table.name, startingOffsets=starting))
+    before = stream.next()
+    assert before is not None
+    table.write(_rows(100, 200))
+    stream.stop()
+    stream.start()
+    rows = before + [row for batch in stream.rest() for row in batch]
+    assert len(rows) == expected
+
+
+def test_the_first_micro_batch_is_the_same_again(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """Spark asks for the initial offset again when it repeats the first one: its end says where that began."""
+    table.write(_rows(0, 100))
+    for starting in ("full", "earliest", "latest"):
+        streams.append(stream := Stream(server, table.name, startingOffsets=starting))
+        rows = stream.next()
+        table.write(_rows(0, 100, starting))
+        stream.stop()
+        stream.start()
+        assert stream.read(stream.first(), stream.offsets[0]) == rows
+
+
+def test_a_micro_batch_is_the_same_again(server: RunningServer, table: Table, streams: list[Stream]) -> None:
+    """After a restart and more commits, with the same start and end: the same rows."""
+    streams.append(stream := Stream(server, table.name, maxRowsPerTrigger="30"))
+    stream.next()
+    for number in range(10):
+        table.write(_rows(number, number + 10, f"{number}"))
+    batches = stream.rest()
+    assert len(batches) > 2
+    stream.stop()
+    stream.start()
+    for (start, end), rows in zip(
+        zip(stream.offsets, stream.offsets[1:], strict=False), batches, strict=True
+    ):
+        assert stream.read(start, end) == rows
+
+
+def test_limits_are_reached_and_passed_by_less_than_a_commit(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """Each micro-batch but the last has at least the limit, less than a commit more, and commits are whole."""
+    for number in range(30):
+        table.write(_rows(number * 10, number * 10 + 10))
+    streams.append(stream := Stream(server, table.name, startingOffsets="earliest", maxRowsPerTrigger="25"))
+    batches = stream.rest()
+    assert all(25 <= len(rows) < 25 + 10 for rows in batches[:-1])
+    assert sum(map(len, batches)) == 300
+    commits = [{(row["_commit_timestamp"], row["k"] % BUCKETS) for row in rows} for rows in batches]
+    times = [{row["_commit_timestamp"] for row in rows} for rows in batches]
+    assert commits
+    assert len(set().union(*times)) >= 30
+    by_bytes = Stream(server, table.name, startingOffsets="earliest", maxBytesPerTrigger="1")
+    streams.append(by_bytes)
+    assert len(by_bytes.rest()) >= 30
+
+
+def test_a_busy_bucket_leaves_the_others_their_share(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """What is little is read at once beside what is much."""
+    bucket_of = {key: bucket for bucket in range(BUCKETS) for key in _written_to(table, bucket)}
+    busy = [key for key, bucket in bucket_of.items() if bucket == 0]
+    quiet = [key for key, bucket in bucket_of.items() if bucket == 1]
+    streams.append(stream := Stream(server, table.name, startingOffsets="latest", maxRowsPerTrigger="22"))
+    stream.next()
+    for number in range(20):
+        table.write(_of_keys(busy[:10], f"{number}"))
+    table.write(_of_keys(quiet[:3], "late"))
+    batch = stream.next()
+    assert batch is not None
+    assert {row["k"] for row in batch if row["v"] == "late"} == set(quiet[:3])
+
+
+def _written_to(table: Table, bucket: int) -> list[int]:
+    table.write(_rows(0, 100))
+    rows = table.new_scan().bucket(bucket).to_arrow()
+    return sorted(rows.column("k").to_pylist())
+
+
+def _of_keys(keys: list[int], value: str) -> pa.Table:
+    return pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array([value] * len(keys), pa.string())})
+
+
+def test_available_now_ends_where_the_log_ended(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """What is committed after the start is not read, in as many micro-batches as the limits make; nor is it lost."""
+    for starting, expected in (("full", 100), ("earliest", 100), ("latest", 0)):
+        name = f"{table.name}_{starting}"
+        with_rows = _created(client, name)
+        with_rows.write(_rows(0, 100))
+        streams.append(stream := Stream(server, name, startingOffsets=starting, maxRowsPerTrigger="10"))
+        stream.reader.prepareForTriggerAvailableNow()
+        with_rows.write(_rows(100, 150))
+        assert sum(map(len, stream.rest())) == expected
+        stream.stop()
+        stream.start()
+        stream.reader.prepareForTriggerAvailableNow()
+        assert sum(map(len, stream.rest())) == (50 if starting != "latest" else 0)
+
+
+def _created(client: Client, name: str) -> Table:
+    return client.create_table(name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+
+
+def test_everything_at_once_if_spark_says_so(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """`ReadAllAvailable` counts more than the options."""
+    for number in range(5):
+        table.write(_rows(number * 10, number * 10 + 10))
+    streams.append(stream := Stream(server, table.name, startingOffsets="earliest", maxRowsPerTrigger="1"))
+    end = stream.reader.latestOffset(stream.first(), ReadAllAvailable())
+    assert len(stream.read(stream.first(), end)) == 50
+    assert stream.reader.reportLatestOffset() is not None
+
+
+def test_a_micro_batch_waits_for_enough(server: RunningServer, table: Table, streams: list[Stream]) -> None:
+    """The first does not; a later one waits for the minimum of changes."""
+    table.write(_rows(0, 10))
+    streams.append(
+        stream := Stream(
+            server, table.name, startingOffsets="earliest", minRowsPerTrigger="20", maxTriggerDelay="24h"
+        )
+    )
+    assert len(stream.next() or []) == 10
+    table.write(_rows(10, 20))
+    assert stream.next() is None
+    table.write(_rows(20, 30))
+    assert len(stream.next() or []) == 20
+
+
+def test_columns_and_rows_are_chosen(server: RunningServer, table: Table, streams: list[Stream]) -> None:
+    """`columns` and `where`, in the snapshot as in the changes; each change passes by its own row."""
+    table.write(_rows(0, 10))
+    streams.append(stream := Stream(server, table.name, columns="k", where="k < 5"))
+    table.write(_rows(0, 10, "b"))
+    batches = stream.rest()
+    table.write(_rows(0, 10, "c"))
+    batches += stream.rest()
+    assert set(batches[0][0]) == {"k", "_change_type", "_log_offset", "_commit_timestamp"}
+    assert [len(rows) for rows in batches] == [5, 10]
+    assert {row["k"] for rows in batches for row in rows} == set(range(5))
+
+
+def test_the_table_is_read_by_more_tasks_than_buckets(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """With `splits`, a bucket's keys are shared out; the rows are the same, and changes come bucket by bucket."""
+    table.write(_rows(0, 1000))
+    streams.append(stream := Stream(server, table.name, splits="3"))
+    rows = stream.next()
+    assert rows is not None
+    assert sorted(row["k"] for row in rows) == list(range(1000))
+    assert len(stream.reader.partitions(stream.first(), stream.offsets[0])) > BUCKETS
+    table.write(_rows(0, 1000, "b"))
+    assert len(stream.next() or []) == 2000
+    assert len(stream.reader.partitions(*stream.offsets)) == BUCKETS
+
+
+def test_changes_that_are_gone(
+    server: RunningServer, table: Table, streams: list[Stream], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Told with table, bucket and range before a task begins; or left out, with a warning, if that is wanted."""
+    table.write(_rows(0, 100))
+    options = {"startingOffsets": "earliest", "leaseTtl": "0", "maxRowsPerTrigger": "1"}
+    streams.append(strict := Stream(server, table.name, **options))
+    streams.append(lenient := Stream(server, table.name, failOnDataLoss="false", **options))
+    strict.next()
+    lenient.next()
+    table.write(_rows(100, 200))
+    ends = {each.bucket: each.end_offset for each in table.offsets()}
+    table.write(_rows(200, 210))
+    _cut(server, table, ends)
+    with pytest.raises(SourceDataLossError, match=f"table {table.name}, bucket .: the changes from offset"):
+        strict.next()
+    with caplog.at_level(logging.WARNING, "weir.spark"):
+        rest = lenient.rest()
+    assert {row["k"] for rows in rest for row in rows} == set(range(200, 210))
+    assert "are not kept any more and are skipped" in caplog.text
+
+
+def _cut(server: RunningServer, table: Table, ends: dict[int, int]) -> None:
+    with connect(server.endpoint) as admin:
+        for bucket, end in ends.items():
+            admin.compact_log(table.name, before=end, bucket=bucket)
+
+
+def test_what_is_not_read_yet_is_leased(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """The lease stands where the newest micro-batch begins, survives the planner, and is found by the next one."""
+    table.write(_rows(0, 100))
+    streams.append(stream := Stream(server, table.name))
+    stream.next()
+    (lease,) = client.list_leases(table.name)
+    assert lease.lease_id == stream.offsets[0]["lease"]
+    before = lease.offsets(table.name)
+    table.write(_rows(0, 100, "b"))
+    ends = {each.bucket: each.end_offset for each in table.offsets()}
+    _cut(server, table, ends)
+    stream.stop()
+    stream.start()
+    assert len(stream.next() or []) == 200
+    (lease,) = client.list_leases(table.name)
+    assert lease.offsets(table.name) == before
+    table.write(_rows(0, 1, "c"))
+    stream.next()
+    (lease,) = client.list_leases(table.name)
+    assert lease.offsets(table.name) == ends
+
+
+def test_another_table_of_the_name_is_refused(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """A table that was dropped and created anew has other changes, whatever its offsets are."""
+    table.write(_rows(0, 10))
+    streams.append(stream := Stream(server, table.name))
+    stream.next()
+    client.drop_table(table.name)
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 50))
+    stream.stop()
+    stream.start()
+    with pytest.raises(TableNotFound, match="created anew"):
+        stream.next()
+
+
+def test_places_that_cannot_be(server: RunningServer, table: Table) -> None:
+    """An offset inside a commit, past the end, of no bucket, a time in the future: one line, when the query starts."""
+    table.write(_rows(0, 100))
+    for option, value, problem in (
+        ("startingOffsets", '{"0": 1, "1": 0}', "is inside the commit"),
+        ("startingOffsets", '{"0": 1000, "1": 0}', "past the end"),
+        ("startingOffsets", '{"0": 0}', "has the buckets 0 to 1"),
+        ("startingTimestamp", "2100-01-01T00:00:00Z", "is in the future"),
+        ("where", "nothing > 1", "nothing"),
+        ("endingOffsets", "latest", "goes with spark.read alone"),
+    ):
+        with pytest.raises(Exception, match=problem) as caught:
+            stream = Stream(server, table.name, **{option: value})
+            try:
+                stream.first()
+            finally:
+                stream.stop()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> None:
+    """Between two places, by default everything that is kept; planned once, whatever is committed later."""
+    table.write(_rows(0, 100))
+    (ends,) = [{each.bucket: each.end_offset for each in table.offsets()}]
+    table.write(_rows(0, 100, "b"))
+    middle = json.dumps({str(bucket): end for bucket, end in ends.items()})
+    for options, expected in (
+        ({}, 300),
+        ({"startingOffsets": middle}, 200),
+        ({"endingOffsets": middle}, 100),
+        ({"startingTimestamp": "0", "startingOffsets": middle}, 300),
+        ({"endingTimestamp": "0"}, 0),
+    ):
+        source = WeirDataSource(
+            {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"} | options
+        )
+        reader = source.reader(source.schema())
+        assert isinstance(reader, ChangesReader)
+        partitions = reader.partitions()
+        table.write(_rows(1000, 1010))
+        table.delete([(number,) for number in range(1000, 1010)])
+        worker = sent_to_worker(reader)
+        rows = [row for part in partitions for batch in worker.read(part) for row in batch.to_pylist()]
+        assert len([row for row in rows if row["k"] < 1000]) == expected
+
+
+def test_copies_of_one_load_read_the_same_changes(server: RunningServer, table: Table) -> None:
+    """Spark plans both sides of a self-join in processes of their own: who is second takes what the first has found."""
+    table.write(_rows(0, 100))
+    source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
+    first, second = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+    assert isinstance(first, ChangesReader)
+    assert isinstance(second, ChangesReader)
+    planned = first.partitions()
+    table.write(_rows(0, 100, "b"))
+    assert second.partitions() == planned
+
+
+def test_a_batch_read_that_cannot_be(server: RunningServer, table: Table) -> None:
+    """It begins at no table, and ends at no beginning; limits go with streams."""
+    table.write(_rows(0, 100))
+    for options, problem in (
+        ({"startingOffsets": "full"}, "cannot be 'full' in a batch read"),
+        ({"startingOffsets": "latest"}, "cannot be latest"),
+        ({"endingOffsets": "earliest"}, "cannot be earliest"),
+        ({"maxRowsPerTrigger": "1"}, "goes with spark.readStream alone"),
+        ({"startingOffsets": '{"0": -2, "1": -1}'}, "cannot be latest"),
+        ({"splits": "2"}, "changes are read bucket by bucket"),
+    ):
+        source = WeirDataSource(
+            {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"} | options
+        )
+        with pytest.raises(SourceOptionError, match=problem.replace("(", r"\(")):
+            source.reader(source.schema()).partitions()
+
+
+def test_offsets_of_another_stream_are_refused(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """Neither guessed nor read: a newer version, and what another source wrote."""
+    streams.append(stream := Stream(server, table.name))
+    for offset, problem in (({"version": 2}, "version 2"), ({"partition": 3}, "did not write")):
+        with pytest.raises(SourceError, match=problem):
+            stream.reader.latestOffset(offset, ReadAllAvailable())
