@@ -28,3 +28,18 @@ def read_rows_and_count_copies(spark: SparkSession, options: Mapping[str, str]) 
             ran = [tasks.apply(position) for position in range(tasks.size())]
             copies += sum(task.speculative() and task.status() == "SUCCESS" for task in ran)
     return [rows, copies]
+
+
+def stream_changes(spark: SparkSession, options: Mapping[str, str], directory: str) -> list[list[object]]:
+    """Stream the changes of a table into Parquet until there are no more; what is there then, sorted."""
+    sink, checkpoint = f"{directory}/changes", f"{directory}/checkpoint"
+    changes = spark.readStream.format("weir").options(**options, readChanges="true").load()
+    query = (
+        changes.writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", checkpoint)
+        .format("parquet")
+        .start(sink)
+    )
+    query.awaitTermination()
+    found = spark.read.parquet(sink).select("k", "s", "_change_type", "_log_offset")
+    return sorted(list(row) for row in found.collect())
