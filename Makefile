@@ -11,7 +11,6 @@ endif
 uv_version := 0.13.8
 python := .venv/bin/python
 packages := weir transport scanner spark_source pyspark_weir bench tests tools
-packages := weir transport scanner spark_source bench tests tools
 # What the first process compiles, the next ones read: the tests start hundreds of them.
 unexport PYTHONDONTWRITEBYTECODE
 # Inside a recipe: the Java that `make install` found or installed.

@@ -480,6 +480,20 @@ def tail_kills(output: Path | None, kills: int, seed: int) -> None:
 
 @main.command()
 @_json
+@click.option("--kills", type=click.IntRange(1), default=20, show_default=True, help="How often.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Chooses the writes and the moments.")
+def replica(output: Path | None, kills: int, seed: int) -> None:
+    """A table that a stream of Spark keeps a copy of another, killed on the way: is it one, and each change once?
+
+    Takes about ten minutes. Example: python -m bench replica --kills 3 --seed 7
+    """
+    from bench.questions.replica import run
+
+    _judge(run(output, Console(), kills=kills, seed=seed))
+
+
+@main.command()
+@_json
 @click.option("--cases", type=click.IntRange(1), default=1000, show_default=True, help="How many.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Chooses histories and faults.")
 @click.option("--case", type=click.IntRange(0), default=None, help="Only this one.")

@@ -22,9 +22,18 @@ if TYPE_CHECKING:
 
 with extras_needed("the data source of Spark"):
     from spark_source.data_source import WeirDataSource, register
-    from spark_source.errors import SourceError, SourceOptionError, SourceSchemaError, SourceUnsupportedError
+    from spark_source.errors import (
+        SourceDataError,
+        SourceDataLossError,
+        SourceError,
+        SourceOptionError,
+        SourceSchemaError,
+        SourceUnsupportedError,
+    )
 
 __all__ = [
+    "SourceDataError",
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import MutableMapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_source.errors import (
-    NO_WRITING,
-    SourceOptionError,
-    SourceUnsupportedError,
-    without_traceback,
-)
+from spark_source.errors import SourceOptionError, without_traceback
 from spark_source.options import SourceOptions
 from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
+from spark_source.writing.options import WriteOptions, is_of_write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,13 +24,14 @@ if TYPE_CHECKING:
     from spark_source.batch.reader import BucketReader
     from spark_source.stream.changes import ChangesReader
     from spark_source.stream.reader import ChangeStreamReader, RefusingStreamReader
+    from spark_source.writing.writer import SaveWriter, StreamWriter
 
 # What needs Arrow and the client is imported where it is used: Spark imports this module to look for formats, also in
 # sessions that never use this one (`pyspark_weir`).
 
 
 class WeirDataSource(DataSource):
-    """A live key-value table of a weir server, read bucket by bucket.
+    """A live key-value table of a weir server: read bucket by bucket, written once and as a whole.
 
     Options
     -------
@@ -112,6 +109,16 @@ class WeirDataSource(DataSource):
     tokenFile : path, optional
         A file with the bearer token that proves who reads. The token itself is never an option.
 
+    Of these, a write takes ``endpoint``, ``table`` and the last four, and:
+
+    txnName, txnVersion : str and int, optional
+        Name a save, so that it is published once however often its job is run. A stream's batches are named already.
+    changeTypeColumn : str, default ``_change_type``
+        If the DataFrame has this column, its rows are changes: ``insert`` and ``update_postimage`` are upserted,
+        ``delete`` deletes the row of the key, ``update_preimage`` is passed over.
+    batchBytes : size, default ``4m``
+        Bytes of rows that a task gathers before it stages them.
+
     Sizes that belong to the other mode are checked and have no effect, so that a job changes its mode by one option.
 
     Schema
@@ -133,17 +140,13 @@ class WeirDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        try:
-            changes = reads_changes(options)
-            self._changes = ChangeOptions.parse(options) if changes else None
-            self._source_options = (
-                SourceOptions.parse(without_read_changes(options))
-                if self._changes is None
-                else self._changes.source
-            )
-        except SourceOptionError as error:
-            raise without_traceback(error) from None
+        self._read_options: SourceOptions | None = None
+        self._changes: ChangeOptions | None = None
+        # Spark does not tell here what it is going to ask for, and reads and writes know other options.
+        if not is_of_write(options):
+            self._parse_of_read()
         self._load_id = f"spark-{secrets.token_hex(8)}"
+        """Names the state of this load: Spark plans it more than once, each time with a copy of this source."""
         self._schema: StructType | None = None
 
     @classmethod
@@ -158,16 +161,18 @@ class WeirDataSource(DataSource):
             TableNotFound: There is no such table; the message lists those there are.
             ColumnNotFound: It has no such column; the message lists those it has.
             ServerUnavailable: Nobody answers at the endpoint.
-            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table.
+            SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table, or an option is one of
+                writes.
             SourceSchemaError: A column is of a type that Spark SQL does not have.
 
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
+            options = self._of_read()
             if self._changes is None:
                 from spark_source.batch.reader import read_schema
 
-                self._schema = read_schema(self._source_options)
+                self._schema = read_schema(options)
             else:
                 from spark_source.stream.tasks import read_change_schema
 
@@ -182,7 +187,7 @@ class WeirDataSource(DataSource):
             return ChangesReader(self._changes, schema, self._load_id)
         from spark_source.batch.reader import BucketReader
 
-        return BucketReader(self._source_options, schema, self._load_id)
+        return BucketReader(self._of_read(), schema, self._load_id)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
         """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""
@@ -196,21 +201,47 @@ class WeirDataSource(DataSource):
             return ChangeStreamReader(self._changes, schema)
         return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """There is none yet.
+    def writer(self, schema: StructType, overwrite: bool) -> SaveWriter:
+        """A writer of these columns, once they are known to fit the table.
 
         Raises:
-            SourceUnsupportedError: Always.
-        """
-        raise SourceUnsupportedError(NO_WRITING)
+            SourceOptionError: An option is unknown or missing, one of reads, or has a value that makes no sense.
+            SourceUnsupportedError: The table would be overwritten.
+            SourceSchemaError: A column is missing, is none of the table's, or does not fit.
+            TableNotFound: There is no such table; the message lists those there are.
+            ServerUnavailable: Nobody answers at the endpoint.
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """There is none yet.
-
-        Raises:
-            SourceUnsupportedError: Always.
+        Waits: For the server's description of the table.
         """
-        raise SourceUnsupportedError(NO_WRITING)
+        from spark_source.writing.writer import plan_save
+
+        return plan_save(schema, self._of_write(streaming=False), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """A writer of one micro-batch; as `writer`."""
+        from spark_source.writing.writer import plan_stream
+
+        return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
+
+    def _of_read(self) -> SourceOptions:
+        return self._parse_of_read() if self._read_options is None else self._read_options
+
+    def _parse_of_read(self) -> SourceOptions:
+        try:
+            if reads_changes(self.options):
+                self._changes = ChangeOptions.parse(self.options)
+                self._read_options = self._changes.source
+            else:
+                self._read_options = SourceOptions.parse(without_read_changes(self.options))
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
+        return self._read_options
+
+    def _of_write(self, *, streaming: bool) -> WriteOptions:
+        try:
+            return WriteOptions.parse(self.options, streaming=streaming)
+        except SourceOptionError as error:
+            raise without_traceback(error) from None
 
 
 def register(spark: SparkSession) -> None:

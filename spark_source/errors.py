@@ -8,11 +8,8 @@ every argument is passed to `Exception.__init__`.
 from __future__ import annotations
 
 import logging
-from typing import Final, TypeVar
+from typing import TypeVar
 
-NO_WRITING: Final = (
-    "weir cannot be written from Spark yet: write with scanner.sync, or load a file with weir load"
-)
 _logger = logging.getLogger("weir.spark")
 _E = TypeVar("_E", bound=Exception)
 
@@ -87,6 +84,10 @@ class SourceDataLossError(SourceError):
             f" the oldest that are kept begin at {self.oldest}; set option failOnDataLoss to false to go on from there,"
             " without the changes in between, or begin anew with a new checkpoint"
         )
+
+
+class SourceDataError(SourceError):
+    """A row of a DataFrame cannot be written; its one argument says in a line why, and what to do."""
 
 
 def without_traceback(error: _E) -> _E:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import NO_WRITING, SourceOptionError
+from spark_source.errors import SourceOptionError
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -155,13 +155,13 @@ class SourceOptions:
             lease_id=take("leaseId", _parse_lease_id, None),
             lease_ttl_s=take("leaseTtl", _parse_ttl, LEASE_TTL_S_DEFAULT),
             splits=take("splits", _parse_splits, None),
-            split_bytes=take("targetSplitBytes", _parse_size, None),
+            split_bytes=take("targetSplitBytes", parse_size, None),
             columns=take("columns", _parse_columns, None),
             where=take("where", _parse_text, None),
             key_from=take("keyFrom", _parse_text, None),
             key_to=take("keyTo", _parse_text, None),
-            credit_bytes=take("creditBytes", _parse_size, None),
-            page_bytes=take("pageBytes", _parse_size, None),
+            credit_bytes=take("creditBytes", parse_size, None),
+            page_bytes=take("pageBytes", parse_size, None),
             page_depth=take("pageDepth", _parse_depth, None),
             statistics=take("statistics", _parse_bool, False),
             tls_ca=take("tlsCa", _parse_path, None),
@@ -199,6 +199,9 @@ _HELP: Mapping[str, str] = {
 OPTION_NAMES: tuple[str, ...] = tuple(_HELP)
 """Every option, in the spelling of the documentation."""
 
+WRITE_OPTION_NAMES: tuple[str, ...] = ("txnName", "txnVersion", "changeTypeColumn", "batchBytes")
+"""What only a write has, see `spark_source.writing.options`; a read refuses them by name."""
+
 _OF_CATALOG_TABLES = frozenset(["owner", "provider", "external", "is_managed_location"])
 """What Spark adds to the properties of a table in its catalog; it prefixes the user's options with ``option.``."""
 _NO_CATALOG_TABLES = (
@@ -228,15 +231,22 @@ def _describe_unknown(name: str) -> str:
             "option 'pushFilters' is withdrawn: Spark keeps one reader for each load(), so the filters of one query"
             " took rows away from the others; name the rows with option 'where', in a load() of their own"
         )
-    nearest = difflib.get_close_matches(lowered, _SPELLED, n=1)
-    hint = f"; did you mean {_SPELLED[nearest[0]]!r}?" if nearest else ""
+    of_writes = {known.lower(): known for known in WRITE_OPTION_NAMES}
+    if lowered in of_writes:
+        return f"option {of_writes[lowered]!r} is one of writing: it belongs to df.write or df.writeStream"
+    spelled = {**_SPELLED, **of_writes}
+    nearest = difflib.get_close_matches(lowered, spelled, n=1)
+    hint = f"; did you mean {spelled[nearest[0]]!r}?" if nearest else ""
     if lowered == "checkpointlocation":
-        hint = f"; {NO_WRITING}"
+        hint = "; it belongs to df.writeStream"
     if lowered in {"token", "password"}:
         hint = "; a token stands in a file, which option 'tokenFile' names"
     if lowered == "path":
         hint = "; a table has no path: call load() without arguments and name it with option 'table'"
-    return f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)})"
+    return (
+        f"unknown option {name!r}{hint} (the options are {', '.join(OPTION_NAMES)};"
+        f" of a write also {', '.join(WRITE_OPTION_NAMES)})"
+    )
 
 
 def _refuse_contradictions(options: SourceOptions, given: Mapping[str, str]) -> None:
@@ -346,7 +356,16 @@ def _parse_columns(name: str, value: str) -> tuple[str, ...]:
     return columns
 
 
-def _parse_size(name: str, value: str) -> int:
+def parse_size(name: str, value: str) -> int:
+    """A number of bytes, such as ``512k``.
+
+    Args:
+        name: Of the option, for messages.
+        value: What the user gave it.
+
+    Raises:
+        SourceOptionError: It is none, or none from 1 to `SIZE_BYTES_MAX`.
+    """
     match = _SIZE.fullmatch(value)
     size = 0 if match is None else int(match["number"]) * _UNIT_BYTES[match["unit"].lower()]
     if not 1 <= size <= SIZE_BYTES_MAX:

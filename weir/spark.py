@@ -1,6 +1,8 @@
 """The data source of Spark; see `spark_source`."""
 
 from spark_source import (
+    SourceDataError,
+    SourceDataLossError,
     SourceError,
     SourceOptionError,
     SourceSchemaError,
@@ -13,6 +15,8 @@ from spark_source import (
 )
 
 __all__ = [
+    "SourceDataError",
+    "SourceDataLossError",
     "SourceError",
     "SourceOptionError",
     "SourceSchemaError",

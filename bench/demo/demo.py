@@ -1,9 +1,10 @@
 """The demo: a live table, pushed into Spark while a writer changes it, beside the pull way.
 
-Five acts, against one server process: (1) load the flights of 2013; (2) with nobody writing, Spark reads by push and
+Six acts, against one server process: (1) load the flights of 2013; (2) with nobody writing, Spark reads by push and
 by session, and both equal the CSV that Spark reads itself; (3) with a writer that never stops, each mode's scan of each
 bucket equals the state at the log offset it was given; (4) a consumer stops reading for a while; (5) the writer goes
-on, and a snapshot with the changes pushed after it is folded to exactly the table.
+on, and a snapshot with the changes pushed after it is folded to exactly the table; (6) Spark streams every change that
+was made, in micro-batches, into a replica, which ends up equal.
 """
 
 import json
@@ -15,6 +16,7 @@ import pyarrow as pa
 from rich.console import Console
 
 import scanner.sync
+from bench.demo.replica import stream_into_replica
 from bench.demo.report import Findings
 from bench.demo.spark import SparkResult, read_by_spark
 from bench.demo.stall import row_message_bytes, stall
@@ -34,7 +36,7 @@ STALLED_BUCKET = 0
 
 
 def run(output: Path, console: Console, *, rounds: int, seed: int) -> Findings:
-    """Run all five acts, write the JSON and print the table.
+    """Run all six acts, write the JSON and print the table.
 
     Args:
         output: Where the JSON goes.
@@ -77,6 +79,9 @@ def _acts(
         stalls = tuple(stall(client, server, known[STALLED_BUCKET], mode, STALLED_BUCKET) for mode in MODES)
         console.print("the writer goes on, and the table is tailed: a snapshot, then every change after it")
         tailed = tail_under_writes(client, server.endpoint, known, seed)
+        console.print("Spark streams every change that was made into a replica, micro-batch by micro-batch")
+        with spark_session("weir demo") as session:
+            streamed = stream_into_replica(session, client, server.endpoint)
         stored = sum(end for _, _, end in client.table(flights.TABLE).offsets())
     return Findings(
         rows=sum(ends.values()),
@@ -85,6 +90,7 @@ def _acts(
         scans=tuple(scans),
         stalls=stalls,
         tailed=tailed,
+        streamed=streamed,
         row_message_bytes=one_row,
         changes=stored - sum(ends.values()),
         seed=seed,

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from rich import box
 from rich.table import Table
 
+from bench.demo.replica import Streamed
 from bench.demo.spark import SparkResult
 from bench.demo.stall import Stall
 from bench.demo.tail import Tailed
@@ -32,6 +33,8 @@ class Findings:
     """One per mode."""
     tailed: Tailed
     """The snapshot and the changes after it."""
+    streamed: Streamed
+    """The changes in Spark, and the copy that they made."""
     row_message_bytes: int
     """Length of a message that carries one row."""
     changes: int
@@ -79,6 +82,18 @@ class Findings:
                 "= 0",
                 not self.tailed.violations,
             ),
+            Bar(
+                "changes streamed",
+                self.streamed.changes,
+                f">= {self.rows}",
+                self.streamed.changes >= self.rows,
+            ),
+            Bar(
+                "rows in which the replica is not the table",
+                self.streamed.rows_wrong,
+                "= 0",
+                not self.streamed.rows_wrong,
+            ),
         ]
 
     def to_dict(self) -> dict[str, object]:
@@ -98,6 +113,7 @@ class Findings:
                 for mode in self.spark.comparison.modes
             ],
             "tail": {**asdict(self.tailed), "violations": len(self.tailed.violations)},
+            "stream": asdict(self.streamed),
             "bars": [asdict(bar) for bar in self.bars()],
             "load_seconds": round(self.load_seconds, 2),
             "changes_while_scanning": self.changes,
@@ -140,7 +156,9 @@ class Findings:
             f"One row's message: {self.row_message_bytes} bytes. "
             f"Tail: {self.tailed.snapshot_rows:,} rows and {self.tailed.changes:,} changes folded to the table, "
             f"{len(self.tailed.violations)} rows wrong; a change in hand {self.tailed.to_hand_ms:.0f} ms after its"
-            " commit."
+            " commit. "
+            f"Stream: {self.streamed.changes:,} changes in {self.streamed.batches} micro-batches of Spark,"
+            f" {self.streamed.seconds:.1f} s, {self.streamed.rows_wrong} rows of the replica wrong."
         )
 
     def _cells(self, mode: str) -> Iterator[str]:

@@ -18,12 +18,14 @@ import trio
 from bench.simulation.group_validators import GroupHistory
 from bench.simulation.network import Fault
 from scanner.data.changes import CHANGE_COLUMNS
+from scanner.data.keys import ALL_KEYS
 
 if TYPE_CHECKING:
     from bench.simulation.tables import Row, Rows
     from bench.simulation.tails import TailBounds
     from bench.simulation.workload import ScanTask
     from scanner import ScannerError
+    from scanner.data.keys import KeyRange
 
 
 CHANGE_NAMES: Final = tuple(field.name for field in CHANGE_COLUMNS)
@@ -120,6 +122,8 @@ class BucketRecord:
     digest: int | None = None
     """None unless the scan came to its end."""
     reason: str | None = None
+    key_range: KeyRange = ALL_KEYS
+    """What the scan's digest is of; the product's client leaves out keys that cannot match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +147,8 @@ class ScanRecord:
     rows: list[Row] = field(default_factory=list)
     """What was delivered, in the order of arrival; a row that came again when an old token was used counts once."""
     buckets: dict[int, BucketRecord] = field(default_factory=dict)
+    skipped: tuple[int, ...] = ()
+    """Buckets that its client did not ask for, since no row of theirs could match."""
     bounds: TailBounds | None = None
     """Where it was to begin and to end, if it is a tail."""
     changes: dict[int, list[Row]] = field(default_factory=dict)

@@ -206,12 +206,14 @@ class Model:
 
     def in_range(self, bucket: int, offset: int, start: Key | None, end: Key | None) -> list[ModelRow]:
         """The rows of a state that are in a key range."""
-        return [
-            row
-            for row in self.state(bucket, offset)
-            if (start is None or row.key[: len(start)] >= start)
-            and (end is None or row.key[: len(end)] < end)
-        ]
+        return [row for row in self.state(bucket, offset) if self.is_between(row, start, end)]
+
+    @staticmethod
+    def is_between(row: ModelRow, start: Key | None, end: Key | None) -> bool:
+        """Whether a row is in a key range."""
+        return (start is None or row.key[: len(start)] >= start) and (
+            end is None or row.key[: len(end)] < end
+        )
 
     def ever(self, bucket: int) -> list[ModelRow]:
         """Every row that a bucket ever held, once for each time it was written. Once the run is over."""

@@ -201,11 +201,14 @@ class ProductScan:
     def _take_statistics(self, statistics: scanner.ScanStatistics) -> None:
         record = self._record
         record.resumes = self._resumes_before + statistics.resumes
+        record.skipped = statistics.buckets_skipped
         record.overrun_bytes = max(record.overrun_bytes, statistics.overrun_bytes)
         now = trio.current_time()
         for each in statistics.buckets:
             if not self._returned:
-                record.buckets[each.bucket] = BucketRecord(each.log_offset, each.digest, each.reason)
+                record.buckets[each.bucket] = BucketRecord(
+                    each.log_offset, each.digest, each.reason, each.key_range
+                )
             if each.reason is None:
                 waited_s = now - self._came_at.get(each.bucket, record.opened_at_s)
                 record.waited_s = max(record.waited_s, waited_s)

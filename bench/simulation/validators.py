@@ -29,11 +29,13 @@ from typing import TYPE_CHECKING, Final
 from bench.simulation.tail_validators import judge_tail
 from scanner import ScanMode
 from scanner.data.digest import checksum
+from scanner.data.keys import KeyCodec
 
 if TYPE_CHECKING:
     from bench.simulation.history import History, ScanRecord, WriteRecord
     from bench.simulation.model import Model, ModelRow
     from bench.simulation.tables import Key, Row
+    from scanner.data.keys import KeyRange
 
 ROW_MESSAGE_OVERHEAD_BYTES: Final = 2_500
 """At most what a batch of one row is longer than its stored row: fields, token with the key, Arrow's envelope."""
@@ -111,6 +113,7 @@ class _Scans:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self._keys = KeyCodec(model.rows.description)
         self.torn_cursors = 0
         """Scans of model `cursor` that showed no single state: what it cannot promise, and here is seen not to."""
 
@@ -123,6 +126,7 @@ class _Scans:
         """What is wrong with how a scan went, whatever its rows are."""
         yield from scan.found
         yield from self._bounded(scan)
+        yield from self._skipped(scan)
         if scan.error is not None and not scan.excused:
             yield "justified", f"{type(scan.error).__name__}: {scan.error}"
 
@@ -249,12 +253,32 @@ class _Scans:
             last = expected[limit - 1].key if limit else None
         else:
             last = None
-        covered = self._model.in_range(bucket, offset, scan.task.start, scan.task.end)
+        covered = [
+            row
+            for row in self._model.in_range(bucket, offset, scan.task.start, scan.task.end)
+            if self._is_in(row, told.key_range)
+        ]
         if told.reason == "LIMIT":
             covered = [] if last is None else [row for row in covered if row.key <= last]
         digest = checksum(b"".join(row.stored for row in covered))
         if digest != told.digest:
             yield "resumable", f"{where}: digest {told.digest:#x}, must be {digest:#x} ({told.reason})"
+
+    def _skipped(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
+        """Rows of buckets that were left out: no row that they ever had may match."""
+        task = scan.task
+        for bucket in scan.skipped:
+            matching = [
+                row
+                for row in self._model.ever(bucket)
+                if self._model.is_between(row, task.start, task.end) and self._model.fulfils(row, task.filter)
+            ]
+            if matching:
+                yield "complete", f"bucket {bucket} was skipped, and has had {matching[0]}"
+
+    def _is_in(self, row: ModelRow, key_range: KeyRange) -> bool:
+        key = self._keys.encode(row.key)
+        return key_range.start <= key and (not key_range.end or key < key_range.end)
 
     def _bounded(self, scan: ScanRecord) -> Iterator[tuple[str, str]]:
         if not scan.overrun_bytes:

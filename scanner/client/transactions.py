@@ -64,6 +64,8 @@ class Published:
     """This call has decided; else the version was decided before, perhaps by an attempt whose answer was lost."""
     attempts: Mapping[int, int]
     """By part, the attempt that counts."""
+    overwrite: bool
+    """Whether the rows that no part names were deleted."""
     ranges: tuple[OffsetRange, ...]
     """The changes that the version made, by bucket; none where it changed nothing."""
 
@@ -168,7 +170,7 @@ class Transaction:
         async with self._open_part(part, attempt, secrets.token_bytes(_SESSION_BYTES)) as writer:
             yield writer
 
-    async def publish(self, attempts: Mapping[int, int]) -> Published:
+    async def publish(self, attempts: Mapping[int, int], *, overwrite: bool = False) -> Published:
         """Decide that these attempts count, and wait until every bucket has applied them.
 
         The server decides once, durably, and completes what is decided, whatever becomes of it and of its clients. So a
@@ -177,6 +179,8 @@ class Transaction:
 
         Args:
             attempts: By part, the attempt that counts. None: the version is empty.
+            overwrite: Also delete every row that no part names, of those that a bucket has when it applies the version:
+                the table is what was staged then.
 
         Raises:
             VersionSuperseded: A newer version is decided.
@@ -201,6 +205,7 @@ class Transaction:
                 )
                 for part, attempt in sorted(attempts.items())
             ],
+            overwrite=overwrite,
         )
 
         async def call() -> pb.PublishResponse:
@@ -209,6 +214,7 @@ class Transaction:
         reply = await retried(self._connection.attempts(), call)
         return Published(
             decided=reply.decided,
+            overwrite=reply.overwrite,
             attempts={each.part: each.attempt for each in reply.attempts},
             ranges=tuple(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges),
         )

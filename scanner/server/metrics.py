@@ -155,6 +155,16 @@ def _kept(now: ScannerStatistics) -> Iterator[Metric]:
 
 def _commits(now: ScannerStatistics) -> Iterator[Metric]:
     activity = now.activity
+    yield _gauge(
+        "weir_transaction_stage_bytes",
+        "Stages of transactions, on the disk or being written, now.",
+        now.transaction_stage_bytes,
+    )
+    yield _gauge(
+        "weir_transactions_unapplied",
+        "Versions that are decided and not applied in every bucket, now.",
+        now.transactions_unapplied,
+    )
     yield _gauge("weir_write_queue_bytes", "Writes decoded and not yet durable, now.", now.write_queue_bytes)
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)

@@ -136,6 +136,10 @@ class TransactionFiles(Protocol):
     def table_id(self) -> int:
         """Of the table."""
 
+    @property
+    def used(self) -> bool:
+        """Whether the table has, or once had, stages or decisions."""
+
     def stages(self) -> list[StoredStage]:
         """Every durable stage, in no order. What an interrupted writer left is removed, so: once, at the start.
 

@@ -56,9 +56,9 @@ class Transaction:
             raise
         held.leave()
 
-    def publish(self, attempts: Mapping[int, int]) -> Published:
+    def publish(self, attempts: Mapping[int, int], *, overwrite: bool = False) -> Published:
         """Decide that these attempts count, and wait until they are applied; see `scanner.Transaction.publish`."""
-        return self._portal.call(self._transaction.publish, attempts)
+        return self._portal.call(functools.partial(self._transaction.publish, overwrite=overwrite), attempts)
 
     def abort(self) -> int:
         """Free what is staged of the version; see `scanner.Transaction.abort`."""

@@ -2,7 +2,7 @@
 
 Invariants:
 1. All ranges of a bucket are read as of one log offset, or no bucket is cut (`SourceOptions.reads_one_state`).
-2. The ranges of a bucket hold every key that the read is of, once. Each bucket has at least one.
+2. The ranges hold every key that the read is of and that can match its condition, once. There is at least one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from spark_source.errors import SourceOptionError
 
 if TYPE_CHECKING:
     import datetime
+    from collections.abc import Iterator
 
     from scanner import ScanPlan
-    from scanner.sync import Client, Table
+    from scanner.sync import Client, Scan, Table
     from spark_source.options import SourceOptions
 
 
@@ -51,13 +52,13 @@ def plan_states(client: Client, table: Table, options: SourceOptions, load_id: s
 
 
 def bucket_partitions(
-    options: SourceOptions, plan: ScanPlan, table: Table, planned: PlannedStates
+    options: SourceOptions, scan: Scan, table: Table, planned: PlannedStates
 ) -> list[BucketPartition]:
-    """The partitions of a read, by bucket, and by key within a bucket.
+    """The partitions of a read, by bucket, and by key within a bucket; none of a bucket in which no row can match.
 
     Args:
         options: The read.
-        plan: What is to be scanned of all buckets.
+        scan: Of the whole table.
         table: What is read.
         planned: What the buckets are read as of, and what keeps that readable.
 
@@ -74,14 +75,21 @@ def bucket_partitions(
             lease_id=planned.lease_id,
             lease_ttl_s=planned.lease_ttl_s,
         )
-        for bucket in plan.buckets
-        for split, part in enumerate(_parts(options, _of_bucket(plan, bucket, planned), table))
+        for plan in _plans_of_buckets(scan, planned)
+        for split, part in enumerate(_parts(options, plan, table))
     ]
 
 
-def _of_bucket(plan: ScanPlan, bucket: int, planned: PlannedStates) -> ScanPlan:
-    offset, history = planned.offsets[bucket], planned.histories[bucket]
-    return replace(plan, bucket=bucket, as_of=offset, histories={bucket: history} if history else {})
+def _plans_of_buckets(scan: Scan, planned: PlannedStates) -> Iterator[ScanPlan]:
+    for bucket, keys in scan.reads.items():
+        history = planned.histories[bucket]
+        yield replace(
+            scan.plan,
+            bucket=bucket,
+            key_range=keys,
+            as_of=planned.offsets[bucket],
+            histories={bucket: history} if history else {},
+        )
 
 
 def _parts(options: SourceOptions, plan: ScanPlan, table: Table) -> list[ScanPlan]:

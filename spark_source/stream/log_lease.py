@@ -86,8 +86,11 @@ class LogLease:
             self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; the lease ends with its time. Idempotent."""
+        """Renew it no more; it ends with its time. Idempotent."""
         self._stopped.set()
+
+    def wait_stopped(self) -> None:
+        """Wait for the thread to end; a renewal that is under way ends when the client is closed."""
         if self._thread is not None:
             self._thread.join()
 
@@ -97,7 +100,11 @@ class LogLease:
             assert self._held is not None
             try:
                 self._client.leases.renew(self._held[0])
-            except ScannerError as error:
+            except Exception as error:
+                if self._stopped.is_set():
+                    return  # The client was closed meanwhile.
+                if not isinstance(error, ScannerError):
+                    raise
                 if not failing:
                     _logger.warning("the lease of the stream of table %s: %s", self._table, error.message)
                 failing = self._lost = True

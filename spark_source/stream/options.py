@@ -34,6 +34,9 @@ _UNITS_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,9})\s*(?P<unit>ms|s|m|h)")
 _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
+_MILLISECONDS: Final = re.compile(r"[0-9]{12,16}")
+"""Since 1970, of times from 1973 on; fewer digits are seconds, or a date without its dashes."""
+
 T = TypeVar("T")
 
 
@@ -190,14 +193,17 @@ class ChangeOptions:
         )
 
 
+_TIME: Final = (
+    "such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970, of 12 digits or more"
+)
 _HELP: Final[Mapping[str, str]] = {
     "readChanges": "true, to read the changes of the table, or false (the default)",
     "startingOffsets": 'full (the default of a stream), earliest, latest, or JSON such as {"0": 12, "1": -2}, with an'
     " offset, -2 (earliest) or -1 (latest) for each bucket",
-    "startingTimestamp": "a time such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970 UTC",
+    "startingTimestamp": _TIME,
     "endingOffsets": 'latest (the default), or JSON such as {"0": 12, "1": -1}, with an offset or -1 (latest) for each'
     " bucket",
-    "endingTimestamp": "a time such as 2026-01-31T12:00:00Z (UTC without a zone), or milliseconds since 1970 UTC",
+    "endingTimestamp": _TIME,
     "failOnDataLoss": "true (the default), or false",
     "maxRowsPerTrigger": "a number of changes, from 1",
     "maxBytesPerTrigger": "a number of bytes, from 1, with k, m or g for KiB, MiB or GiB",
@@ -320,8 +326,10 @@ def _parse_duration_ms(name: str, value: str) -> int:
 
 def _parse_time(name: str, value: str) -> AtTime:
     try:
-        if value.isascii() and value.isdigit():
+        if _MILLISECONDS.fullmatch(value):
             return AtTime(_EPOCH + datetime.timedelta(milliseconds=int(value)))
+        if value.isdigit():
+            raise ValueError(value)
         time = datetime.datetime.fromisoformat(value)
     except (ValueError, OverflowError):
         raise _refuse(name, value) from None

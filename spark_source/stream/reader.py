@@ -206,6 +206,7 @@ class _Planner:
         self._client: Client = open_client(options.source)
         try:
             self._table: Table = self._client.table(options.source.table)
+            check_schema(schema, change_schema(self._table, options))
         except BaseException:
             self._client.close()
             raise
@@ -217,8 +218,7 @@ class _Planner:
         self.newest: dict[str, Any] | None = None
 
     def check(self) -> None:
-        """See that the options and the schema fit the table."""
-        check_schema(self._schema, change_schema(self._table, self._options))
+        """See that where the stream is to begin is there."""
         place = self._options.starting
         if place is not None and not isinstance(place, Full):
             self._logs.place("startingOffsets", place)
@@ -267,6 +267,7 @@ class _Planner:
         """End the thread that renews the lease, and the connection."""
         self._lease.stop()
         self._client.close()
+        self._lease.wait_stopped()
 
     def _begin(self) -> StreamOffset:
         """Where the stream begins, leased from now on."""

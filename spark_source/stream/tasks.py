@@ -110,7 +110,7 @@ def snapshot_slices(
         offsets=tuple(at[bucket].offset for bucket in sorted(at)),
         histories=tuple(at[bucket].history for bucket in sorted(at)),
     )
-    parts = bucket_partitions(options.source, scan.plan, table, states)
+    parts = bucket_partitions(options.source, scan, table, states)
     return [SnapshotSlice(options, part.plan) for part in parts]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from bench.demo.replica import Streamed
 from bench.demo.report import Findings
 from bench.demo.spark import SparkResult
 from bench.demo.stall import Stall
@@ -42,6 +43,7 @@ TAILED = Tailed(
     to_hand_ms=3.0,
     violations=(),
 )
+STREAMED = Streamed(changes=flights.ROWS + 100, batches=4, seconds=9.0, rows_wrong=0)
 MODES = ("push", "session")
 
 
@@ -57,6 +59,7 @@ def findings() -> Findings:
         scans=tuple(replace(SCAN, mode=mode) for mode in MODES),
         stalls=tuple(replace(STALL, mode=mode) for mode in MODES),
         tailed=TAILED,
+        streamed=STREAMED,
         row_message_bytes=1000,
         changes=100,
         seed=1,
@@ -121,6 +124,8 @@ def test_good_findings_miss_no_bar() -> None:
             replace(findings(), tailed=replace(TAILED, violations=(Violation("missing", "x"),))),
             "snapshot plus log is not the table: 1",
         ),
+        (replace(findings(), streamed=replace(STREAMED, changes=1)), "changes streamed: 1"),
+        (replace(findings(), streamed=replace(STREAMED, rows_wrong=2)), "the replica is not the table: 2"),
         (replace(findings(), row_message_bytes=899), "past the credit: 900, must be <= 899"),
     ],
 )

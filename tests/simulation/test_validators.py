@@ -15,6 +15,7 @@ from bench.simulation.validators import judge
 from bench.simulation.workload import Workload
 from scanner import ScanMode, SnapshotLost
 from scanner.data.digest import checksum
+from scanner.data.keys import KeyRange
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryDisk
 
@@ -122,6 +123,15 @@ def change_digest(record: ScanRecord, _case: Case) -> None:
     record.buckets[0].digest = 1
 
 
+def skip_bucket(record: ScanRecord, _case: Case) -> None:
+    record.rows, record.buckets, record.skipped = [], {}, (0,)
+
+
+def digest_a_part(record: ScanRecord, case: Case) -> None:
+    keys = case.store.key_codec(TABLE)
+    record.buckets[0].key_range = KeyRange(keys.encode(case.model.state(0, case.end)[1].key))
+
+
 def overrun(record: ScanRecord, _case: Case) -> None:
     record.overrun_bytes = 10_000_000
 
@@ -141,6 +151,8 @@ def fail(record: ScanRecord, _case: Case) -> None:
         (show_torn_state, {"isolated"}),
         (break_promise, {"isolated"}),
         (change_digest, {"resumable"}),
+        (skip_bucket, {"complete"}),
+        (digest_a_part, {"resumable"}),
         (overrun, {"bounded"}),
         (fail, {"justified"}),
     ],

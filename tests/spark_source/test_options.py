@@ -229,7 +229,7 @@ def test_unknown_option_with_a_neighbour(name: str, nearest: str) -> None:
     error = refused({name: "1"})
     assert error.option == name
     assert f"unknown option {name!r}; did you mean {nearest!r}?" in str(error)
-    assert str(error).endswith(f"(the options are {', '.join(OPTION_NAMES)})")
+    assert f"(the options are {', '.join(OPTION_NAMES)}; of a write also txnName, " in str(error)
 
 
 def test_unknown_option_without_a_neighbour() -> None:

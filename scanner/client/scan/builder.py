@@ -104,9 +104,11 @@ class ScanPlan:
     """A complete description of a table scan."""
 
     table: TableDescription
+    """As it was when the plan was made: name, columns, primary key, buckets."""
     table_id: int | None = None
     """The only table of its name that is read; None: whichever has the name when a bucket is opened."""
     source: ScanSource = ScanSource.LIVE_KV
+    """What is read of the table."""
     columns: tuple[str, ...] = ()
     """Columns in the order wanted; empty: all."""
     predicates: tuple[Predicate, ...] = ()
@@ -114,11 +116,13 @@ class ScanPlan:
     row_limit: int | None = None
     """Rows of the whole table scan; None: no limit."""
     key_range: KeyRange = _ALL_KEYS
+    """Encoded keys that are scanned, in every bucket."""
     bucket: int | None = None
     """The only bucket to scan; None: all of them."""
     lease_id: str = ""
     """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
     mode: ScanMode = ScanMode.PUSH
+    """How the rows travel."""
     credit_bytes: int = CREDIT_BYTES_DEFAULT
     """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
     page_depth: int = PAGE_DEPTH_DEFAULT

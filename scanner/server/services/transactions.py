@@ -106,9 +106,10 @@ class TransactionService:
                 f"a version of {len(attempts)} parts is too large; {self._config.transaction_parts_max} are allowed"
             )
         with stream.blocked_on(StallReason.STORAGE):
-            published = await self._transactions.publish(key, attempts)
+            published = await self._transactions.publish(key, attempts, overwrite=message.overwrite)
         return pb.PublishResponse(
             decided=published.decided,
+            overwrite=published.overwrite,
             attempts=[
                 pb.PartAttempt(part=part, attempt=attempt)
                 for part, attempt in sorted(published.attempts.items())

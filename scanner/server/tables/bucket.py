@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
@@ -105,7 +105,7 @@ class PendingWrite:
     """What becomes of reader groups in the same commit."""
     transaction: TransactionShare | None = None
     """The transaction whose share it is; None: it is none's."""
-    pieces: Iterator[Sequence[Mutation]] | None = None
+    pieces: Generator[Sequence[Mutation], None, None] | None = None
     """What to write instead of `mutations`, where that is too much for one commit. Blocks on the disk."""
     offsets: tuple[int, int] | None = None
     """[start, end) of its changes, once it is durable."""
@@ -473,7 +473,7 @@ class ServedBucket:
         return self._enqueue(PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction))
 
     def submit_pieces(
-        self, pieces: Iterator[Sequence[Mutation]], transaction: TransactionShare
+        self, pieces: Generator[Sequence[Mutation], None, None], transaction: TransactionShare
     ) -> PendingWrite:
         """Queue the share of a transaction that is too much for one commit. Nobody sees a part of it.
 
@@ -655,12 +655,17 @@ class ServedBucket:
         for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
             write.offsets, write.error = offsets, prepared.refusals.get(index)
 
-    async def _commit_pieces(self, write: PendingWrite, pieces: Iterator[Sequence[Mutation]]) -> None:
+    async def _commit_pieces(
+        self, write: PendingWrite, pieces: Generator[Sequence[Mutation], None, None]
+    ) -> None:
         assert write.transaction is not None
         async with self.between_commits():
             self._writing = True
             try:
-                write.offsets = await self._apply_pieces(pieces, write.transaction)
+                try:
+                    write.offsets = await self._apply_pieces(pieces, write.transaction)
+                finally:
+                    pieces.close()  # It may hold a snapshot, and files.
             except Exception:
                 # What was written of it is undone, here and now or when storage takes writes again.
                 if self.storage.failure is None:
@@ -670,7 +675,7 @@ class ServedBucket:
                 self._writing = False
 
     async def _apply_pieces(
-        self, pieces: Iterator[Sequence[Mutation]], transaction: TransactionShare
+        self, pieces: Generator[Sequence[Mutation], None, None], transaction: TransactionShare
     ) -> tuple[int, int]:
         """Write a share piece by piece, invisibly, and show it with the last commit."""
         # The same for all pieces: a floor that is told meanwhile must be below all of their times.

@@ -17,6 +17,7 @@ import trio
 
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, TableNotFound
 from scanner.server.tables.bucket import TransactionShare
+from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
 from scanner.storage.transactions import AppliedShare
 
@@ -180,6 +181,11 @@ class Applier:
         if found is not None:
             return found
         transaction = TransactionShare(decision.name, decision.version)
+        if decision.overwrite:
+            pieces = self._overwriting(files, keys, index, bucket)
+            return AppliedShare(
+                decision.version, *await bucket.submit_pieces(pieces, transaction).wait_durable()
+            )
         first, more = await self._run_blocking(
             functools.partial(_begin, functools.partial(self._pieces, files, keys, index))
         )
@@ -196,6 +202,14 @@ class Applier:
             pieces = self._pieces(files, keys, index)
             start, end = await bucket.submit_pieces(pieces, transaction).wait_durable()
         return AppliedShare(decision.version, start, end)
+
+    def _overwriting(
+        self, files: TransactionFiles, keys: Sequence[StageKey], index: int, bucket: ServedBucket
+    ) -> Generator[list[Mutation], None, None]:
+        """What deletes the rows that the share does not name, and then the share."""
+        share = functools.partial(self._pieces, files, keys, index)
+        yield from deletions(bucket.storage, share, self._config.commit_rows_max)
+        yield from share()
 
     def _pieces(
         self, files: TransactionFiles, keys: Sequence[StageKey], index: int

@@ -25,6 +25,8 @@ class Decision:
     """By part, the attempt that counts."""
     buckets: tuple[int, ...]
     """Those that have something to apply, ascending."""
+    overwrite: bool = False
+    """Whether the rows that no part names are deleted."""
     decided_ms: int
     """When, in milliseconds since 1970 UTC."""
     shares: Mapping[int, AppliedShare] | None = None
@@ -44,6 +46,7 @@ class Decision:
             "version": self.version,
             "attempts": sorted(self.attempts.items()),
             "buckets": self.buckets,
+            "overwrite": self.overwrite,
             "decided_ms": self.decided_ms,
             "shares": shares,
         }
@@ -70,6 +73,7 @@ class Decision:
                 version=version,
                 attempts={int(part): int(attempt) for part, attempt in found["attempts"]},
                 buckets=tuple(map(int, found["buckets"])),
+                overwrite=bool(found["overwrite"]),
                 decided_ms=int(found["decided_ms"]),
                 shares=None
                 if shares is None

@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,8 @@ class Published:
     """By part, the attempt that counts."""
     shares: Mapping[int, AppliedShare]
     """By bucket, the changes that it made."""
+    overwrite: bool
+    """Whether the rows that no part names were deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class _Name:
         self.stages = Stages()
         self.lock = trio.Lock()
         """Held while a stage is finished, and while a version is decided or aborted."""
+        self.uncertain = False
+        """Whether the disk may have another decision, since writing one has failed."""
         self.sessions = 0
         """Stages that are being written."""
         self.used_ms = used_ms
@@ -174,11 +179,12 @@ class Transactions:
             StoreClosed: The store was closed.
         """
         transactions = cls(store, catalog, config, nursery, run_blocking, now_ms)
-        for description in await catalog.descriptions():
+        names = [description.name for description in await catalog.descriptions()]
+        for name in await run_blocking(functools.partial(_with_transactions, store, names)):
             try:
-                await transactions._load(description.name)
+                await transactions._load(name)
             except ScannerError as error:
-                _logger.error("the transactions of table %r cannot be read: %s", description.name, error)
+                _logger.error("the transactions of table %r cannot be read: %s", name, error)
         return transactions
 
     @property
@@ -232,12 +238,15 @@ class Transactions:
             raise
         return StageWriter(self, table, name, key, stage, sink)
 
-    async def publish(self, key: VersionKey, attempts: Mapping[int, int]) -> Published:
+    async def publish(
+        self, key: VersionKey, attempts: Mapping[int, int], *, overwrite: bool = False
+    ) -> Published:
         """Decide a version, unless it is decided, and wait until every bucket has applied it.
 
         Args:
             key: Which version.
             attempts: By part, the attempt that is to count; not looked at if the version is decided.
+            overwrite: Delete the rows that no part names; likewise.
 
         Raises:
             TableNotFound: There is no such table, or not any more.
@@ -258,11 +267,12 @@ class Transactions:
         name = self._name(table, key)
         decided = False
         async with name.lock:
+            await self._resolve(table, key.name, name)
             name.require_newest(key)
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
-                await self._decide(table, name, key, attempts)
+                await self._decide(table, name, key, attempts, overwrite=overwrite)
                 decided = True
             decision, completion = name.decision, name.completion
         if completion is not None:
@@ -270,7 +280,7 @@ class Transactions:
             if name.decision is not None and name.decision.version == key.version:
                 decision = name.decision
         assert decision is not None
-        return Published(decided, decision.attempts, decision.shares or {})
+        return Published(decided, decision.attempts, decision.shares or {}, decision.overwrite)
 
     async def abort(self, key: VersionKey) -> int:
         """Free the stages of a version. Idempotent.
@@ -294,6 +304,7 @@ class Transactions:
         if name is None:
             return 0
         async with name.lock:
+            await self._resolve(table, key.name, name)
             name.require_newest(key)
             if name.is_decided(key):
                 raise TransactionDecided(f"{key} is decided, and cannot be aborted any more")
@@ -329,6 +340,7 @@ class Transactions:
                     _logger.warning("transaction %s of table %s is kept longer: %s", text, table.name, error)
 
     async def _expire(self, table: _Table, text: str, name: _Name) -> None:
+        await self._resolve(table, text, name)
         now_ms, config = self._now_ms(), self._config
         decided = -1 if name.decision is None else name.decision.version
         for version in name.stages.versions:
@@ -352,7 +364,15 @@ class Transactions:
         if name.used_ms == used_ms:  # Nobody waits for it.
             del table.names[text]
 
-    async def _decide(self, table: _Table, name: _Name, key: VersionKey, attempts: Mapping[int, int]) -> None:
+    async def _decide(
+        self,
+        table: _Table,
+        name: _Name,
+        key: VersionKey,
+        attempts: Mapping[int, int],
+        *,
+        overwrite: bool,
+    ) -> None:
         if name.decision is None:
             await self._require_unapplied(table, key)
         chosen = {
@@ -360,6 +380,8 @@ class Transactions:
             for part, attempt in sorted(attempts.items())
         }
         buckets = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
+        if overwrite:
+            buckets = set(range((await self._served(table)).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
         await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
         decision = Decision(
@@ -368,9 +390,12 @@ class Transactions:
             version=key.version,
             attempts=dict(attempts),
             buckets=tuple(sorted(buckets)),
+            overwrite=overwrite,
             decided_ms=self._now_ms(),
         )
+        name.uncertain = True
         await self._write(table, decision)
+        name.uncertain = False
         name.decision, name.used_ms = decision, decision.decided_ms
         self._complete(table, name, decision)
         kept = {stage.key for stages in chosen.values() for stage in stages}
@@ -408,6 +433,19 @@ class Transactions:
                     f"{key} is superseded: bucket {index} has applied version {share.version}; nothing was published",
                     metadata={"decided_version": str(share.version)},
                 )
+
+    async def _resolve(self, table: _Table, text: str, name: _Name) -> None:
+        """Find out what the disk has after the writing of a decision has failed, and abide by it."""
+        if not name.uncertain:
+            return
+        content = (await self._run_blocking(table.files.decisions)).get(text)
+        if content is not None:
+            found = Decision.from_document(content, table.files.table_id, text)
+            if name.decision is None or found.version > name.decision.version:
+                await self._write(table, found)  # It may not be durable yet.
+                name.decision = found
+                self._complete(table, name, found)
+        name.uncertain = False
 
     async def _write(self, table: _Table, decision: Decision) -> None:
         await self._run_blocking(
@@ -635,6 +673,16 @@ class StageWriter:
             self._name.sessions -= 1
             self._transactions._writing_bytes -= self._bytes
             await self._transactions._run_blocking(self._sink.discard)
+
+
+def _with_transactions(store: Store, names: Sequence[str]) -> list[str]:
+    """The tables that have transactions. Those that are damaged are reported by the store."""
+    found = []
+    for name in names:
+        with suppress(ScannerError):
+            if store.transaction_files(name).used:
+                found.append(name)
+    return found
 
 
 def _take(steps: Iterator[None]) -> bool:

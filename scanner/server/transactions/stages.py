@@ -24,6 +24,8 @@ class Stages:
 
     def __init__(self) -> None:
         self._versions: dict[int, dict[Attempt, list[StoredStage]]] = {}
+        self.size = 0
+        """Their octets on the disk."""
 
     def __bool__(self) -> bool:
         return bool(self._versions)
@@ -38,17 +40,13 @@ class Stages:
         """Those of which something is staged, ascending."""
         return sorted(self._versions)
 
-    @property
-    def size(self) -> int:
-        """Octets on the disk."""
-        return sum(stage.size for stage in self)
-
     def add(self, stage: StoredStage) -> None:
         """A stage is durable."""
         key = stage.key
         attempts = self._versions.setdefault(key.version, {})
         stages = attempts.setdefault(Attempt(key.part, key.attempt), [])
         stages.append(stage)
+        self.size += stage.size
         stages.sort(key=lambda each: each.key[4:])
 
     def of_version(self, version: int) -> list[StoredStage]:
@@ -74,7 +72,9 @@ class Stages:
         for version in list(self._versions):
             attempts = self._versions[version]
             for attempt in list(attempts):
-                attempts[attempt] = [stage for stage in attempts[attempt] if stage.key not in gone]
+                before = attempts[attempt]
+                attempts[attempt] = [stage for stage in before if stage.key not in gone]
+                self.size -= sum(stage.size for stage in before if stage.key in gone)
                 if not attempts[attempt]:
                     del attempts[attempt]
             if not attempts:

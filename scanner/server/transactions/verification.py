@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from scanner.errors import DataCorrupted, PartsConflict
-from scanner.storage.transactions import StageKey, TransactionFiles, read_mutations
+from scanner.storage.transactions import StageKey, TransactionFiles, in_pieces, read_mutations
 
 if TYPE_CHECKING:
     from scanner.storage.records import Mutation
@@ -168,11 +168,12 @@ def share_pieces(
             for found, mutations in read_mutations(source, files.table_id, key, bucket):
                 if found != bucket:
                     raise DataCorrupted(f"a stage of {key.name} holds rows of bucket {found}")
-                piece += mutations
-                size += sum(len(each.key) + len(each.row or b"") for each in mutations)
-                if size >= bytes_max or len(piece) >= rows_max:
-                    yield piece
-                    piece, size = [], 0
+                for part in in_pieces(mutations, bytes_max):
+                    piece += part
+                    size += sum(len(each.key) + len(each.row or b"") for each in part)
+                    if size >= bytes_max or len(piece) >= rows_max:
+                        yield piece
+                        piece, size = [], 0
         finally:
             source.close()
     if piece:

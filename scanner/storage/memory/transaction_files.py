@@ -29,6 +29,11 @@ class MemoryTransactionFiles:
         self.table_id = table_id
         self._contents = contents
 
+    @property
+    def used(self) -> bool:
+        """See `TransactionFiles.used`."""
+        return bool(self._contents.stages or self._contents.decisions)
+
     def stages(self) -> list[StoredStage]:
         """See `TransactionFiles.stages`."""
         return [StoredStage(key, len(content)) for key, content in self._contents.stages.items()]

@@ -650,9 +650,10 @@ class RocksBucket:
         """Take back what a crash or a failure cut off."""
         if database.read_only:
             if unfinished_range(database) is not None:
-                raise StoreFailed(
-                    f"{self._path}: a transaction was being applied and has to be undone first; that needs room on the"
-                    " disk"
+                kind = DiskFull if isinstance(self._failure, DiskFull) else StoreFailed
+                raise kind(
+                    f"{self._path}: a transaction was being applied and has to be undone first, which the disk refuses;"
+                    " make room"
                 )
             return
         undone = undo_unfinished(database, self._keys_of)

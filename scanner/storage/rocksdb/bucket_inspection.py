@@ -35,6 +35,7 @@ from scanner.storage.rocksdb.durable_end import read_durable_end
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import CONTRADICTIONS_MAX, KEYS_MAX, Disagreements, compare
 from scanner.storage.rocksdb.log import LINEAGE_KEY, LOG_RANGE_KEY
+from scanner.storage.rocksdb.unfinished import unfinished_range
 from scanner.storage.rocksdb.untouched import open_untouched
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ class Contents:
     """CRC-32C over the rows in key order, as of a scan."""
     problems: list[str] = field(default_factory=list)
     """In one line each; none: rows and log are whole, each by itself."""
+    unfinished: int = 0
+    """Changes of a transaction that was being applied; they are in `log_range`, and the next open undoes them."""
 
 
 def read_contents(database: Database, reader: Reader, index: int) -> Contents:
@@ -164,6 +167,10 @@ def read_contents(database: Database, reader: Reader, index: int) -> Contents:
             contents.log_range = decode_log_range(stored)
             contents.lineage = decode_lineage(lineage)
             _require_begun(contents)
+            reached = unfinished_range(database)
+            if reached is not None:
+                contents.unfinished = reached.end - contents.log_range.end
+                contents.log_range = reached
     except ScannerError as error:
         contents.problems.append(error.message)
     else:
@@ -390,6 +397,14 @@ class BucketInspection:
         counts.changes += contents.changes
         if contents.is_known:
             self.result.log_range, self.result.lineage = contents.log_range, contents.lineage
+        if contents.unfinished:
+            yield Finding(
+                Severity.WARNING,
+                where,
+                f"a transaction was being applied when the server ended: {contents.unfinished} changes of it are there",
+                "",
+                "nothing: the next start undoes them, and applies the transaction",
+            )
         for problem in problems:
             yield Finding(Severity.ERROR, where, problem, "the rows and changes that this is about", _RESTORE)
         if disagreements:

@@ -59,6 +59,11 @@ class RocksTransactionFiles:
         self._place = place
         self._space = space
 
+    @property
+    def used(self) -> bool:
+        """See `TransactionFiles.used`."""
+        return self._path.is_dir()
+
     def stages(self) -> list[StoredStage]:
         """See `TransactionFiles.stages`."""
         found = []

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2
+from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2, transactions_pb2
 from scanner.wire import methods
 
-MODULES: tuple[ModuleType, ...] = (admin_pb2, groups_pb2, leases_pb2, scanner_pb2, tables_pb2)
+MODULES: tuple[ModuleType, ...] = (
+    admin_pb2,
+    groups_pb2,
+    leases_pb2,
+    scanner_pb2,
+    tables_pb2,
+    transactions_pb2,
+)
 
 
 def test_every_path_is_one_of_a_service() -> None:

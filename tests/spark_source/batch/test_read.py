@@ -1,7 +1,6 @@
 """Reading a table through Spark, from a real server: every row, every type, in every mode, and nothing left open."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -200,30 +199,6 @@ def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningS
         caught.value
     )
     assert "UnboundLocalError" not in str(caught.value)
-
-
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_writes_are_not_there_yet(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
-    """A write says so in one line, and writes nothing."""
-    rows = spark.range(1).selectExpr("-id - 1 AS k", "0 AS g", "'' AS s")
-    with pytest.raises(AnalysisException) as caught:
-        rows.write.format("weir").mode(mode).options(endpoint=server.endpoint, table=table).save()
-    assert last_line(caught.value).startswith(
-        "spark_source.errors.SourceUnsupportedError: weir cannot be written from Spark yet"
-    )
-    with connect(server.endpoint) as client:
-        assert client.table(table).new_scan().to_arrow().num_rows == ROWS
-
-
-def test_streaming_writes_are_not_there_yet(
-    spark: SparkSession, server: RunningServer, table: str, tmp_path: Path
-) -> None:
-    """Nor is there a sink for streams."""
-    options = {"endpoint": server.endpoint, "table": table, "checkpointLocation": str(tmp_path)}
-    with pytest.raises(StreamingQueryException, match="weir cannot be written from Spark yet"):
-        spark.readStream.format("rate").load().writeStream.format("weir").options(
-            **options
-        ).start().processAllAvailable()
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,6 +12,7 @@ from pyspark.sql import types
 
 from scanner import join_digests
 from scanner.client.connection import Connection
+from scanner.data.keys import KeyCodec, bucket_of
 from scanner.errors import TableNotFound
 from scanner.sync import Client
 from spark_source import SourceOptionError, SourceSchemaError, WeirDataSource
@@ -115,6 +116,29 @@ def test_parts_of_next_to_nothing(server: RunningServer, client: Client, rows: i
     parts = parts_of(open_reader(server, name, splits="1024", statistics="true"))
     assert sorted(key for found, _ in parts.values() for key in found) == list(range(rows))
     assert sorted(parts) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("where", "tasks", "keys"),
+    [
+        ("k = 17", 1, [17]),
+        ("k IN (17, 4711) AND s IS NOT NULL", None, [17, 4711]),
+        ("k < 3 OR k IS NULL", 2, [0, 1, 2]),
+        ("k > 5 AND k < 5", 1, []),
+    ],
+)
+def test_conditions_on_the_key_leave_tasks_out(
+    server: RunningServer, table: str, where: str, tasks: int | None, keys: list[int]
+) -> None:
+    """Where no row of a bucket can meet the condition there is no task for it, and all rows that meet it come."""
+    reader = open_reader(server, table, where=where)
+    partitions = reader.partitions()
+    buckets = {bucket_of(KeyCodec(partitions[0].plan.table).encode((key,)), 2) for key in keys}
+    assert len(partitions) == (len(buckets) if tasks is None else tasks)
+    found = [
+        key for each in partitions for batch in reader.read(each) for key in batch.column("k").to_pylist()
+    ]
+    assert sorted(found) == keys
 
 
 def parts_of(

@@ -91,6 +91,8 @@ def test_limits() -> None:
         ({"startingOffsets": '{"0": {"offset": 1}}'}, "startingOffsets"),
         ({"endingOffsets": "full"}, "endingOffsets"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
+        ({"startingTimestamp": "20260131"}, "startingTimestamp"),
+        ({"startingTimestamp": "1769860800"}, "startingTimestamp"),
         ({"startingTimestamp": "9" * 30}, "startingTimestamp"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),

@@ -413,8 +413,8 @@ def test_a_batch_read_of_the_changes(server: RunningServer, table: Table) -> Non
         ({}, 300),
         ({"startingOffsets": middle}, 200),
         ({"endingOffsets": middle}, 100),
-        ({"startingTimestamp": "0", "startingOffsets": middle}, 300),
-        ({"endingTimestamp": "0"}, 0),
+        ({"startingTimestamp": "2026-01-01T00:00:00Z", "startingOffsets": middle}, 300),
+        ({"endingTimestamp": "2026-01-01"}, 0),
     ):
         source = WeirDataSource(
             {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"} | options

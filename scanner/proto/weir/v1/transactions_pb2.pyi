@@ -92,22 +92,26 @@ class AppliedRange(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class PublishRequest(_message.Message):
-    __slots__ = ("version", "attempts")
+    __slots__ = ("version", "attempts", "overwrite")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITE_FIELD_NUMBER: _ClassVar[int]
     version: TransactionVersion
     attempts: _containers.RepeatedCompositeFieldContainer[PartAttempt]
-    def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ...) -> None: ...
+    overwrite: bool
+    def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., overwrite: _Optional[bool] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
-    __slots__ = ("decided", "attempts", "ranges")
+    __slots__ = ("decided", "attempts", "ranges", "overwrite")
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    OVERWRITE_FIELD_NUMBER: _ClassVar[int]
     decided: bool
     attempts: _containers.RepeatedCompositeFieldContainer[PartAttempt]
     ranges: _containers.RepeatedCompositeFieldContainer[AppliedRange]
-    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ...) -> None: ...
+    overwrite: bool
+    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., overwrite: _Optional[bool] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("version",)

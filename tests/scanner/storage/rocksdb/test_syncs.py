@@ -18,7 +18,9 @@ import scanner.storage.rocksdb.database
 import scanner.storage.rocksdb.files
 import scanner.storage.rocksdb.store
 import scanner.storage.rocksdb.table_directories
+import scanner.storage.rocksdb.transaction_files
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.transactions import StageKey
 from tests.support.storage_tables import make_tables, one_bucket, put
 from tests.support.sync_spy import spying_on_syncs
 
@@ -29,7 +31,15 @@ ACTS: dict[str, Callable[[RocksStore], object]] = {
     "write_document": lambda store: store.write_document("notes", b"x"),
     "create_checkpoint": lambda store: store.create_checkpoint("it", 0),
     "drop_checkpoint": lambda store: store.drop_checkpoint("it", 0, 0),
+    "stage": lambda store: _stage(store),
+    "decide": lambda store: store.transaction_files("it").write_decision("load", b"x"),
 }
+
+
+def _stage(store: RocksStore) -> None:
+    sink = store.transaction_files("it").open_sink(StageKey("load", 1, 0, 0, 1, 0, bytes(16)))
+    sink.append([b"rows"])
+    sink.finish()
 
 
 def pending_after(path: Path, act: str) -> list[str]:
@@ -75,8 +85,10 @@ class _OsThatSyncsNoFiles:
         (
             scanner.storage.rocksdb.files,
             "sync_directory",
-            ("open", "create_table", "write_document", "add_column"),
+            ("open", "create_table", "write_document", "add_column", "decide"),
         ),
+        (scanner.storage.rocksdb.transaction_files, "sync_directory", ("stage",)),
+        (scanner.storage.rocksdb.transaction_files, "os", ("stage",)),
         (scanner.storage.rocksdb.table_directories, "sync_directory", ("create_table", "drop_table")),
         (scanner.storage.rocksdb.checkpoints, "sync_tree", ("create_checkpoint",)),
         (scanner.storage.rocksdb.checkpoints, "sync_directory", ("create_checkpoint", "drop_checkpoint")),
@@ -86,7 +98,7 @@ class _OsThatSyncsNoFiles:
             ("open", "create_table", "write_document", "create_checkpoint"),
         ),
     ],
-    ids=["files", "tables", "checkpoint files", "checkpoints", "file contents"],
+    ids=["files", "stages", "stage contents", "tables", "checkpoint files", "checkpoints", "file contents"],
 )
 def test_each_sync_that_is_left_out_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, acts: tuple[str, ...]

@@ -1,0 +1,301 @@
+"""Does a streaming query that is killed keep one table an exact copy of another?
+
+One `weir serve`; a writer that changes and deletes rows of the source all the time; and a process of Spark that
+streams the source, from ``full`` on, into the target: micro-batch N is transaction N (`bench.replica.query`). The
+process group, driver and JVM, is killed (SIGKILL) at drawn moments: before a micro-batch is read, staged or published,
+and behind that. It is started again with its checkpoint, as often as wanted, and at last runs to the end of the
+changelog.
+
+Then what was acknowledged to the writer, the source and the target must be equal, and in the changelog of the target no
+key may ever have been given a version that it had, or an older one: so each micro-batch counted once, in its order.
+
+Expected: nothing is ever different.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import scanner.sync
+from bench.harness.bars import Bar, machine
+from bench.harness.errors import BenchFailed
+from bench.harness.ledger import SCHEMA, rows
+from bench.harness.server import running_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+SOURCE: Final = "original"
+TARGET: Final = "replica"
+SOURCE_BUCKETS: Final = 4
+TARGET_BUCKETS: Final = 3
+ROWS: Final = 2_000
+LINES_MAX: Final = 16
+"""Behind so many lines of the query it is killed, at most: four micro-batches."""
+WRITE_INTERVAL_S: Final = 0.1
+"""Slow enough that Spark keeps up, fast enough that every micro-batch has some commits of every bucket."""
+_PUT: Final = ("insert", "update_postimage")
+
+
+@dataclass(kw_only=True)
+class Replicated:
+    """What became of it."""
+
+    seed: int
+    kills: int = 0
+    killed_at: dict[str, int] = field(default_factory=dict)
+    """Kills by what the query was about to do."""
+    writes: int = 0
+    batches: int = 0
+    """Micro-batches published, as the query told it."""
+    repeated: int = 0
+    """Micro-batches that were read more than once."""
+    rows: int = 0
+    """In the table at the end."""
+    changes: int = 0
+    """In the changelog of the target."""
+    wrong: list[str] = field(default_factory=list)
+
+
+class Writer:
+    """Changes rows of the source in a thread until it is stopped.
+
+    Args:
+        endpoint: Of the server.
+        seed: Chooses what.
+    """
+
+    def __init__(self, endpoint: str, seed: str) -> None:
+        self.known: dict[int, tuple[Any, ...]] = {}
+        """What every key holds, as it was acknowledged."""
+        self.writes = 0
+        self._endpoint = endpoint
+        self._rng = random.Random(seed)
+        self._stopped = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="writer")
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it.
+
+        Raises:
+            BenchFailed: A write failed.
+        """
+        self._stopped.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise BenchFailed(f"a write failed: {self._failure}")
+
+    def _run(self) -> None:
+        try:
+            with scanner.sync.connect(self._endpoint) as client:
+                table = client.table(SOURCE)
+                self.write(table, list(range(ROWS)))
+                while not self._stopped.wait(WRITE_INTERVAL_S):
+                    keys = self._rng.sample(range(ROWS), self._rng.choice((1, 5, 40)))
+                    if self._rng.random() < 0.3:
+                        table.delete([(key,) for key in keys])
+                        self.known = {key: row for key, row in self.known.items() if key not in set(keys)}
+                        self.writes += 1
+                    else:
+                        self.write(table, keys)
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def write(self, table: scanner.sync.Table, keys: list[int]) -> None:
+        """Write rows of the next version."""
+        self.writes += 1
+        written = rows(keys, self.writes)
+        table.write(written)
+        self.known.update(_by_key(written.to_pylist()))
+
+
+class Query:
+    """The process of Spark, started and killed.
+
+    Args:
+        endpoint: Of the server.
+        checkpoint: Its directory.
+        result: Counts go there.
+    """
+
+    def __init__(self, endpoint: str, checkpoint: Path, result: Replicated) -> None:
+        self._command = [
+            sys.executable,
+            "-m",
+            "bench.replica.query",
+            endpoint,
+            SOURCE,
+            TARGET,
+            str(checkpoint),
+        ]
+        self._result = result
+        self._read = Counter[int]()
+
+    def run_and_kill(self, lines: int) -> None:
+        """Start it, and kill it behind so many lines; leaving the block does it.
+
+        Raises:
+            BenchFailed: It ended by itself.
+        """
+        with self._process() as process:
+            said = list(itertools.islice(self._said(process), lines))
+            if len(said) < lines:
+                raise BenchFailed(f"the query ended by itself behind {said[-1:]}: exit {process.wait()}")
+        self._result.kills += 1
+        self._result.killed_at[said[-1]] = self._result.killed_at.get(said[-1], 0) + 1
+
+    def run_to_end(self) -> None:
+        """Let it run to where the changelogs end.
+
+        Raises:
+            BenchFailed: It failed.
+        """
+        with self._process("--to-end") as process:
+            for _ in self._said(process):
+                pass
+            if process.wait():
+                raise BenchFailed(f"the query failed: exit {process.returncode}")
+        self._result.repeated = sum(1 for times in self._read.values() if times > 1)
+
+    @contextmanager
+    def _process(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+        """The process for the length of a block; if it has not ended then, its group is killed."""
+        # A group of its own, so that the JVM is killed with the driver; Python's workers end with the JVM.
+        process = subprocess.Popen(
+            [*self._command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def _said(self, process: subprocess.Popen[str]) -> Iterator[str]:
+        assert process.stdout is not None
+        for line in process.stdout:
+            what, _, batch = line.strip().partition(" ")
+            if what == "read":
+                self._read[int(batch)] += 1
+            elif what == "published":
+                self._result.batches += 1
+            yield what
+
+
+def _by_key(found: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
+    return {row["id"]: tuple(row[name] for name in SCHEMA.names) for row in found}
+
+
+def compare(client: scanner.sync.Client, known: dict[int, tuple[Any, ...]], result: Replicated) -> None:
+    """Hold the source, the target and the changelog of the target against what was acknowledged."""
+    for name in (SOURCE, TARGET):
+        found = _by_key(client.table(name).new_scan().to_arrow().to_pylist())
+        differing = [key for key in found.keys() | known.keys() if found.get(key) != known.get(key)]
+        if differing:
+            key = min(differing)
+            result.wrong.append(
+                f"{name}: {len(differing)} keys differ, the first {found.get(key)} and {known.get(key)}"
+            )
+    log = client.table(TARGET).new_scan().with_source("log").stop_at("end").to_arrow().to_pylist()
+    newest: dict[int, int] = {}
+    for change in log:
+        if change["_change_type"] not in _PUT:
+            continue
+        if change["version"] <= newest.get(change["id"], -1):
+            result.wrong.append(
+                f"key {change['id']} got version {change['version']} behind {newest[change['id']]}"
+            )
+        newest[change["id"]] = change["version"]
+    result.rows, result.changes = len(known), len(log)
+
+
+def replicate(directory: Path, kills: int, seed: int, console: Console | None = None) -> Replicated:
+    """Run all of it.
+
+    Args:
+        directory: For the server's data and the checkpoint.
+        kills: How often the query is killed.
+        seed: Chooses what is written, and when the query is killed.
+        console: Told of every kill.
+    """
+    result, rng = Replicated(seed=seed), random.Random(f"{seed} kills")
+    with running_server(directory / "data") as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table(SOURCE, SCHEMA, ["id"], SOURCE_BUCKETS)
+        client.create_table(TARGET, SCHEMA, ["id"], TARGET_BUCKETS)
+        query = Query(server.endpoint, directory / "checkpoint", result)
+        writer = Writer(server.endpoint, f"{seed} writes")
+        writer.start()
+        try:
+            for _ in range(kills):
+                query.run_and_kill(rng.randint(1, LINES_MAX))
+                if console is not None:
+                    console.print(
+                        f"{result.kills} kills, {result.batches} micro-batches, {writer.writes} writes"
+                    )
+        finally:
+            writer.stop()
+        query.run_to_end()
+        result.writes = writer.writes
+        compare(client, writer.known, result)
+    return result
+
+
+def bars(result: Replicated, kills: int) -> list[Bar]:
+    """What must hold."""
+    first = f"; the first: {result.wrong[0]}" if result.wrong else ""
+    return [
+        Bar("kills", result.kills, f"= {kills}", result.kills == kills),
+        Bar("differences", f"{len(result.wrong)}{first}", "= 0", not result.wrong),
+        Bar("micro-batches", result.batches, "> 0", result.batches > 0),
+        Bar("rows at the end", result.rows, "> 0", result.rows > 0),
+    ]
+
+
+def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list[Bar]:
+    """Kill, print what happened, and write the JSON.
+
+    Args:
+        output: Where the JSON goes; None: nowhere.
+        console: Where the summary goes.
+        kills: How often.
+        seed: Chooses what is written, and when the query is killed.
+    """
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="weir-replica-") as directory:
+        result = replicate(Path(directory), kills, seed, console)
+    seconds = time.monotonic() - started
+    console.print(
+        f"{result.kills} kills {result.killed_at}, seed {seed}: {result.writes} writes, {result.batches} micro-batches,"
+        f" {result.repeated} of them read more than once, {result.changes} changes in the replica,"
+        f" {len(result.wrong)} differences; took {seconds:.0f} s"
+    )
+    for each in result.wrong[:20]:
+        console.print(f"WRONG {each}", markup=False)
+    found = bars(result, kills)
+    if output is not None:
+        document = {"bars": [asdict(bar) for bar in found], **asdict(result), "machine": machine()}
+        document["seconds"] = round(seconds, 1)
+        output.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return found

@@ -1,0 +1,210 @@
+"""Plans a write on the driver, stages it in the tasks, and publishes it, again on the driver.
+
+A writer is made where Spark plans and pickled to the executors and to the process that commits. Everything in it is
+plain values.
+
+Invariants:
+1. Everything that options and schema say is checked against the table before a task begins.
+2. Nothing of a write is seen before its driver commits it, and then all of it will be: from the server's decision on,
+   no driver is needed any more.
+3. A version of a transaction is published once, whoever commits it how often, and whatever its tasks staged then.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from scanner import ScannerError, TransactionDecided
+from spark_source.connection import open_client
+from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
+from spark_source.writing.plan import WritePlan, plan_write
+from spark_source.writing.tasks import (
+    StagedPart,
+    Transaction,
+    planned_table,
+    stage,
+    this_micro_batch,
+    this_part,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from spark_source.writing.options import WriteOptions
+
+_NO_OVERWRITE = (
+    "weir does not overwrite a table: write with mode('append'), which replaces rows of equal keys; a stream, with"
+    " outputMode('append')"
+)
+_logger = logging.getLogger("weir.spark")
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+class SaveWriter(DataSourceArrowWriter):
+    """Writes a DataFrame: ``df.write``.
+
+    Args:
+        options: The write.
+        plan: What becomes of the columns.
+    """
+
+    def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
+        self._options = options
+        self._plan = plan
+        # Spark gives the tasks and the commit copies of this one object.
+        self._transaction = Transaction(options.txn_name or f"spark-{uuid.uuid4()}", options.txn_version)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        """Stage a task's rows; see `spark_source.writing.tasks.stage`."""
+        return _staged(self._options, self._plan, self._transaction, iterator)
+
+    def commit(self, messages: Messages) -> None:
+        """Publish what the tasks staged; see `_publish`."""
+        if self._options.txn_name is None and not _staged_parts(messages):
+            return  # Nobody can ask for this version again, so it need not be known that it is empty.
+        _publish(self._options, self._plan, self._transaction, messages)
+
+    def abort(self, messages: Messages) -> None:
+        """Free what the tasks staged; see `_abort`."""
+        _abort(self._options, self._plan, self._transaction)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a query: ``df.writeStream``. Spark makes one for each of them.
+
+    Args:
+        options: The write.
+        plan: What becomes of the columns.
+    """
+
+    def __init__(self, options: WriteOptions, plan: WritePlan) -> None:
+        self._options = options
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
+        """Stage a task's rows of the micro-batch; see `spark_source.writing.tasks.stage`."""
+        return _staged(self._options, self._plan, this_micro_batch(), iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        """Publish the micro-batch; see `_publish`. One without tasks has nothing to publish."""
+        transaction = _of_micro_batch(messages, batchId)
+        if transaction is not None:
+            _publish(self._options, self._plan, transaction, messages)
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Free what the tasks staged; see `_abort`. If no task tells its query, that is left to its time."""
+        transaction = _of_micro_batch(messages, batchId)
+        if transaction is not None:
+            _abort(self._options, self._plan, transaction)
+
+
+def plan_save(schema: StructType, options: WriteOptions, *, overwrite: bool) -> SaveWriter:
+    """Check a save, and make its writer; see `_plan` for what it raises."""
+    return SaveWriter(options, _plan(schema, options, overwrite=overwrite))
+
+
+def plan_stream(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StreamWriter:
+    """Check a micro-batch, and make its writer; see `_plan` for what it raises."""
+    return StreamWriter(options, _plan(schema, options, overwrite=overwrite))
+
+
+def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> WritePlan:
+    """What the tasks are to do.
+
+    Raises:
+        SourceUnsupportedError: The table would be overwritten.
+        SourceSchemaError: A column is missing, is none of the table's, or does not fit.
+        TableNotFound: There is no such table; the message lists those there are.
+        ServerUnavailable: Nobody answers at the endpoint.
+
+    Waits: For the server's description of the table.
+    """
+    if overwrite:
+        raise SourceUnsupportedError(_NO_OVERWRITE)
+    try:
+        with open_client(options.target) as client:
+            table = client.table(options.target.table)
+            return plan_write(schema, table.description, table.table_id, options)
+    except (ScannerError, SourceError) as error:
+        raise without_traceback(error) from None
+
+
+def _staged(
+    options: WriteOptions, plan: WritePlan, transaction: Transaction, batches: Iterator[pa.RecordBatch]
+) -> StagedPart:
+    try:
+        return stage(options, plan, transaction, this_part(), batches)
+    except (ScannerError, SourceError) as error:
+        raise without_traceback(error) from None
+
+
+def _of_micro_batch(messages: Messages, batch_id: int) -> Transaction | None:
+    """The transaction that the tasks of a micro-batch staged under; None: no task tells.
+
+    Raises:
+        SourceUnsupportedError: They staged under another batch's number than Spark commits, or under several.
+    """
+    told = {message.transaction for message in messages if isinstance(message, StagedPart)}
+    if not told:
+        return None
+    transaction = told.pop()
+    if told or transaction.version != batch_id:
+        raise SourceUnsupportedError(
+            f"Spark commits batch {batch_id}, and its tasks were told {transaction.version} or several: nothing was"
+            " published"
+        )
+    return transaction
+
+
+def _staged_parts(messages: Messages) -> list[StagedPart]:
+    return [message for message in messages if isinstance(message, StagedPart) and message.rows]
+
+
+def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, messages: Messages) -> None:
+    """Publish the attempts that the messages tell of.
+
+    If the version was published before, nothing is added to the table, and a warning says so.
+
+    Raises:
+        VersionSuperseded: A later version of the transaction was published; nothing of this one ever will be.
+        PartsConflict: Two tasks wrote one key, so that nobody can say which is the later; nothing was published.
+        ScannerError: The server cannot be reached, or failed. If it had decided before, the rows appear all the same.
+
+    Waits: Until every bucket has applied its share.
+    """
+    assert None not in messages, "Spark commits only what every task wrote"
+    staged = _staged_parts(messages)
+    attempts = {message.part: message.attempt for message in staged}
+    rows = sum(message.rows for message in staged)
+    what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
+    try:
+        with open_client(options.target) as client:
+            publishing = planned_table(client, options, plan).transaction(
+                transaction.name, transaction.version
+            )
+            published = publishing.publish(attempts)
+    except ScannerError as error:
+        raise without_traceback(error) from None
+    if not published.decided and published.attempts != attempts:
+        _logger.warning("%s was published before: the %d rows of this run were not added", what, rows)
+    else:
+        _logger.info("published %s: %d rows in %d parts", what, rows, len(attempts))
+
+
+def _abort(options: WriteOptions, plan: WritePlan, transaction: Transaction) -> None:
+    """Free the stages of a write that failed; what cannot be freed now goes with its time, and the log says so."""
+    try:
+        with open_client(options.target) as client:
+            planned_table(client, options, plan).transaction(transaction.name, transaction.version).abort()
+    except TransactionDecided as error:
+        _logger.warning("the write was decided before it failed, so its rows appear: %s", error.message)
+    except ScannerError as error:
+        # Raised, it would hide from the user why the write failed.
+        _logger.warning("what a failed write staged stays until its time is over: %s", error.message)

@@ -1,0 +1,538 @@
+"""Transactions over a real server: decided once, completed, superseded, refused, expired."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+
+import scanner
+from scanner.data.table import TableDescription
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    KeyInvalid,
+    PartsConflict,
+    PermissionDenied,
+    ScannerError,
+    SchemaMismatch,
+    StageNotFound,
+    StagesFull,
+    StoreFailed,
+    TableNotFound,
+    TooManyTransactions,
+    TransactionDecided,
+    VersionSuperseded,
+)
+from scanner.server.config import ScannerConfig
+from scanner.server.server import Server, open_server
+from scanner.server.tables.catalog import Catalog
+from scanner.server.transactions.overwriting import deletions
+from scanner.server.transactions.registry import Transactions, VersionKey
+from scanner.server.transactions.stages import Attempt
+from scanner.storage.interface import Mutation
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
+from scanner.storage.transactions import mutation_frames
+from scanner.tasks import inline
+from tests.scanner.server.auth import test_access as access
+from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
+
+pytestmark = [pytest.mark.socket]
+
+
+def found_in(directory: Path, pattern: str) -> list[Path]:
+    """Files below a directory."""
+    return list(directory.rglob(pattern))
+
+
+@asynccontextmanager
+async def serving(
+    store: MemoryStore | Path, config: ScannerConfig | None = None
+) -> AsyncIterator[tuple[Server, scanner.Client]]:
+    """A server, and a client of it."""
+    async with open_server(store, config=config) as server:
+        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+            yield server, client
+
+
+async def test_rows_are_seen_when_they_are_published() -> None:
+    """Not in scans, not in tails, not in offsets before; then all of them, in the order of each part."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        offsets = await table.offsets()
+        version = table.transaction("load", 0)
+        async with version.part(0, 0) as writer:
+            await writer.upsert(rows({1: "first", 100: "x"}))
+            await writer.delete(keys([1, 2]))
+            await writer.upsert(rows({2: "again"}))
+        assert (await writer.close()).rows == 5
+        await version.stage(rows({100: "y"}), part=0, attempt=0)
+        assert (await contents(table), await table.offsets()) == (BEFORE, offsets)
+        published = await version.publish({0: 0})
+        expected = {**BEFORE, 2: "again", 100: "y"}
+        del expected[1]
+        assert await contents(table) == expected
+        assert {bucket: end for bucket, _, end in published.ranges}.items() <= {
+            bucket: end for bucket, _, end in await table.offsets()
+        }.items()
+        assert published.decided
+
+
+async def test_a_version_is_decided_once() -> None:
+    """Whoever publishes it again gets what was decided, whatever he names; what he stages is not kept."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 5)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        await version.stage(rows({50: "b"}), part=0, attempt=1)
+        first = await version.publish({0: 0})
+        staged = await version.stage(rows({51: "c"}), part=1, attempt=0)
+        assert staged.decided
+        second = await version.publish({0: 1, 1: 0})
+        assert (second.decided, second.attempts, second.ranges) == (False, {0: 0}, first.ranges)
+        assert await contents(table) == {**BEFORE, 50: "a"}
+        assert [(each.name, each.stages) for each in await table.transactions()] == [("load", 0)]
+
+
+async def test_two_publishers_race() -> None:
+    """One decides; both are told the same."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        for number in range(5):
+            version = table.transaction("load", number)
+            for attempt in range(2):
+                await version.stage(rows({50: f"{number}.{attempt}"}), part=0, attempt=attempt)
+            answers: list[scanner.Published] = []
+
+            async def publish(
+                attempt: int, version: scanner.Transaction = version, answers: list[Any] = answers
+            ) -> None:
+                answers.append(await version.publish({0: attempt}))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(publish, 0)
+                nursery.start_soon(publish, 1)
+            assert sorted(each.decided for each in answers) == [False, True]
+            assert answers[0].attempts == answers[1].attempts
+            assert answers[0].ranges == answers[1].ranges
+            assert (await contents(table))[50] == f"{number}.{answers[0].attempts[0]}"
+
+
+async def test_an_older_version_is_superseded() -> None:
+    """It is neither staged nor published nor aborted, and what it had staged is gone; other names are not affected."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        old, new = table.transaction("load", 1), table.transaction("load", 2)
+        await old.stage(rows({50: "old"}), part=0, attempt=0)
+        await new.publish({})
+        for act in (
+            old.stage(rows({50: "old"}), part=0, attempt=1),
+            old.publish({0: 0}),
+            old.abort(),
+        ):
+            with pytest.raises(VersionSuperseded, match="version 2 is decided"):
+                await act
+        await table.transaction("other", 1).publish({})
+        assert [each.stages for each in await table.transactions()] == [0, 0]
+        assert await contents(table) == BEFORE
+
+
+async def test_parts_that_touch_one_key_are_refused() -> None:
+    """With the key and the parts; nothing was decided, and another choice can be."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(30), "a")), part=0, attempt=0)
+        await version.stage(keys([77, 17]), part=1, attempt=0, operation="delete")
+        await version.stage(rows({78: "b", 79: "c"}), part=1, attempt=1)
+        with pytest.raises(PartsConflict, match=r"parts 0 and 1 both write the key \(17,\)"):
+            await version.publish({0: 0, 1: 0})
+        assert await contents(table) == BEFORE
+        await version.publish({0: 0, 1: 1})
+        assert len(await contents(table)) == 32
+
+
+async def test_an_attempt_that_staged_nothing_is_refused() -> None:
+    """Nothing is decided; aborting frees what there is, and is refused once it is decided."""
+    async with serving(MemoryStore()) as (server, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        for attempts in ({0: 1}, {0: 0, 1: 0}):
+            with pytest.raises(StageNotFound, match="nothing was decided"):
+                await version.publish(attempts)
+        assert await version.abort() > 0
+        assert await version.abort() == 0
+        assert server.statistics().transaction_stage_bytes == 0
+        await version.publish({})
+        with pytest.raises(TransactionDecided):
+            await version.abort()
+
+
+async def test_what_is_not_finished_is_not_staged() -> None:
+    """A block that raises, rows that do not fit, a part that is closed: nothing of it counts."""
+    async with serving(MemoryStore()) as (server, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        with pytest.raises(ZeroDivisionError):
+            async with version.part(0, 0) as writer:
+                await writer.upsert(rows({50: "a"}))
+                raise ZeroDivisionError
+        with pytest.raises(SchemaMismatch):
+            await version.stage(pa.table({"id": [1]}), part=0, attempt=0)
+        with pytest.raises(KeyInvalid):
+            await version.stage(
+                pa.table({"id": pa.array([None], pa.int64()), "text": ["x"]}), part=0, attempt=0
+            )
+        async with version.part(1, 0) as writer:
+            await writer.close()
+            with pytest.raises(ArgumentInvalid, match="closed"):
+                await writer.upsert(rows({50: "a"}))
+        with pytest.raises(StageNotFound):
+            await version.publish({0: 0})
+        await _wait_settled(server)
+        await version.publish({1: 0})
+        assert await contents(table) == BEFORE
+
+
+async def _wait_settled(server: Server) -> None:
+    """Until the server has noticed that a stream was left."""
+    while sum(1 for _ in server.running()):
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(("name", "version"), [("", 1), ("a b", 1), ("x" * 101, 1), ("x", -1), ("x", 2**63)])
+async def test_a_name_or_version_that_cannot_be(name: str, version: int) -> None:
+    """One line says what may be."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        with pytest.raises(ArgumentInvalid, match="a transaction's"):
+            await table.transaction(name, version).publish({})
+
+
+async def test_a_table_of_the_same_name_takes_nothing() -> None:
+    """Rows that were meant for a table that was dropped go nowhere."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        with pytest.raises(TableNotFound):
+            async with version.part(1, 0) as writer:
+                await writer.upsert(rows({51: "b"}))
+                await client.drop_table("t")
+        again = await make_table(client)
+        for act in (
+            version.stage(rows({50: "a"}), part=0, attempt=0),
+            version.publish({0: 0}),
+            version.abort(),
+        ):
+            with pytest.raises(TableNotFound):
+                await act
+        assert await again.transactions() == []
+        assert await contents(again) == BEFORE
+
+
+async def test_stages_have_a_cap() -> None:
+    """What is above it is refused and not kept; aborting makes room."""
+    async with serving(MemoryStore(), ScannerConfig(transaction_stage_bytes_max=4000)) as (server, client):
+        async with scanner.connect(client.endpoint, retries=0) as impatient:
+            table = await make_table(client)
+            version = (await impatient.table("t")).transaction("load", 1)
+            await version.stage(rows(dict.fromkeys(range(30), "x" * 20)), part=0, attempt=0)
+            with pytest.raises(StagesFull, match="transaction_stage_bytes_max") as refused:
+                await version.stage(rows(dict.fromkeys(range(30), "x" * 100)), part=1, attempt=0)
+            assert refused.value.retriable
+            await _wait_settled(server)
+            assert 0 < server.statistics().transaction_stage_bytes < 4000
+            await version.abort()
+            await version.stage(rows(dict.fromkeys(range(30), "x" * 20)), part=1, attempt=0)
+            await version.publish({1: 0})
+            assert len(await contents(table)) == 30
+
+
+async def test_names_have_a_cap() -> None:
+    """The next one is refused; those that are known go on."""
+    async with serving(MemoryStore(), ScannerConfig(transaction_names_max=2)) as (_, client):
+        table = await make_table(client)
+        for name in "ab":
+            await table.transaction(name, 1).publish({})
+        with pytest.raises(TooManyTransactions):
+            await table.transaction("c", 1).publish({})
+        await table.transaction("a", 2).publish({})
+
+
+class _Clock:
+    """Hours that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.hours = 0
+
+    def now_ms(self) -> int:
+        return self.hours * 3_600_000
+
+
+async def test_stages_and_names_expire() -> None:
+    """A day after the last stage of their version, and 30 days after the last use; not what is used meanwhile."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+
+        async def stage(name: str, version: int, part: int) -> None:
+            mutations = [Mutation(store.key_codec("t").encode([part]), b"row")]
+            writer = await transactions.open_stage(_key(name, version), Attempt(part, 0), bytes(16))
+            await writer.append(list(mutation_frames({part % 2: mutations})))
+            await writer.finish()
+
+        async def known(after_hours: int) -> list[tuple[str, int]]:
+            clock.hours += after_hours
+            await transactions.sweep()
+            return [(each.name, each.stages) for each in await transactions.names("t")]
+
+        await transactions.publish(_key("done", 1), {})
+        await stage("load", 1, 0)
+        assert await known(20) == [("done", 0), ("load", 1)]
+        await stage("load", 1, 1)
+        assert await known(23) == [("done", 0), ("load", 2)]
+        assert await known(1) == [("done", 0), ("load", 0)]
+        with pytest.raises(StageNotFound, match="expired"):
+            await transactions.publish(_key("load", 1), {0: 0, 1: 0})
+        await known(24 * 25)
+        await stage("done", 2, 0)
+        await transactions.publish(_key("done", 2), {0: 0})
+        assert store.bucket("t", 0).applied_shares.keys() == {"done"}
+        assert await known(24 * 30 - 1) == [("done", 0)]
+        assert await known(1) == []
+        assert store.bucket("t", 0).applied_shares == {}
+        assert store.transaction_files("t").decisions() == {}
+        assert (await transactions.publish(_key("done", 1), {})).decided
+
+
+def _key(name: str, version: int) -> VersionKey:
+    return VersionKey("t", 0, name, version)
+
+
+@pytest.mark.parametrize("where", ["memory", pytest.param("rocks", marks=pytest.mark.rocks)])
+@pytest.mark.parametrize("keys_max", [1_000_000, 2])
+async def test_overwriting_leaves_what_was_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, keys_max: int
+) -> None:
+    """Every other row is deleted, once, in buckets without a share too; so are keys that were staged as deletes."""
+    overwriting = functools.partial(deletions, keys_max=keys_max)
+    monkeypatch.setattr("scanner.server.transactions.completion.deletions", overwriting)
+    async with serving(MemoryStore() if where == "memory" else tmp_path) as (_, client):
+        table = await make_table(client)
+        scanned = table.new_scan()
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(12, 24), "new")), part=0, attempt=0)
+        await version.stage(keys([3, 4]), part=1, attempt=0, operation="delete")
+        published = await version.publish({0: 0, 1: 0}, overwrite=True)
+        assert published.overwrite
+        assert await contents(table) == dict.fromkeys(range(12, 24), "new")
+        assert sum(end - start for _, start, end in published.ranges) == 12 + 2 * 8 + 4
+        again = await version.publish({})
+        assert (again.overwrite, again.ranges) == (True, published.ranges)
+        await table.transaction("load", 2).publish({}, overwrite=True)
+        assert (await scanned.to_arrow()).num_rows == 0
+
+
+@pytest.mark.rocks
+async def test_stages_survive_a_restart(tmp_path: Path) -> None:
+    """They are published by the next server, in their order; and what was decided is still known."""
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        for number in range(12):
+            await version.stage(rows({50: f"{number}"}), part=0, attempt=0)
+    async with serving(tmp_path) as (_, client):
+        table = await client.table("t")
+        published = await table.transaction("load", 1).publish({0: 0})
+        assert (await contents(table))[50] == "11"
+    async with serving(tmp_path) as (_, client):
+        again = await (await client.table("t")).transaction("load", 1).publish({})
+        assert (again.decided, again.attempts, again.ranges) == (False, {0: 0}, published.ranges)
+
+
+@pytest.mark.rocks
+async def test_a_damaged_stage_is_found_before_the_decision(tmp_path: Path) -> None:
+    """Publishing it fails, nothing is decided, and staged anew it can be."""
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(50, 90), "x" * 50)), part=0, attempt=0)
+        [stage] = found_in(tmp_path, "*.stage")
+        content = bytearray(stage.read_bytes())
+        content[len(content) // 2] ^= 1
+        stage.write_bytes(content)
+        with pytest.raises(DataCorrupted):
+            await version.publish({0: 0})
+        stage.unlink()
+        with pytest.raises(DataCorrupted):
+            await version.publish({0: 0})
+        assert await contents(table) == BEFORE
+        await version.stage(rows({50: "x"}), part=0, attempt=1)
+        assert (await version.publish({0: 1})).decided
+
+
+@pytest.mark.rocks
+async def test_a_damaged_decision_is_reported_and_harms_no_other_table(tmp_path: Path) -> None:
+    """Transactions of its table are refused, since nobody knows what was decided; its rows and other tables are not."""
+    async with serving(tmp_path) as (_, client):
+        await (await make_table(client)).transaction("load", 1).publish({})
+        await make_table(client, "other")
+    [decision] = found_in(tmp_path, "decision.json")
+    decision.write_bytes(decision.read_bytes()[:-3] + b"9}\n")
+    async with serving(tmp_path) as (_, client):
+        table = await client.table("t")
+        with pytest.raises(DataCorrupted):
+            await table.transaction("load", 2).publish({})
+        assert await contents(table) == BEFORE
+        await (await client.table("other")).transaction("load", 1).publish({})
+
+
+@pytest.mark.rocks
+async def test_a_restored_bucket_that_knows_more_supersedes(tmp_path: Path) -> None:
+    """No backup has decisions, so what a bucket has applied itself tells that a version is old."""
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 3)
+        await version.stage(rows(dict.fromkeys(range(50, 90), "x")), part=0, attempt=0)
+        await version.publish({0: 0})
+    [decision] = found_in(tmp_path, "decision.json")
+    decision.unlink()
+    async with serving(tmp_path) as (_, client):
+        table = await client.table("t")
+        with pytest.raises(VersionSuperseded, match="has applied version 3"):
+            await table.transaction("load", 2).publish({})
+        before = await changes(table)
+        version = table.transaction("load", 3)
+        await version.stage(rows(dict.fromkeys(range(50, 90), "x")), part=0, attempt=1)
+        assert (await version.publish({0: 1})).decided
+        assert await changes(table) == before
+
+
+async def test_a_publisher_whose_answer_is_lost_publishes_again() -> None:
+    """Cancelled anywhere on the way, the version is decided or not; what he gets next says what happened."""
+    async with serving(MemoryStore()) as (_, client):
+        table = await make_table(client)
+        outcomes = set()
+        for number in range(12):
+            version = table.transaction("load", number)
+            await version.stage(rows({50: f"{number}"}), part=0, attempt=0)
+            async with scanner.connect(client.endpoint) as hasty:
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+                        mine = (await hasty.table("t")).transaction("load", number)
+                        nursery.start_soon(mine.publish, {0: 0})
+                        for _ in range(5 * number):
+                            await trio.lowlevel.checkpoint()
+                        scope.cancel()
+            published = await version.publish({0: 0})
+            outcomes.add(published.decided)
+            assert published.attempts == {0: 0}
+            assert (await contents(table))[50] == f"{number}"
+        assert len(await changes(table)) == 20 + 1 + 2 * 11
+        assert True in outcomes
+
+
+@pytest.mark.rocks
+async def test_a_decision_whose_writing_failed_is_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last sync failed, so the disk has it: it is not aborted, and publishing again abides by it."""
+    real = RocksTransactionFiles.write_decision
+    fail = [True]
+
+    def write(self: RocksTransactionFiles, name: str, content: bytes) -> None:
+        real(self, name, content)
+        if fail[0]:
+            fail[0] = False
+            raise StoreFailed("the directory was not synced")
+
+    monkeypatch.setattr(RocksTransactionFiles, "write_decision", write)
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        await version.stage(rows({50: "b"}), part=0, attempt=1)
+        with pytest.raises(StoreFailed):
+            await version.publish({0: 0})
+        with pytest.raises(TransactionDecided):
+            await version.abort()
+        published = await version.publish({0: 1})
+        assert (published.decided, published.attempts) == (False, {0: 0})
+        assert (await contents(table))[50] == "a"
+
+
+async def test_rights_are_those_of_writing() -> None:
+    """Who may only read can list, and neither stage nor publish nor abort."""
+    async with access.serving() as server, access.connected(server, "reader") as reader:
+        table = await reader.table("orders")
+        version = table.transaction("load", 1)
+        assert await table.transactions() == []
+        acts = (
+            version.stage(access.ROWS, part=0, attempt=0),
+            version.publish({}),
+            version.abort(),
+        )
+        for act in acts:
+            with pytest.raises(PermissionDenied):
+                await act
+
+
+@pytest.mark.rocks
+async def test_a_share_that_replaces_more_than_an_entry_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is small itself, and applied in pieces all the same; tails get it whole."""
+    monkeypatch.setattr("scanner.storage.rocksdb.commits.ENTRY_BYTES_MAX", 2000)
+    async with serving(tmp_path) as (_, client):
+        table = await client.create_table("t", SCHEMA, ["id"], 1)
+        for start in range(0, 40, 4):
+            await table.write(rows(dict.fromkeys(range(start, start + 4), "x" * 400)))
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(40), "y")), part=0, attempt=0)
+        [(_, start, end)] = (await version.publish({0: 0})).ranges
+        assert (start, end) == (40, 120)
+        assert set((await contents(table)).values()) == {"y"}
+
+
+@pytest.mark.rocks
+async def test_a_share_that_fails_half_way_is_undone_and_applied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The publisher is told that it is decided; scans go on as before, and the server completes it by itself."""
+    config = ScannerConfig(transaction_piece_bytes=100)
+    fail = [True]
+    real_commit = RocksBucket.commit_prepared
+    pieces = [0]
+
+    def commit(self: RocksBucket, *args: Any, **kwargs: Any) -> None:
+        pieces[0] += kwargs.get("unfinished", False)
+        if fail[0] and pieces[0] >= 3:
+            raise ArgumentInvalid("cannot")
+        real_commit(self, *args, **kwargs)
+
+    monkeypatch.setattr(RocksBucket, "commit_prepared", commit)
+    async with serving(tmp_path, config) as (server, client):
+        table = await make_table(client)
+        version = table.transaction("load", 1)
+        await version.stage(rows(dict.fromkeys(range(50), "x" * 50)), part=0, attempt=0)
+        with pytest.raises(ScannerError, match="is decided, and the server goes on applying it"):
+            await version.publish({0: 0})
+        assert len(await contents(table)) < 50
+        fail[0] = False
+        published = await version.publish({0: 0})
+        assert not published.decided
+        assert set((await contents(table)).values()) == {"x" * 50}
+        assert len(await changes(table)) == 20 + 2 * 20 + 30
+        assert server.statistics().transactions_unapplied == 0

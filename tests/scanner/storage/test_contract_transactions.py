@@ -1,0 +1,240 @@
+"""What every store keeps of transactions: stages whole or absent, decisions, and shares that are seen whole or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scanner.errors import DataCorrupted, StoreFailed, TableNotFound
+from scanner.storage.interface import Mutation
+from scanner.storage.memory.store import MemoryStore
+from scanner.storage.memory.transaction_files import MemoryStageSource
+from scanner.storage.transactions import (
+    AppliedShare,
+    StageKey,
+    decode_applied,
+    encode_applied,
+    head_frame,
+    mutation_frames,
+    read_mutations,
+    tail_frame,
+)
+from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.interface import Bucket, Store
+    from scanner.storage.transactions import TransactionFiles
+
+KEY = StageKey("load", 7, 3, 1, 1, 1_700_000_000_000, bytes(range(16)))
+MUTATIONS = st.builds(Mutation, st.binary(max_size=20), st.none() | st.binary(max_size=60))
+
+
+def staged(table_id: int, key: StageKey, routed: dict[int, list[Mutation]]) -> list[bytes]:
+    """The frames of a stage."""
+    frames = list(mutation_frames(routed))
+    counts = len(frames), sum(count for _, count in frames)
+    return [head_frame(table_id, key), *(frame for frame, _ in frames), tail_frame(*counts)]
+
+
+def write_stage(files: TransactionFiles, key: StageKey, routed: dict[int, list[Mutation]]) -> None:
+    """A stage, durable."""
+    sink = files.open_sink(key)
+    sink.append(staged(files.table_id, key, routed))
+    sink.finish()
+
+
+def read_stage(
+    files: TransactionFiles, key: StageKey, bucket: int | None = None
+) -> dict[int, list[Mutation]]:
+    """What a stage holds, by bucket."""
+    source = files.open_source(key)
+    found: dict[int, list[Mutation]] = {}
+    for index, mutations in read_mutations(source, files.table_id, key, bucket):
+        found.setdefault(index, []).extend(mutations)
+    source.close()
+    return found
+
+
+def apply(bucket: Bucket, mutations: list[Mutation], *, unfinished: bool, **applied: AppliedShare) -> None:
+    """A commit of one request."""
+    prepared = bucket.prepare([mutations] if mutations else [])
+    bucket.commit_prepared(prepared, applied=applied, unfinished=unfinished)
+
+
+def test_a_stage_is_read_as_it_was_written_after_a_restart(
+    store: Store, restart: Callable[[Store], Store]
+) -> None:
+    """All of it, or what one bucket has of it, in order; and the store lists it with its size."""
+    routed = {0: [put(1, "a"), delete(2), put(1, "b")], 1: [put(3, None)]}
+    write_stage(store.transaction_files("items"), KEY, routed)
+    files = restart(store).transaction_files("items")
+    assert [(each.key, each.size) for each in files.stages()] == [(KEY, files.open_source(KEY).size)]
+    assert read_stage(files, KEY) == routed
+    assert read_stage(files, KEY, 1) == {1: routed[1]}
+
+
+def test_a_stage_that_was_not_finished_is_not_there(store: Store, restart: Callable[[Store], Store]) -> None:
+    """Given up, or cut off by a restart; one that was finished cannot be given up."""
+    files = store.transaction_files("items")
+    files.open_sink(KEY).discard()
+    files.open_sink(KEY._replace(part=4)).append([b"x"])
+    done = files.open_sink(KEY._replace(part=5))
+    done.append([b"y"])
+    done.finish()
+    done.discard()
+    files = restart(store).transaction_files("items")
+    assert [each.key.part for each in files.stages()] == [5]
+    with pytest.raises(DataCorrupted):
+        files.open_source(KEY)
+
+
+def test_stages_and_decisions_are_dropped(store: Store, restart: Callable[[Store], Store]) -> None:
+    """Those that are named and no other; what is not there is no error."""
+    files = store.transaction_files("items")
+    other = KEY._replace(name="..")
+    write_stage(files, KEY, {0: [put(1, "a")]})
+    write_stage(files, other, {0: [put(1, "a")]})
+    files.write_decision("load", b"first")
+    files.write_decision("load", b"second")
+    assert files.decisions() == {"load": b"second"}
+    files.drop_stages([KEY, KEY])
+    files = restart(store).transaction_files("items")
+    assert [each.key for each in files.stages()] == [other]
+    assert files.decisions() == {"load": b"second"}
+    files.drop_decision("load")
+    files.drop_decision("load")
+    assert files.decisions() == {}
+
+
+def test_a_dropped_table_takes_its_transactions_along(store: Store) -> None:
+    """One of the same name that is created later has none."""
+    files = store.transaction_files("items")
+    write_stage(files, KEY, {0: [put(1, "a")]})
+    files.write_decision("load", b"x")
+    store.drop_table("items")
+    with pytest.raises(TableNotFound):
+        store.transaction_files("items")
+    store.create_table(ITEMS)
+    again = store.transaction_files("items")
+    assert (again.stages(), again.decisions()) == ([], {})
+    assert again.table_id != files.table_id
+
+
+def test_what_was_applied_comes_back_after_a_restart(store: Store, restart: Callable[[Store], Store]) -> None:
+    """With the rows of its commit; a commit without changes makes no history, and what is forgotten stays so."""
+    bucket = store.bucket("items", 0)
+    apply(bucket, [], unfinished=False, empty=AppliedShare(1, 0, 0))
+    assert (bucket.log_end, bucket.lineage.histories) == (0, ())
+    apply(bucket, [put(1, "x")], unfinished=False, load=AppliedShare(5, 0, 1))
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    assert bucket.applied_shares == {"empty": AppliedShare(1, 0, 0), "load": AppliedShare(5, 0, 1)}
+    bucket.commit_prepared(bucket.prepare([]), applied={"load": None, "never": None})
+    assert restart(store).bucket("items", 0).applied_shares == {"empty": AppliedShare(1, 0, 0)}
+
+
+def test_an_unfinished_share_is_seen_when_its_last_part_is_written(
+    store: Store, restart: Callable[[Store], Store]
+) -> None:
+    """Until then the log ends where it did and nothing can be opened; afterwards the parts follow each other."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "old") for number in range(4))])
+    before = bucket.open_scan()
+    apply(bucket, [put(0, "new"), delete(1)], unfinished=True)
+    apply(bucket, [put(0, "newer"), put(9, "more")], unfinished=True)
+    assert bucket.log_end == 4
+    for opening in (bucket.open_scan, bucket.open_snapshot, bucket.open_reader):
+        with pytest.raises(StoreFailed):
+            opening()
+    assert [len(before.read(10, 1000).rows)] == [4]
+    apply(bucket, [], unfinished=False, load=AppliedShare(5, 4, 10))
+    expected = {0: "newer", 2: "old", 3: "old", 9: "more"}
+    for again in (False, True):
+        each = restart(store).bucket("items", 0) if again else bucket
+        assert contents(each) == expected
+        assert changes_of(each, 4) == [
+            ("-U", 0, "old"),
+            ("+U", 0, "new"),
+            ("-D", 1, "old"),
+            ("-U", 0, "new"),
+            ("+U", 0, "newer"),
+            ("+I", 9, "more"),
+        ]
+        assert each.applied_shares == {"load": AppliedShare(5, 4, 10)}
+        assert len(each.lineage.histories) == 1
+
+
+@pytest.mark.parametrize("anew", ["restart", "reopen"])
+def test_an_unfinished_share_is_undone_when_the_bucket_is_opened_anew(
+    store: Store, restart: Callable[[Store], Store], anew: str
+) -> None:
+    """Every row is what it was, the log ends where it did, and the share can be applied again."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([puts((number, "old") for number in range(4))])
+    apply(bucket, [put(0, "new"), delete(1), put(7, "x"), delete(7)], unfinished=True)
+    apply(bucket, [put(1, "again"), delete(0), put(9, "more")], unfinished=True)
+    if anew == "restart":
+        store = restart(store)
+        bucket = store.bucket("items", 0)
+    else:
+        bucket.reopen(writable=True)
+    assert contents(bucket) == dict.fromkeys(range(4), "old")
+    assert (bucket.log_end, bucket.applied_shares) == (4, {})
+    apply(bucket, [put(0, "new")], unfinished=True)
+    apply(bucket, [put(5, "five")], unfinished=False)
+    assert contents(restart(store).bucket("items", 0)) == {
+        **dict.fromkeys(range(1, 4), "old"),
+        0: "new",
+        5: "five",
+    }
+
+
+@given(st.dictionaries(st.integers(0, 5), st.lists(MUTATIONS, min_size=1, max_size=8), max_size=4))
+def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
+    """Whatever octet is wrong, wherever it is cut off: nothing else is read from it, and nothing large is allocated."""
+    whole = b"".join(staged(1, KEY, routed))
+    found: dict[int, list[Mutation]] = {}
+    for bucket, mutations in read_mutations(MemoryStageSource(whole), 1, KEY):
+        found.setdefault(bucket, []).extend(mutations)
+    assert found == routed
+    damaged = [whole[:at] for at in range(0, len(whole), 7)]
+    damaged += [whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
+    damaged += [whole + b"\0", whole + whole]
+    for content in damaged:
+        with pytest.raises(DataCorrupted):
+            list(read_mutations(_Bounded(content), 1, KEY))
+    for other in (KEY._replace(attempt=2), KEY._replace(version=8), KEY._replace(session=bytes(16))):
+        with pytest.raises(DataCorrupted):
+            list(read_mutations(MemoryStageSource(whole), 1, other))
+    with pytest.raises(DataCorrupted):
+        list(read_mutations(MemoryStageSource(whole), 2, KEY))
+
+
+class _Bounded(MemoryStageSource):
+    """Asked for no more than there is."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        assert size <= max(20, self.size - offset)
+        return super().read(offset, size)
+
+
+@given(st.builds(AppliedShare, *[st.integers(0, 2**63 - 1)] * 3))
+def test_a_record_of_what_was_applied_is_read_as_it_was_written(share: AppliedShare) -> None:
+    """Cut short, or of another format, it is damage."""
+    encoded = encode_applied(share)
+    assert decode_applied("load", encoded) == share
+    for damaged in (None, b"", encoded[:-1], encoded + b"\0", b"\x09" + encoded[1:]):
+        with pytest.raises(DataCorrupted):
+            decode_applied("load", damaged)
+
+
+def test_memory_forgets_an_unfinished_share_with_its_bucket() -> None:
+    """The fake keeps nothing of it where a restart would find it."""
+    store = MemoryStore()
+    store.create_table(ITEMS)
+    apply(store.bucket("items", 0), [put(1, "x")], unfinished=True)
+    assert contents(MemoryStore(disk=store.disk).bucket("items", 0)) == {}
