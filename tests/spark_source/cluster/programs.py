@@ -42,3 +42,18 @@ def stream_files(spark: SparkSession, directory: str, options: Mapping[str, str]
     writer = rows.writeStream.format("weir").options(**options)
     writer = writer.option("checkpointLocation", f"{directory}/checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def stream_changes(spark: SparkSession, options: Mapping[str, str], directory: str) -> list[list[object]]:
+    """Stream the changes of a table into Parquet until there are no more; what is there then, sorted."""
+    sink, checkpoint = f"{directory}/changes", f"{directory}/checkpoint"
+    changes = spark.readStream.format("weir").options(**options, readChanges="true").load()
+    query = (
+        changes.writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", checkpoint)
+        .format("parquet")
+        .start(sink)
+    )
+    query.awaitTermination()
+    found = spark.read.parquet(sink).select("k", "s", "_change_type", "_log_offset")
+    return sorted(list(row) for row in found.collect())
