@@ -217,3 +217,28 @@ def test_a_continuous_query_reads_on(
     assert {int(bucket): each["offset"] for bucket, each in latest["buckets"].items()} == {
         each.bucket: each.end_offset for each in table.offsets()
     }
+
+
+def test_a_replica_that_spark_keeps(
+    spark: SparkSession, server: RunningServer, table: Table, tmp_path: Path, client: Client
+) -> None:
+    """Changes out of one table and into another, nothing in between: the same rows, and each change once."""
+    replica = client.create_table(f"{table.name}_copy", table.schema, primary_key=["k"], buckets=3)
+
+    def run() -> None:
+        changes = spark.readStream.format("weir").options(
+            endpoint=server.endpoint, table=table.name, readChanges="true", maxRowsPerTrigger="150"
+        )
+        sink = changes.load().writeStream.format("weir").trigger(availableNow=True)
+        sink = sink.options(endpoint=server.endpoint, table=replica.name)
+        sink.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    run()
+    for number in range(3):
+        table.write(_rows(number * 20, number * 20 + 50, f"{number}"))
+        table.delete([(key,) for key in range(number * 20, number * 20 + 5)])
+    run()
+    assert contents(replica) == contents(table)
+    changes = replica.new_scan().with_source("log").stop_at("end").to_arrow().to_pylist()
+    images = [(row["k"], row["v"]) for row in changes if row["_change_type"] == "update_postimage"]
+    assert len(set(images)) == len(images)
