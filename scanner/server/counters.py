@@ -66,6 +66,10 @@ class ActivityStatistics:
     `cut_off`: the client or its connection went away."""
     scan_rows: int
     """Rows that ended push scans delivered."""
+    payload_bytes_encoded: int
+    """Arrow payload that push scans of rows have encoded."""
+    payload_bytes_reused: int
+    """The same that they sent as it lies in an image."""
     scans_parked: int
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
@@ -102,6 +106,8 @@ class Activity:
     scans_opened: int = 0
     scans_ended: Counter[str] = field(default_factory=Counter)
     scan_rows: int = 0
+    payload_bytes_encoded: int = 0
+    payload_bytes_reused: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
     seeks: int = 0
@@ -135,6 +141,8 @@ class Activity:
             scans_opened=self.scans_opened,
             scans_ended=dict(self.scans_ended),
             scan_rows=self.scan_rows,
+            payload_bytes_encoded=self.payload_bytes_encoded,
+            payload_bytes_reused=self.payload_bytes_reused,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),
             seeks=self.seeks,

@@ -1,0 +1,258 @@
+"""A scan of an image: rows that are Arrow already, with the running digests of the stored rows that they were made of.
+
+Invariants:
+
+1. It yields what a scan of the row store as of the same offset yields: rows, order, and the stored bytes' length and
+   digest up to every row. So positions, and the tokens made of them, are those of the row store.
+2. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read.
+3. A block is read whole, whatever is asked for: 256 KiB as a rule.
+
+This module knows no transport, no task and no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.data.crc_shift import shifted
+from scanner.data.keys import KeyRange, successor
+from scanner.data.table import require_columns
+from scanner.errors import DataCorrupted, StoreClosed
+from scanner.storage.images.format import ImageDamaged
+from scanner.wire.batches import EncodedRows, decode_batch
+
+if TYPE_CHECKING:
+    from scanner.data.keys import KeyCodec
+    from scanner.data.row_block import WorkOutKey
+    from scanner.data.rows import RowCodec
+    from scanner.sources.interface import ReadRows, StoredRows
+    from scanner.storage.images.reader import Image, ImageBlock
+    from scanner.storage.interface import BucketScan
+
+
+class ImageRows:
+    """The rows [start, stop) of a block of an image. See `scanner.sources.interface.StoredRows`.
+
+    Args:
+        block: As it was read.
+        batch: The block, decoded: all columns of the image.
+        start: 0 or more.
+        stop: Above `start`; at most as many rows as the block has.
+    """
+
+    __slots__ = ("_batch", "_block", "_start", "_stop")
+
+    def __init__(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> None:
+        self._block = block
+        self._batch = batch
+        self._start = start
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def row_bytes_max(self) -> int:
+        """See `StoredRows`; of the whole block."""
+        return int(np.diff(self._block.ends.astype(np.int64), prepend=0).max())
+
+    def slice(self, start: int, stop: int) -> ImageRows:
+        """See `StoredRows`."""
+        return ImageRows(self._block, self._batch, self._start + start, self._start + stop)
+
+    def size_of(self, start: int, stop: int) -> int:
+        """See `StoredRows`."""
+        return self._end_of(stop) - self._end_of(start)
+
+    def digest_of(self, start: int, stop: int, crc: int) -> int:
+        """See `StoredRows`."""
+        # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
+        return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
+
+    def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
+        """See `StoredRows`; a column that the image lacks was added later, and is null in all of its rows."""
+        require_columns(codec.schema, columns)
+        names = columns or codec.schema.names
+        rows = self._batch.slice(self._start, len(self))
+        if list(names) == rows.schema.names:
+            return rows
+        has = set(rows.schema.names)
+        schema = pa.schema([codec.schema.field(name) for name in names])
+        arrays = [
+            rows.column(field.name) if field.name in has else pa.nulls(len(self), field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def encoded(self, schema: pa.Schema) -> EncodedRows | None:
+        """See `StoredRows`: a whole block is."""
+        if len(self) < len(self._block) or not self._batch.schema.equals(schema):
+            return None
+        return EncodedRows(self._block.payload, self._block.payload_crc32c)
+
+    def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
+        """See `StoredRows`."""
+        number = self._start + index
+        if number == len(self._block) - 1:
+            last_key = self._block.last_key
+            return lambda: last_key
+        # Copied: a slice would keep the whole block.
+        cells = self._batch.select(key_codec.schema.names).take(pa.array([number]))
+        return lambda: key_codec.encode_batch(cells)[0]
+
+    def _end_of(self, index: int) -> int:
+        """Stored bytes of the block in front of a row of these."""
+        number = self._start + index
+        return int(self._block.ends[number - 1]) if number else 0
+
+    def _crc_of(self, index: int) -> int:
+        """CRC-32C of them."""
+        number = self._start + index
+        return int(self._block.crcs[number - 1]) if number else 0
+
+
+class RowsRead:
+    """What a read yields. See `scanner.sources.interface.ReadRows`.
+
+    Args:
+        rows: None: there are none.
+        unfinished: That is not the end.
+    """
+
+    __slots__ = ("_rows", "unfinished")
+
+    def __init__(self, rows: StoredRows | None = None, *, unfinished: bool = False) -> None:
+        self._rows = rows
+        self.unfinished = unfinished
+
+    def __len__(self) -> int:
+        return 0 if self._rows is None else len(self._rows)
+
+    @property
+    def block(self) -> StoredRows:
+        """The rows."""
+        assert self._rows is not None
+        return self._rows
+
+
+class ImageScan:
+    """One pass over a key range of an image. See `scanner.sources.interface.RowScan`.
+
+    Args:
+        image: Held until this is closed or has ended.
+        key_range: What of it.
+        key_codec: Of the table.
+        from_rows: Opens the row store as of the same offset, from a key on, when the image fails.
+        on_damage: Told when it does; called once.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        key_range: KeyRange,
+        key_codec: KeyCodec,
+        from_rows: Callable[[KeyRange], BucketScan],
+        on_damage: Callable[[ImageDamaged], None],
+    ) -> None:
+        self._image: Image | None = image
+        image.hold()
+        self._schema = image.header.schema
+        self._range = key_range
+        self._key_codec = key_codec
+        self._from_rows = from_rows
+        self._on_damage = on_damage
+        self._next = image.block_of(key_range.start)
+        self._rows: BucketScan | None = None
+        """The row store, where the image has failed."""
+        self._closed = False
+        self.log_offset = image.header.log_offset
+        """The scan shows the changes with a smaller offset, and no other."""
+
+    def read(self, rows_max: int, bytes_max: int) -> ReadRows:
+        """Read the next block, whatever its size.
+
+        Raises:
+            ScannerError: The image failed, and so did the row store.
+            StoreClosed: This was closed.
+        """
+        if self._closed:
+            raise StoreClosed(f"this scan of an image as of {self.log_offset} was closed")
+        if self._rows is None:
+            try:
+                return RowsRead(self._read_block())
+            except ImageDamaged as error:
+                self._fall_back(error)
+        assert self._rows is not None
+        return self._rows.read(rows_max, bytes_max)
+
+    def close(self) -> None:
+        """Release image and row store. Idempotent."""
+        self._closed = True
+        self._release()
+        if self._rows is not None:
+            self._rows.close()
+
+    def _read_block(self) -> ImageRows | None:
+        """The rows of the next block that are in the range; None: there are none left."""
+        image = self._image
+        while image is not None and self._next < len(image) and not self._is_past_end(image):
+            number = self._next
+            block = image.read_block(number) or image.fetch(number)
+            batch = self._decoded(block)
+            start, stop = self._inside(
+                batch, block.last_key, first=number == image.block_of(self._range.start)
+            )
+            self._next += 1
+            if start < stop:
+                return ImageRows(block, batch, start, stop)
+        self._release()
+        return None
+
+    def _decoded(self, block: ImageBlock) -> pa.RecordBatch:
+        try:
+            batch = decode_batch(block.payload, self._schema)
+        except DataCorrupted as error:
+            raise ImageDamaged(error.message) from error
+        if batch.num_rows != len(block):
+            raise ImageDamaged(f"a block has {batch.num_rows} rows, and digests of {len(block)}")
+        return batch
+
+    def _is_past_end(self, image: Image) -> bool:
+        """Whether the block in front of the next one reaches to the end of the range."""
+        end = self._range.end
+        if not end:
+            return False
+        return end <= self._range.start or (
+            self._next > 0 and successor(image.last_key(self._next - 1)) >= end
+        )
+
+    def _inside(self, batch: pa.RecordBatch, last_key: bytes, *, first: bool) -> tuple[int, int]:
+        """Which rows of a block are in the range."""
+        low, high = self._range
+        cuts_start, cuts_end = first and bool(low), bool(high) and last_key >= high
+        if not (cuts_start or cuts_end):
+            return 0, batch.num_rows
+        keys = self._key_codec.encode_batch(batch.select(self._key_codec.schema.names))
+        return (
+            bisect_left(keys, low) if cuts_start else 0,
+            bisect_left(keys, high) if cuts_end else batch.num_rows,
+        )
+
+    def _fall_back(self, error: ImageDamaged) -> None:
+        assert self._image is not None
+        start = self._range.start
+        if self._next and self._next > self._image.block_of(start):
+            start = max(start, successor(self._image.last_key(self._next - 1)))
+        self._rows = self._from_rows(KeyRange(start, self._range.end))
+        self._release()
+        self._on_damage(error)
+
+    def _release(self) -> None:
+        if self._image is not None:
+            image, self._image = self._image, None
+            image.release()
