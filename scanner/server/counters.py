@@ -74,6 +74,8 @@ class ActivityStatistics:
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
     """Times that a scan was continued, or opened as of an offset, by its `ReadSource`."""
+    scans_read: Mapping[str, int]
+    """Times that a scan or a page was opened, by its `ReadSource`."""
     seeks: int
     """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
     which the server keeps nothing."""
@@ -110,6 +112,7 @@ class Activity:
     payload_bytes_reused: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
+    scans_read: Counter[str] = field(default_factory=Counter)
     seeks: int = 0
     sessions_opened: int = 0
     group_assignments: int = 0
@@ -145,6 +148,7 @@ class Activity:
             payload_bytes_reused=self.payload_bytes_reused,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),
+            scans_read=dict(self.scans_read),
             seeks=self.seeks,
             sessions_opened=self.sessions_opened,
             group_assignments=self.group_assignments,

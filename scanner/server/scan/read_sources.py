@@ -2,9 +2,12 @@
 
 In this order:
 
-1. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
-2. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
-3. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
+1. the image of the bucket, if it is of S and the scan is of many rows;
+2. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
+3. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
+4. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
+
+A scan of an image holds what would be read without it, too, and reads that from where the image proves damaged.
 
 Invariant: what is opened as of S shows S. No read source ever stands in for another state.
 
@@ -14,22 +17,31 @@ This module knows no stream, no token and no query of a peer.
 from __future__ import annotations
 
 import enum
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import OffsetOutOfRange
 from scanner.sources.as_of import AsOfScan
+from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
 
 if TYPE_CHECKING:
+    from scanner.data.keys import KeyRange
     from scanner.data.position import Position
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import ServedTable
     from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.sources.interface import RowScan
+    from scanner.storage.images.format import ImageDamaged
     from scanner.storage.interface import BucketScan
     from scanner.wire.queries import ScanQuery
+
+_IMAGE_BLOCKS_MIN: Final = 2
+"""Blocks that a range has to span for an image to be read: of one block most would be read and not used."""
 
 
 class ReadSource(enum.StrEnum):
@@ -41,6 +53,8 @@ class ReadSource(enum.StrEnum):
     """The snapshot of S, which was open."""
     AS_OF = "as_of"
     """A snapshot of now, with the changes since S undone."""
+    IMAGE = "image"
+    """A columnar image, which is of S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +158,15 @@ class ReadSources:
         """Open a source over a snapshot, which is released if that fails."""
         try:
             key_range = position.remaining(query.range)
-            scan: BucketScan = hold.snapshot.scan(key_range)
             bucket.activity.seeks += 1
-            if log_offset is not None and hold.log_offset != log_offset:
-                scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
-                read_source = ReadSource.AS_OF
+            shown = hold.log_offset if log_offset is None else log_offset
+            open_rows = functools.partial(self._open_rows, bucket, hold, shown)
+            scan: RowScan | None = _image_scan(table, bucket, query, shown, key_range, open_rows)
+            if scan is not None:
+                read_source = ReadSource.IMAGE
+            else:
+                read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
+                scan = open_rows(key_range)
             schema = table.schema
             source = KvSource(
                 scan,
@@ -165,4 +183,38 @@ class ReadSources:
             raise
         if log_offset is not None:
             bucket.activity.scans_resumed[read_source] += 1
+        bucket.activity.scans_read[read_source] += 1
         return Reading(source, hold, read_source)
+
+    def _open_rows(
+        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, key_range: KeyRange
+    ) -> BucketScan:
+        """Open the row store as of an offset; at any time while the snapshot is held."""
+        scan: BucketScan = hold.snapshot.scan(key_range)
+        if hold.log_offset == log_offset:
+            return scan
+        return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
+
+
+def _image_scan(
+    table: ServedTable,
+    bucket: ServedBucket,
+    query: ScanQuery,
+    log_offset: int,
+    key_range: KeyRange,
+    open_rows: Callable[[KeyRange], BucketScan],
+) -> ImageScan | None:
+    """A scan of the bucket's image, if it shows this offset and the row store would not be as quick; else None."""
+    storage = bucket.storage
+    image = bucket.image.as_of(storage.lineage, storage.log_end)
+    if image is None or image.header.log_offset != log_offset or query.row_limit is not None:
+        return None
+    if key_range.end and image.block_of(key_range.end) - image.block_of(key_range.start) < _IMAGE_BLOCKS_MIN:
+        return None
+
+    def drop(damage: ImageDamaged) -> None:
+        # Unless it was replaced since.
+        if bucket.image.current is image:
+            bucket.image.drop(str(damage))
+
+    return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop)

@@ -30,6 +30,7 @@ import trio
 
 from scanner.errors import InternalError, ScannerError, StoreClosed
 from scanner.server.counters import Activity, Holder
+from scanner.server.tables.images import BucketImage
 from scanner.server.tables.log_pins import LogPin, LogPins
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
@@ -242,6 +243,8 @@ class ServedBucket:
         )
         self.pins = LogPins()
         """What keeps its log."""
+        self.image = BucketImage()
+        """What whole scans read instead of its rows, if there is one."""
         self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from scanner.data.digest import checksum
 from scanner.errors import DiskFull, StoreFailed
 from scanner.storage.images.format import BlockPlace, ImageHeader, encode_end, row_table
+from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.rocksdb.files import FILE_MODE, disk_errors, sync_directory
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.data.row_block import RowBlock
-
-UNFINISHED: str = ".unfinished"
-"""Behind the name of a file that is being written; one that is found at a start is of nobody, and removed."""
 
 
 class ImageWriter:

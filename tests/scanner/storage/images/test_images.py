@@ -13,7 +13,8 @@ from scanner.data.row_block import RowBlock
 from scanner.errors import DiskFull
 from scanner.storage.images.format import ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
-from scanner.storage.images.writer import UNFINISHED, ImageWriter
+from scanner.storage.images.removal import UNFINISHED
+from scanner.storage.images.writer import ImageWriter
 from tests.support.images import ANY, write_image
 from tests.support.scans import filled_store, sample
 

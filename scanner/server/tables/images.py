@@ -1,0 +1,109 @@
+"""The image of a bucket, as far as it has one: opened, replaced, and removed as soon as it cannot be used any more.
+
+Nothing is stored in an image alone, so removing it is always right. It belongs to a bucket if it says so itself: by
+table id, bucket and history. One that does not is removed, and so is one that is damaged.
+
+This module knows no wire and no tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from scanner.storage.images.format import ImageDamaged
+from scanner.storage.images.reader import Image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from scanner.storage.lineage import Lineage
+
+_logger = logging.getLogger(__name__)
+
+
+class BucketImage:
+    """Where the image of one bucket is, and the image.
+
+    Args:
+        path: Of its file; None: this bucket has none, ever.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.current: Image | None = None
+        """Open; None: there is none."""
+
+    def load(self, table_id: int, bucket: int, schema: pa.Schema) -> None:
+        """Open the image, if there is one that can be used. Blocks on the disk.
+
+        Args:
+            table_id: Whose it has to be.
+            bucket: Its index.
+            schema: The table's columns now; the image has these, or the first of them.
+        """
+        if self.path is None:
+            return
+        try:
+            image = Image(self.path)
+        except FileNotFoundError:
+            return
+        except (ImageDamaged, OSError) as error:
+            self.drop(str(error))
+            return
+        header = image.header
+        if (header.table_id, header.bucket) != (table_id, bucket) or not _begins(schema, header.schema):
+            image.retire()
+            self.drop("it is of another table or bucket")
+        else:
+            self.current = image
+
+    def as_of(self, lineage: Lineage, log_end: int) -> Image | None:
+        """The image, if what it shows is a state of the bucket; one that is of another history is removed."""
+        image = self.current
+        if image is None:
+            return None
+        header = image.header
+        if header.log_offset > log_end or not lineage.holds(header.history, header.log_offset):
+            self.drop("it is of another history of the bucket")
+            return None
+        return image
+
+    def replace(self, image: Image) -> None:
+        """Use another image from now on; what scans the old one goes on."""
+        self.close()
+        self.current = image
+
+    def drop(self, why: str | None = None) -> bool:
+        """Remove the image; what scans it goes on.
+
+        Args:
+            why: What is wrong with it, for the log; None: nothing is.
+
+        Returns:
+            Whether there was one.
+        """
+        if self.path is None:
+            return False
+        self.close()
+        existed = False
+        with suppress(OSError):
+            self.path.unlink()
+            existed = True
+        if existed and why is not None:
+            _logger.warning("the image %s is removed: %s; scans read the row store", self.path, why)
+        return existed
+
+    def close(self) -> None:
+        """Close the file as soon as nothing scans it. Idempotent."""
+        if self.current is not None:
+            self.current.retire()
+            self.current = None
+
+
+def _begins(schema: pa.Schema, first: pa.Schema) -> bool:
+    """Whether these are the first columns of a table."""
+    return list(schema)[: len(first)] == list(first)
