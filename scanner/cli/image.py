@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str) -> None:
     """Make images of a table's rows as of now, in place of those that there are, and wait until scans use them.
 
-    An image is a copy of a bucket's rows in columns. Whole scans read it as long as nothing was changed since, and get
+    An image is a copy of a bucket's rows in columns. Whole scans read it, as long as little was changed since, and get
     what they would get without it, sooner. It takes about as much disk as the rows, and can be dropped at any time.
     """
     if list_ and drop:

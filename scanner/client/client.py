@@ -295,7 +295,7 @@ class Client:
         return list(map(compacted_from_proto, reply.buckets))
 
     async def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
-        """Make columnar images of a table's rows as of now; whole scans read them as long as nothing was changed since.
+        """Make columnar images of a table's rows as of now; whole scans read them as long as little was changed since.
 
         Args:
             table: Its name.

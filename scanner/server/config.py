@@ -109,6 +109,10 @@ class ScannerConfig:
     """Disk that the images of buckets in use may take together, above 0; one that would be more is refused with
     DISK_FULL. One also takes half of the free disk at most."""
 
+    image_delta_bytes_max: int = 64 * MIB
+    """Memory for what was changed since the image of one bucket, which its scans lay over it, above 0; an image that
+    would need more is removed."""
+
     image_core_share: float = 0.2
     """Share of one core, about, that making an image takes, above 0, at most 1."""
 

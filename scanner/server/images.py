@@ -45,7 +45,7 @@ class ImageInfo:
     rows: int
     disk_bytes: int
     memory_bytes: int
-    """What it takes while no scan reads it, about."""
+    """What it and its delta take while no scan reads it, about."""
 
 
 class ImageKeeper:
@@ -171,11 +171,7 @@ class ImageKeeper:
         disk = await self._run_blocking(self._store.check_disk)
         if disk is not None and disk.read_only:
             raise DiskFull("the disk is too full for an image; make room, and try again")
-        others = sum(
-            bucket.image.current.size_bytes
-            for _, _, bucket in self._catalog.open_buckets()
-            if bucket.image.current is not None and bucket.image.path != path
-        )
+        others = sum(each.disk_bytes for each in self._catalog.images if each.path != path)
         allowed = self._config.image_disk_bytes_max - others
         return allowed if disk is None else min(allowed, disk.free_bytes // 2)
 
@@ -193,5 +189,5 @@ def _info(index: int, bucket: ServedBucket, image: Image) -> ImageInfo:
         log_behind=bucket.storage.log_end - log_offset,
         rows=image.rows,
         disk_bytes=image.size_bytes,
-        memory_bytes=image.memory_bytes,
+        memory_bytes=bucket.image.memory_bytes,
     )

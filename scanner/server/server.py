@@ -184,7 +184,7 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             images=len(images),
-            image_disk_bytes=sum(image.size_bytes for image in images),
+            image_disk_bytes=sum(image.disk_bytes for image in images),
             image_memory_bytes=sum(image.memory_bytes for image in images),
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),

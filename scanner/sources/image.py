@@ -4,8 +4,10 @@ Invariants:
 
 1. It yields what a scan of the row store as of the same offset yields: rows, order, and the stored bytes' length and
    digest up to every row. So positions, and the tokens made of them, are those of the row store.
-2. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read.
-3. A block is read whole, whatever is asked for: 256 KiB as a rule.
+2. What was changed since the image is laid over it; a block without a change in it goes out as it lies.
+3. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read; so it is where
+   the changes cannot be had.
+4. A block is read whole, whatever is asked for: 256 KiB as a rule.
 
 This module knows no transport, no task and no clock.
 """
@@ -14,15 +16,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 
 from scanner.data.crc_shift import shifted
 from scanner.data.keys import KeyRange, successor
+from scanner.data.row_block import RowBlock
 from scanner.data.table import require_columns
 from scanner.errors import DataCorrupted, StoreClosed
+from scanner.sources.merged_rows import merged
 from scanner.storage.images.format import ImageDamaged
 from scanner.wire.batches import EncodedRows, decode_batch
 
@@ -30,9 +34,13 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
+    from scanner.sources.image_delta import DeltaView
     from scanner.sources.interface import ReadRows, StoredRows
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
+
+_TAIL_ROWS: Final = 2048
+"""Rows behind the last block that are read at once."""
 
 
 class ImageRows:
@@ -149,6 +157,7 @@ class ImageScan:
         key_codec: Of the table.
         from_rows: Opens the row store as of the same offset, from a key on, when the image fails.
         on_damage: Told when it does; called once.
+        changes: What was changed between the image and the offset that is shown; None: the image is of that offset.
     """
 
     def __init__(
@@ -158,6 +167,7 @@ class ImageScan:
         key_codec: KeyCodec,
         from_rows: Callable[[KeyRange], BucketScan],
         on_damage: Callable[[ImageDamaged], None],
+        changes: DeltaView | None = None,
     ) -> None:
         self._image: Image | None = image
         image.hold()
@@ -166,11 +176,14 @@ class ImageScan:
         self._key_codec = key_codec
         self._from_rows = from_rows
         self._on_damage = on_damage
-        self._next = image.block_of(key_range.start)
+        self._first = self._next = image.block_of(key_range.start)
+        self._changes = changes
+        self._changes_left: tuple[int, int] | None = None
+        """Numbers of the changes that were not merged yet, [start, end); None: they are not ready."""
         self._rows: BucketScan | None = None
         """The row store, where the image has failed."""
         self._closed = False
-        self.log_offset = image.header.log_offset
+        self.log_offset = image.header.log_offset if changes is None else changes.log_offset
         """The scan shows the changes with a smaller offset, and no other."""
 
     def read(self, rows_max: int, bytes_max: int) -> ReadRows:
@@ -184,7 +197,7 @@ class ImageScan:
             raise StoreClosed(f"this scan of an image as of {self.log_offset} was closed")
         if self._rows is None:
             try:
-                return RowsRead(self._read_block())
+                return self._read()
             except ImageDamaged as error:
                 self._fall_back(error)
         assert self._rows is not None
@@ -197,20 +210,54 @@ class ImageScan:
         if self._rows is not None:
             self._rows.close()
 
-    def _read_block(self) -> ImageRows | None:
-        """The rows of the next block that are in the range; None: there are none left."""
+    def _read(self) -> RowsRead:
+        if self._changes is not None and self._changes_left is None:
+            if not self._changes.ready:
+                self._changes.step()
+                return RowsRead(unfinished=True)
+            self._changes_left = self._changes.bounds(self._range)
+        return RowsRead(self._read_block() or self._read_tail())
+
+    def _read_block(self) -> StoredRows | None:
+        """The rows of the next block that are in the range, with their changes; None: there are none left."""
         image = self._image
         while image is not None and self._next < len(image) and not self._is_past_end(image):
             number = self._next
             block = image.read_block(number) or image.fetch(number)
             batch = self._decoded(block)
-            start, stop = self._inside(
-                batch, block.last_key, first=number == image.block_of(self._range.start)
+            rows = self._merged(
+                block, batch, *self._inside(batch, block.last_key, first=number == self._first)
             )
             self._next += 1
-            if start < stop:
-                return ImageRows(block, batch, start, stop)
+            if rows is not None:
+                return rows
         self._release()
+        return None
+
+    def _merged(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> StoredRows | None:
+        """The rows [start, stop) of a block with the changes up to its last key; None: there are none."""
+        rows = ImageRows(block, batch, start, stop)
+        if self._changes is not None and self._changes_left is not None:
+            first, end = self._changes_left
+            behind = self._changes.up_to(first, end, block.last_key)
+            if first < behind:
+                self._changes_left = behind, end
+                return merged(
+                    rows, self._keys(batch.slice(start, stop - start)), self._changes.entries(first, behind)
+                )
+        return rows if len(rows) else None
+
+    def _read_tail(self) -> StoredRows | None:
+        """Some of the rows that were added behind the last block; None: there are none left."""
+        while self._changes is not None and self._changes_left is not None:
+            first, end = self._changes_left
+            if first == end:
+                break
+            behind = min(end, first + _TAIL_ROWS)
+            self._changes_left = behind, end
+            rows = [row for row in self._changes.entries(first, behind).rows if row is not None]
+            if rows:
+                return RowBlock.join(rows)
         return None
 
     def _decoded(self, block: ImageBlock) -> pa.RecordBatch:
@@ -237,16 +284,19 @@ class ImageScan:
         cuts_start, cuts_end = first and bool(low), bool(high) and last_key >= high
         if not (cuts_start or cuts_end):
             return 0, batch.num_rows
-        keys = self._key_codec.encode_batch(batch.select(self._key_codec.schema.names))
+        keys = self._keys(batch)
         return (
             bisect_left(keys, low) if cuts_start else 0,
             bisect_left(keys, high) if cuts_end else batch.num_rows,
         )
 
+    def _keys(self, batch: pa.RecordBatch) -> list[bytes]:
+        return self._key_codec.encode_batch(batch.select(self._key_codec.schema.names)) if len(batch) else []
+
     def _fall_back(self, error: ImageDamaged) -> None:
         assert self._image is not None
         start = self._range.start
-        if self._next and self._next > self._image.block_of(start):
+        if self._next > self._first:
             start = max(start, successor(self._image.last_key(self._next - 1)))
         self._rows = self._from_rows(KeyRange(start, self._range.end))
         self._release()

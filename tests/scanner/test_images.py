@@ -126,8 +126,8 @@ async def test_few_rows_are_read_from_the_row_store(tmp_path: Path) -> None:
 
 
 async def test_what_was_changed_since_is_never_missed(tmp_path: Path) -> None:
-    """An image is of one offset; a scan as of that offset may still read it, and no other does."""
-    async with serving(tmp_path / "data") as (_, client):
+    """Few changes are laid over it, as of now and of any offset since; what the row store gives is the same."""
+    async with serving(tmp_path / "data") as (server, client):
         table = await orders(client)
         (made,) = await client.make_images("orders")
         before = await scanned(table.new_scan())
@@ -138,9 +138,44 @@ async def test_what_was_changed_since_is_never_missed(tmp_path: Path) -> None:
         assert after.table.column("price").to_pylist()[4] == 5 * 99.0
         assert [each.log_behind for each in await client.list_images("orders")] == [11]
         assert await scanned(table.new_scan().as_of(made.log_offset)) == before
+        between = made.log_offset + 10
+        middle = await scanned(table.new_scan().as_of(between))
+        assert middle.table.num_rows == ROWS
+        assert read_from(server) == {"image": 4}
+        assert (await client.list_images("orders"))[0].memory_bytes > made.memory_bytes
+        await client.drop_images("orders")
+        assert await scanned(table.new_scan()) == after
+        assert await scanned(table.new_scan().as_of(between)) == middle
         (again,) = await client.make_images("orders")
         assert await scanned(table.new_scan()) == after
         assert (again.log_behind, again.rows) == (0, ROWS - 1)
+
+
+async def test_after_many_changes_the_row_store_is_read(tmp_path: Path) -> None:
+    """It is quicker then; the image stays until it is made anew."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        await client.make_images("orders")
+        await table.write(rows(range(0, ROWS, 4), price=99.0))
+        assert (await scanned(table.new_scan())).table.num_rows == ROWS
+        assert read_from(server) == {"now": 1}
+        assert len(await client.list_images("orders")) == 1
+
+
+async def test_a_truncated_changelog_costs_the_image(tmp_path: Path) -> None:
+    """What was changed since cannot be had any more: the row store is read, and the image removed."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        await client.make_images("orders")
+        await table.write(rows(range(5), price=99.0))
+        await table.write(rows(range(5, 10), price=99.0))
+        (offsets,) = await table.offsets()
+        await client.compact_log("orders", before=offsets.end_offset - 10, bucket=0)
+        found = await scanned(table.new_scan())
+        assert found.table.column("price").to_pylist()[:10] == [99.0 * number for number in range(10)]
+        assert await client.list_images("orders") == []
+        assert await scanned(table.new_scan()) == found
+        assert set(read_from(server)) == {"image", "now"}
 
 
 async def test_an_image_survives_a_restart(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 In this order:
 
-1. the image of the bucket, if it is of S and the scan is of many rows;
+1. the image of the bucket with the changes up to S laid over it, if the scan is of many rows and they are few;
 2. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
 3. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
 4. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
@@ -37,11 +37,16 @@ if TYPE_CHECKING:
     from scanner.server.tables.snapshots import SnapshotHold
     from scanner.sources.interface import RowScan
     from scanner.storage.images.format import ImageDamaged
+    from scanner.storage.images.reader import Image
     from scanner.storage.interface import BucketScan
     from scanner.wire.queries import ScanQuery
 
 _IMAGE_BLOCKS_MIN: Final = 2
 """Blocks that a range has to span for an image to be read: of one block most would be read and not used."""
+_CHANGES_SHARE: Final = 0.1
+"""Changes since an image, by its rows, above which the row store is quicker; an update is two."""
+_CHANGES_MIN: Final = 1000
+"""So few are laid over it, however small it is."""
 
 
 class ReadSource(enum.StrEnum):
@@ -54,7 +59,7 @@ class ReadSource(enum.StrEnum):
     AS_OF = "as_of"
     """A snapshot of now, with the changes since S undone."""
     IMAGE = "image"
-    """A columnar image, which is of S."""
+    """A columnar image, with the changes up to S laid over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,7 @@ class ReadSources:
             bucket.activity.seeks += 1
             shown = hold.log_offset if log_offset is None else log_offset
             open_rows = functools.partial(self._open_rows, bucket, hold, shown)
-            scan: RowScan | None = _image_scan(table, bucket, query, shown, key_range, open_rows)
+            scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, open_rows)
             if scan is not None:
                 read_source = ReadSource.IMAGE
             else:
@@ -195,26 +200,39 @@ class ReadSources:
             return scan
         return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
 
+    def _image_scan(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        log_offset: int,
+        key_range: KeyRange,
+        open_rows: Callable[[KeyRange], BucketScan],
+    ) -> ImageScan | None:
+        """A scan of the bucket's image, if there is one and the row store would not be as quick; else None."""
+        image = bucket.image.as_of(bucket.storage.lineage, bucket.storage.log_end)
+        if image is None or not _is_quicker(image, query, log_offset, key_range):
+            return None
+        changes = None
+        if log_offset > image.header.log_offset:
+            delta = bucket.image.delta_of(
+                image, bucket.storage, bucket.storage_openings, self._config.image_delta_bytes_max
+            )
+            changes = delta.as_of(log_offset)
 
-def _image_scan(
-    table: ServedTable,
-    bucket: ServedBucket,
-    query: ScanQuery,
-    log_offset: int,
-    key_range: KeyRange,
-    open_rows: Callable[[KeyRange], BucketScan],
-) -> ImageScan | None:
-    """A scan of the bucket's image, if it shows this offset and the row store would not be as quick; else None."""
-    storage = bucket.storage
-    image = bucket.image.as_of(storage.lineage, storage.log_end)
-    if image is None or image.header.log_offset != log_offset or query.row_limit is not None:
-        return None
-    if key_range.end and image.block_of(key_range.end) - image.block_of(key_range.start) < _IMAGE_BLOCKS_MIN:
-        return None
+        def drop(damage: ImageDamaged) -> None:
+            # Unless it was replaced since.
+            if bucket.image.current is image:
+                bucket.image.drop(str(damage))
 
-    def drop(damage: ImageDamaged) -> None:
-        # Unless it was replaced since.
-        if bucket.image.current is image:
-            bucket.image.drop(str(damage))
+        return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
 
-    return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop)
+
+def _is_quicker(image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange) -> bool:
+    """Whether a scan of an image, as of an offset, is quicker than one of the row store."""
+    changes = log_offset - image.header.log_offset
+    if query.row_limit is not None or not 0 <= changes <= max(_CHANGES_MIN, _CHANGES_SHARE * image.rows):
+        return False
+    if not key_range.end:
+        return True
+    return image.block_of(key_range.end) - image.block_of(key_range.start) >= _IMAGE_BLOCKS_MIN

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
-    from scanner.storage.images.reader import Image
     from scanner.storage.interface import Store
     from scanner.tasks import RunBlocking
     from scanner.wire.queries import ScanQuery
@@ -155,10 +154,10 @@ class Catalog:
                 yield name, index, bucket
 
     @property
-    def images(self) -> list[Image]:
-        """The images of the buckets in use."""
-        currents = (bucket.image.current for _, _, bucket in self.open_buckets())
-        return [image for image in currents if image is not None]
+    def images(self) -> list[BucketImage]:
+        """The images of the buckets in use; each is there."""
+        images = (bucket.image for _, _, bucket in self.open_buckets())
+        return [image for image in images if image.current is not None]
 
     @property
     def log_changes_lost(self) -> int:

@@ -12,6 +12,7 @@ import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from scanner.sources.image_delta import ImageDelta
 from scanner.storage.images.format import ImageDamaged
 from scanner.storage.images.reader import Image
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from scanner.storage.interface import Bucket
     from scanner.storage.lineage import Lineage
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +38,21 @@ class BucketImage:
         self.path = path
         self.current: Image | None = None
         """Open; None: there is none."""
+        self.delta: ImageDelta | None = None
+        """What was changed since, as far as a scan has asked for it."""
+        self._delta_opening = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of the file."""
+        return 0 if self.current is None else self.current.size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it and its delta take while no scan reads it, about."""
+        if self.current is None:
+            return 0
+        return self.current.memory_bytes + (0 if self.delta is None else self.delta.memory_bytes)
 
     def load(self, table_id: int, bucket: int, schema: pa.Schema) -> None:
         """Open the image, if there is one that can be used. Blocks on the disk.
@@ -72,6 +89,20 @@ class BucketImage:
             return None
         return image
 
+    def delta_of(self, image: Image, storage: Bucket, opening: int, bytes_max: int) -> ImageDelta:
+        """What was changed since the image, for all scans of it.
+
+        Args:
+            image: The current one.
+            storage: Has the changelog.
+            opening: How often storage was opened anew: what was read before may have been lost.
+            bytes_max: Memory of the delta.
+        """
+        if self.delta is None or self._delta_opening != opening:
+            self.delta = ImageDelta(storage, image.header.log_offset, bytes_max)
+            self._delta_opening = opening
+        return self.delta
+
     def replace(self, image: Image) -> None:
         """Use another image from now on; what scans the old one goes on."""
         self.close()
@@ -101,7 +132,7 @@ class BucketImage:
         """Close the file as soon as nothing scans it. Idempotent."""
         if self.current is not None:
             self.current.retire()
-            self.current = None
+            self.current = self.delta = None
 
 
 def _begins(schema: pa.Schema, first: pa.Schema) -> bool:

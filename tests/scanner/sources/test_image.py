@@ -18,13 +18,17 @@ from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.position import START, Position
 from scanner.data.table import TableDescription
 from scanner.errors import StoreClosed
+from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.image_builder import ImageBuilder
+from scanner.sources.image_delta import ImageDelta
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
+from scanner.sources.overlay import OverlayLimits
 from scanner.storage.images.format import BLOCK_PAYLOAD_BYTES, ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
+from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import decode_batch, encode_rows
 from scanner.wire.queries import ScanQuery
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scanner.sources.interface import RowScan
+    from scanner.storage.interface import BucketScan
 
 ROWS = 200
 STORE = filled_store(ROWS)
@@ -249,3 +254,153 @@ def test_a_builder_fills_blocks(tmp_path: Path) -> None:
     assert all(0.98 < sizes[number] / BLOCK_PAYLOAD_BYTES <= 1 for number in (0, 3))
     source = source_over(scan_of(image, store), store, ScanQuery(table="items"))
     assert table_of(drive(source)).equals(pa.Table.from_batches([rows]))
+
+
+def changed(store: MemoryStore, puts: list[int], deletes: list[int]) -> None:
+    """One commit."""
+    keys = store.key_codec("items").encode_batch(sample(deletes))
+    bucket = store.bucket("items", 0)
+    bucket.commit([mutations(store, "items", repriced(puts)), [Mutation(key, None) for key in keys]])
+
+
+def repriced(ids: list[int]) -> pa.RecordBatch:
+    """Rows that differ from those of `sample`, in length too."""
+    rows = sample(ids)
+    return rows.set_column(
+        1, SCHEMA.field("name"), pa.array([f"changed-{each}" for each in ids], pa.string())
+    )
+
+
+def scan_with_changes(
+    image: Image, store: MemoryStore, delta: ImageDelta, log_offset: int, key_range: KeyRange = ALL_KEYS
+) -> ImageScan:
+    """A scan of an image with what was changed up to an offset, and the row store as of that offset behind it."""
+    bucket = store.bucket("items", 0)
+
+    def from_rows(rest: KeyRange) -> BucketScan:
+        return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
+
+    return ImageScan(
+        image, key_range, store.key_codec("items"), from_rows, lambda _: None, delta.as_of(log_offset)
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> None:
+    """As of any offset since, cut anywhere and continued from either: what the row store as of that offset gives."""
+    number = st.integers(-100, 100)
+    store = filled_store(data.draw(st.integers(0, 80)))
+    image = write_image(tmp_path / "image", store, rows_max=data.draw(st.integers(1, 30)))
+    bucket, codec = store.bucket("items", 0), store.key_codec("items")
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    ends = [bucket.log_end]
+    for _ in range(data.draw(st.integers(0, 4))):
+        puts = data.draw(st.lists(number, unique=True, max_size=20))
+        deletes = data.draw(st.lists(number, unique=True, max_size=20))
+        changed(store, puts, deletes)
+        ends.append(bucket.log_end)
+        if data.draw(st.booleans()):
+            delta.as_of(bucket.log_end).step()
+    log_offset = data.draw(st.integers(ends[0], ends[-1]))
+    low, high = data.draw(st.integers(-101, 101)), data.draw(st.integers(-101, 101))
+    key_range = KeyRange(
+        codec.encode([low]) if data.draw(st.booleans()) else b"",
+        codec.encode([high]) if data.draw(st.booleans()) else b"",
+    )
+    predicates = data.draw(st.sampled_from([(), (Predicate("sold", Operator.EQUAL, (True,)),)]))
+    query = ScanQuery(
+        table="items",
+        columns=data.draw(st.sampled_from([(), ("name", "id")])),
+        predicates=predicates,
+        row_limit=data.draw(st.none() | st.integers(0, 200)),
+        range=key_range,
+    )
+
+    def row_store(rest: KeyRange) -> AsOfScan:
+        return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
+
+    reference = source_over(row_store(key_range), store, query)
+    expected = drive(reference)
+    batches: list[Batch] = []
+    position, source = START, reference
+    for cut in [*data.draw(st.lists(st.integers(0, 3), max_size=5)), ANY]:
+        remaining = position.remaining(key_range)
+        scan: RowScan = (
+            scan_with_changes(image, store, delta, log_offset, remaining)
+            if data.draw(st.booleans())
+            else row_store(remaining)
+        )
+        source = source_over(scan, store, query, position)
+        batches += drive(source, data.draw(st.integers(1, 5000)), cut)
+        position = source.position
+        source.close()
+
+    assert table_of(batches, reference.schema).equals(table_of(expected, reference.schema))
+    assert (position, source.end) == (reference.position, reference.end)
+
+
+def test_untouched_blocks_go_out_as_they_lie(tmp_path: Path) -> None:
+    """A change in one block is merged there; the others are sent as before, and added rows come behind."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    changed(store, [70, 500, 501], [71])
+    source = source_over(
+        scan_with_changes(image, store, delta, bucket.log_end), store, ScanQuery(table="items")
+    )
+    batches = drive(source)
+
+    assert [batch.encoded is not None for batch in batches] == [True, False, True, True, False]
+    assert [batch.rows.num_rows for batch in batches] == [64, 63, 64, 8, 2]
+
+
+def test_damage_behind_merged_blocks_costs_no_row(tmp_path: Path) -> None:
+    """Changes that were merged are not given again, those that were not are not lost."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    changed(store, [10, 70, 150, 500], [11, 160])
+    expected = drive(source_over(bucket.open_scan(), store, ScanQuery(table="items")))
+    for read in range(5):
+        source = source_over(
+            scan_with_changes(image, store, delta, bucket.log_end), store, ScanQuery(table="items")
+        )
+        batches = drive(source, batches_max=read)
+        with image.path.open("r+b") as file:
+            whole = file.read()
+            os.truncate(image.path, 1000)
+            batches += drive(source)
+            file.seek(0)
+            file.write(whole)
+        assert table_of(batches).equals(table_of(expected))
+
+
+@pytest.mark.parametrize("how", ["truncated", "large"])
+def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> None:
+    """If the changelog is gone, or more was changed than may be kept, the row store is read."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, bucket.log_end, ANY if how == "truncated" else 1000)
+    changed(store, list(range(50)), [])
+    changed(store, [7], [])
+    if how == "truncated":
+        bucket.truncate_log(bucket.log_end - 2)
+    told: list[ImageDamaged] = []
+    scan = ImageScan(
+        image,
+        ALL_KEYS,
+        store.key_codec("items"),
+        bucket.open_scan,
+        told.append,
+        delta.as_of(bucket.log_end),
+    )
+    batches = drive(source_over(scan, store, ScanQuery(table="items")))
+    expected = drive(source_over(bucket.open_scan(), store, ScanQuery(table="items")))
+
+    assert table_of(batches).equals(table_of(expected))
+    (damage,) = told
+    assert ("lost changes" if how == "truncated" else "image_delta_bytes_max") in str(damage)
