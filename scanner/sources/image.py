@@ -14,6 +14,7 @@ This module knows no transport, no task and no clock.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -180,6 +181,11 @@ class ImageScan:
         self._changes = changes
         self._changes_left: tuple[int, int] | None = None
         """Numbers of the changes that were not merged yet, [start, end); None: they are not ready."""
+        self._fetched: ImageBlock | ImageDamaged | None = None
+        """What `fetch` has found, for the next read."""
+        self.fetch: Callable[[], None] | None = None
+        """Reads what the next read needs, and blocks on the disk: meant for a thread. None: nothing need be waited for.
+        A read without it does it by itself."""
         self._rows: BucketScan | None = None
         """The row store, where the image has failed."""
         self._closed = False
@@ -206,6 +212,7 @@ class ImageScan:
     def close(self) -> None:
         """Release image and row store. Idempotent."""
         self._closed = True
+        self.fetch = None
         self._release()
         if self._rows is not None:
             self._rows.close()
@@ -216,23 +223,43 @@ class ImageScan:
                 self._changes.step()
                 return RowsRead(unfinished=True)
             self._changes_left = self._changes.bounds(self._range)
-        return RowsRead(self._read_block() or self._read_tail())
-
-    def _read_block(self) -> StoredRows | None:
-        """The rows of the next block that are in the range, with their changes; None: there are none left."""
-        image = self._image
-        while image is not None and self._next < len(image) and not self._is_past_end(image):
-            number = self._next
-            block = image.read_block(number) or image.fetch(number)
-            batch = self._decoded(block)
-            rows = self._merged(
-                block, batch, *self._inside(batch, block.last_key, first=number == self._first)
-            )
-            self._next += 1
+        while self._image is not None:
+            block = self._next_block(self._image)
+            if self.fetch is not None:
+                return RowsRead(unfinished=True)
+            rows = None if block is None else self._of_block(block)
             if rows is not None:
-                return rows
-        self._release()
-        return None
+                return RowsRead(rows)
+        return RowsRead(self._read_tail())
+
+    def _next_block(self, image: Image) -> ImageBlock | None:
+        """The next block; None: there are none left, or it has to be fetched first."""
+        if self._next == len(image) or self._is_past_end(image):
+            self._release()
+            return None
+        if self.fetch is not None and self._fetched is None:
+            self.fetch()
+        found, self.fetch, self._fetched = self._fetched, None, None
+        if isinstance(found, ImageDamaged):
+            raise found
+        found = found or image.read_block(self._next)
+        if found is None:
+            self.fetch = functools.partial(self._fetch, image, self._next)
+        return found
+
+    def _fetch(self, image: Image, number: int) -> None:
+        # The scan may be closed meanwhile, and the file with it; then nobody takes what is found.
+        try:
+            self._fetched = image.fetch(number)
+        except ImageDamaged as error:
+            self._fetched = error
+
+    def _of_block(self, block: ImageBlock) -> StoredRows | None:
+        """The rows of the next block that are in the range, with their changes; None: there are none."""
+        batch = self._decoded(block)
+        start, stop = self._inside(batch, block.last_key, first=self._next == self._first)
+        self._next += 1
+        return self._merged(block, batch, start, stop)
 
     def _merged(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> StoredRows | None:
         """The rows [start, stop) of a block with the changes up to its last key; None: there are none."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -161,6 +161,10 @@ class Source(Protocol):
     @property
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may."""
+
+    @property
+    def fetch(self) -> Callable[[], None] | None:
+        """What should be run in a thread before the next step, which would block on the disk else; None: nothing."""
 
     def step(self, bytes_max: int | None = None) -> None:
         """Read, decode and filter one more block; what passes is added to what can be taken.

@@ -19,7 +19,8 @@ This module knows no transport, no task and no clock, and not how the state came
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ from scanner.data.changes import change_schema, insert_rows, table_columns
 from scanner.data.filters import Filter
 from scanner.data.keys import KeyCodec
 from scanner.data.position import START, Position
+from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
 from scanner.wire.batches import batch_size_bytes, fitting_rows
 
@@ -54,11 +56,6 @@ class _Block:
     """Rows delivered."""
     digested: int = 0
     """Stored rows of the step that are in the digest."""
-    row_bytes_max: int = field(init=False)
-    """Length of the longest stored row of the step."""
-
-    def __post_init__(self) -> None:
-        self.row_bytes_max = self.stored.row_bytes_max
 
     def stored_up_to(self, taken: int) -> int:
         """How many of the step's stored rows come before the end of its first `taken` passing ones."""
@@ -154,7 +151,7 @@ class KvSource:
         """No key of a row that can be taken is longer: what its table's keys take, or what its blocks' rows allow."""
         if self._key_codec.fixed_bytes is not None:
             return self._key_codec.fixed_bytes
-        longest = max((block.row_bytes_max for block in self._blocks), default=0)
+        longest = max((block.stored.row_bytes_max for block in self._blocks), default=0)
         return self._key_codec.bytes_max(longest)
 
     @property
@@ -168,6 +165,11 @@ class KvSource:
         if self.wants_step or self._blocks:
             return None
         return EndReason.LIMIT if self._limit_read else EndReason.EXHAUSTED
+
+    @property
+    def fetch(self) -> Callable[[], None] | None:
+        """What should be run in a thread before the next step; see `Source`."""
+        return self._scan.fetch if isinstance(self._scan, ImageScan) else None
 
     def step(self, bytes_max: int | None = None) -> None:
         """Read one more block; a block of which nothing passes only moves the position.

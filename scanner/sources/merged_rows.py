@@ -47,7 +47,8 @@ def merged(base: StoredRows, keys: Sequence[bytes], entries: Entries) -> MergedR
         elif number >= 0:
             inserted_at.append(place)
             inserted.append(number)
-    order = np.insert(order, inserted_at, inserted)
+    if inserted:
+        order = np.insert(order, inserted_at, inserted)
     order = order[order >= 0]
     return MergedRows(base, len(keys), RowBlock.join(rows), order) if len(order) else None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +14,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
+import trio
 
 import scanner
 from scanner import col
@@ -231,6 +234,66 @@ async def test_a_damaged_image_is_removed(
     assert not path.exists()
     told = [line for line in caplog.records if "the image" in line.getMessage()]
     assert [line.levelno for line in told] == [logging.WARNING]
+
+
+async def test_what_is_not_cached_is_read_in_a_thread(tmp_path: Path) -> None:
+    """Blocks that have to come from the disk hold up no event loop, and are the same, pushed or paged."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        before = await scanned(table.new_scan())
+        await client.make_images("orders")
+        (path,) = (tmp_path / "data" / "images").rglob("*.image")
+        for scan in (table.new_scan(), table.new_scan().with_mode("session")):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert await scanned(scan) == before
+        assert read_from(server) == {"now": 1, "image": 2}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_scans_beside_writes_are_of_one_state(tmp_path: Path, seed: int) -> None:
+    """Images are made and scanned while rows are written: each scan shows what the log says, as of its offset."""
+    rng = random.Random(seed)
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        (offsets,) = await table.offsets()
+        states = {offsets.end_offset: dict(zip(range(ROWS), (0.25 * n for n in range(ROWS)), strict=True))}
+
+        async def write() -> None:
+            for round_ in range(12):
+                state = dict(states[max(states)])
+                ids = sorted(rng.sample(range(-50, ROWS + 50), 40))
+                if round_ % 3 == 2:
+                    await table.delete([(number,) for number in ids])
+                    for number in ids:
+                        state.pop(number, None)
+                else:
+                    await table.write(
+                        pa.table({"id": ids, "item": ["new"] * 40, "price": [float(round_)] * 40})
+                    )
+                    state.update(dict.fromkeys(ids, float(round_)))
+                states[(await table.offsets())[0].end_offset] = state
+
+        found: list[tuple[int | None, dict[int, float]]] = []
+
+        async def scan() -> None:
+            for turn in range(5):
+                if turn % 2 == 0:
+                    await client.make_images("orders")
+                async with table.new_scan().execute() as batches:
+                    rows = pa.Table.from_batches([batch async for batch in batches])
+                    offset = batches.statistics().buckets[0].log_offset
+                ids = rows.column("id").to_pylist()
+                assert ids == sorted(ids)
+                found.append((offset, dict(zip(ids, rows.column("price").to_pylist(), strict=True))))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            nursery.start_soon(scan)
+        for offset, rows in found:
+            assert offset is not None
+            assert rows == states[offset]
+        assert read_from(server)["image"] >= 4
 
 
 async def test_dropped_images_are_gone(tmp_path: Path) -> None:

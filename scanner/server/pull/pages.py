@@ -111,6 +111,7 @@ class PageMaker:
             else:
                 source.step(page_step_bytes(size_bytes, source.pending_bytes))
             await pass_turn()
+            await scan.fetch()
             if scan.ended_by is not None:
                 raise scan.ended_by
             # Storage was opened anew: what was read for this page is read again.

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
 _IMAGE_BLOCKS_MIN: Final = 2
 """Blocks that a range has to span for an image to be read: of one block most would be read and not used."""
-_CHANGES_SHARE: Final = 0.1
-"""Changes since an image, by its rows, above which the row store is quicker; an update is two."""
+_CHANGES_SHARE: Final = 0.02
+"""Changes since an image, by its rows, above which the row store is quicker where they are spread evenly; an update is
+two. Says `python -m bench image`."""
 _CHANGES_MIN: Final = 1000
 """So few are laid over it, however small it is."""
 

@@ -161,6 +161,19 @@ class OpenScan(Generic[SourceT]):
             self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
             self._hold = None
 
+    async def fetch(self) -> None:
+        """Have read from the disk what the next step of the source would wait for; after every step.
+
+        Waits:
+            For the disk, in a thread.
+
+        Cancellation:
+            What is being read is read to its end.
+        """
+        fetch = self.source.fetch
+        if fetch is not None:
+            await self._bucket.fetch(fetch)
+
     def park(self) -> None:
         """Give up what is in storage, and the rows that were read and not taken; they will be read again."""
         self.finish()
@@ -369,6 +382,10 @@ class ServedBucket:
         self.used_at = trio.current_time()
         if self.storage.idle:
             await self._run_blocking(self.storage.wake)
+
+    async def fetch(self, read: Callable[[], None]) -> None:
+        """Run what a scan has to read from the disk."""
+        await self._run_blocking(read)
 
     async def close_idle(self, idle_s: float) -> None:
         """Close storage until the bucket is used again, if it was not used for a while and no scan reads it.

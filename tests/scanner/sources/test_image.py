@@ -404,3 +404,24 @@ def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> N
     assert table_of(batches).equals(table_of(expected))
     (damage,) = told
     assert ("lost changes" if how == "truncated" else "image_delta_bytes_max") in str(damage)
+
+
+def test_what_is_not_cached_is_fetched_first(tmp_path: Path) -> None:
+    """A step does not wait for the disk: it says what to run in a thread, and goes on with that; without, it waits."""
+    image = write_image(tmp_path / "image", STORE)
+    source = source_over(scan_of(image, STORE), STORE, ScanQuery(table="items"))
+    with image.path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    fetched = 0
+    batches: list[Batch] = []
+    while source.end is None:
+        if source.fetch is not None and fetched < 2:
+            source.fetch()
+            fetched += 1
+        source.step()
+        batch = source.take(ANY, ANY)
+        batches += [] if batch is None else [batch]
+
+    assert table_of(batches).equals(pa.Table.from_batches([sample(range(ROWS))]))
+    assert source.fetch is None
