@@ -39,13 +39,14 @@ def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str
     if not shown:
         note(f"no images; make them with: weir image {table}")
         return
-    _print(shown)
+    print_images(shown)
 
 
-def _print(images: list[ImageInfo]) -> None:
+def print_images(images: list[ImageInfo]) -> None:
+    """Print a table of images, a line each."""
     print_table(
         {
-            "bucket": [each.bucket for each in images],
+            "image of bucket": [each.bucket for each in images],
             "as of": [each.log_offset for each in images],
             "changes since": [each.log_behind for each in images],
             "rows": [each.rows for each in images],

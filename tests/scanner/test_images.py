@@ -296,6 +296,20 @@ async def test_scans_beside_writes_are_of_one_state(tmp_path: Path, seed: int) -
         assert read_from(server)["image"] >= 4
 
 
+async def test_an_idle_bucket_closes_its_image_too(tmp_path: Path) -> None:
+    """Its next use opens it again."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        before = await scanned(table.new_scan())
+        await client.make_images("orders")
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        bucket.snapshots.clear()
+        await bucket.close_idle(0)
+        assert (bucket.is_open, server.statistics().images) == (False, 0)
+        assert await scanned(table.new_scan()) == before
+        assert (read_from(server)["image"], server.statistics().images) == (1, 1)
+
+
 async def test_dropped_images_are_gone(tmp_path: Path) -> None:
     """By themselves, and with their table; a scan goes on without."""
     async with serving(tmp_path / "data") as (server, client):

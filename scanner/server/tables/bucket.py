@@ -234,6 +234,7 @@ class ServedBucket:
         pool: Of the server, for its snapshots; None: one of its own.
         clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
         floor: What commits are stamped later than; None: no floors are told.
+        image: What whole scans read instead of its rows, if there is one; None: there never is.
     """
 
     def __init__(
@@ -246,6 +247,7 @@ class ServedBucket:
         pool: SnapshotPool | None = None,
         clock_us: Callable[[], int] | None = None,
         floor: CommitTimeFloor | None = None,
+        image: BucketImage | None = None,
     ) -> None:
         self.storage = bucket
         self._floor = floor
@@ -256,7 +258,7 @@ class ServedBucket:
         )
         self.pins = LogPins()
         """What keeps its log."""
-        self.image = BucketImage()
+        self.image = image or BucketImage()
         """What whole scans read instead of its rows, if there is one."""
         self._config = config
         self._nursery = nursery
@@ -382,13 +384,14 @@ class ServedBucket:
         self.used_at = trio.current_time()
         if self.storage.idle:
             await self._run_blocking(self.storage.wake)
+            await self._run_blocking(self.image.open)
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
         await self._run_blocking(read)
 
     async def close_idle(self, idle_s: float) -> None:
-        """Close storage until the bucket is used again, if it was not used for a while and no scan reads it.
+        """Close storage and the image until the bucket is used again, if it was not used for a while and no scan reads it.
 
         Args:
             idle_s: For how long, seconds.
@@ -401,6 +404,7 @@ class ServedBucket:
         async with self._commits:
             if self._is_idle(idle_s):
                 await self._run_blocking(self.storage.close_idle)
+                self.image.close()
 
     def _is_idle(self, idle_s: float) -> bool:
         reads = len(self.snapshots) or any(not scan.parked for scan in self._scans)

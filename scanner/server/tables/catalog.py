@@ -230,7 +230,7 @@ class Catalog:
                 await self._make_room()
                 storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
                 image = await self._run_blocking(functools.partial(self._load_image, table, index))
-                served = ServedBucket(
+                served = table.buckets[index] = ServedBucket(
                     storage,
                     self._config,
                     self._nursery,
@@ -239,14 +239,14 @@ class Catalog:
                     self.snapshots,
                     self._clock_us,
                     self._floor,
+                    image,
                 )
-                served.image = image
-                table.buckets[index] = served
         return served
 
     def _load_image(self, table: ServedTable, index: int) -> BucketImage:
-        image = BucketImage(self._store.image_path(table.table_id, index))
-        image.load(table.table_id, index, table.description.schema)
+        path = self._store.image_path(table.table_id, index)
+        image = BucketImage(path, table.table_id, index, table.description.schema)
+        image.open()
         return image
 
     async def _make_room(self) -> None:

@@ -32,10 +32,17 @@ class BucketImage:
 
     Args:
         path: Of its file; None: this bucket has none, ever.
+        table_id: Whose it has to be.
+        bucket: Its index.
+        schema: The table's columns now; the image has these, or the first of them.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
+    def __init__(
+        self, path: Path | None = None, table_id: int = 0, bucket: int = 0, schema: pa.Schema | None = None
+    ) -> None:
         self.path = path
+        self._of = (table_id, bucket)
+        self._schema = schema
         self.current: Image | None = None
         """Open; None: there is none."""
         self.delta: ImageDelta | None = None
@@ -54,15 +61,9 @@ class BucketImage:
             return 0
         return self.current.memory_bytes + (0 if self.delta is None else self.delta.memory_bytes)
 
-    def load(self, table_id: int, bucket: int, schema: pa.Schema) -> None:
-        """Open the image, if there is one that can be used. Blocks on the disk.
-
-        Args:
-            table_id: Whose it has to be.
-            bucket: Its index.
-            schema: The table's columns now; the image has these, or the first of them.
-        """
-        if self.path is None:
+    def open(self) -> None:
+        """Open the image, if there is one that can be used and is not open. Blocks on the disk."""
+        if self.path is None or self.current is not None:
             return
         try:
             image = Image(self.path)
@@ -72,7 +73,7 @@ class BucketImage:
             self.drop(str(error))
             return
         header = image.header
-        if (header.table_id, header.bucket) != (table_id, bucket) or not _begins(schema, header.schema):
+        if (header.table_id, header.bucket) != self._of or not self._fits(header.schema):
             image.retire()
             self.drop("it is of another table or bucket")
         else:
@@ -129,12 +130,13 @@ class BucketImage:
         return existed
 
     def close(self) -> None:
-        """Close the file as soon as nothing scans it. Idempotent."""
+        """Close the file as soon as nothing scans it, until `open`. Idempotent."""
         if self.current is not None:
             self.current.retire()
             self.current = self.delta = None
 
-
-def _begins(schema: pa.Schema, first: pa.Schema) -> bool:
-    """Whether these are the first columns of a table."""
-    return list(schema)[: len(first)] == list(first)
+    def _fits(self, schema: pa.Schema) -> bool:
+        """Whether these are the table's columns, apart from those that were added on either side."""
+        ours, theirs = list(self._schema or ()), list(schema)
+        count = min(len(ours), len(theirs))
+        return ours[:count] == theirs[:count]
