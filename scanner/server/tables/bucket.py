@@ -391,7 +391,7 @@ class ServedBucket:
         await self._run_blocking(read)
 
     async def close_idle(self, idle_s: float) -> None:
-        """Close storage and the image until the bucket is used again, if it was not used for a while and no scan reads it.
+        """Close storage and image until the bucket is used again, if it was not for a while and no scan reads it.
 
         Args:
             idle_s: For how long, seconds.
