@@ -406,6 +406,22 @@ def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets
     _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks, buckets=buckets))
 
 
+@main.command()
+@_json
+@click.option(
+    "--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of the bucket."
+)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+def image(output: Path | None, rows: int, rounds: int) -> None:
+    """Whole scans from an image beside those of the row store, fresh and after changes.
+
+    Takes about two minutes. Example: python -m bench image --rows 200000
+    """
+    from bench.questions.image import run
+
+    _judge(run(output, Console(), rows=rows, rounds=rounds))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")

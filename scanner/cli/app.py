@@ -103,6 +103,7 @@ _COMMANDS: Final = {
     "get": ("scanner.cli.get:get", "Read rows by their primary key."),
     "groups": ("scanner.cli.groups:groups", "Show a table's reader groups, or delete one."),
     "health": ("scanner.cli.health:health", "Ask a server whether it takes calls."),
+    "image": ("scanner.cli.image:image", "Make, list or drop columnar images of a table."),
     "leases": ("scanner.cli.leases:leases", "Keep states of tables readable for a while."),
     "load": ("scanner.cli.data:load", "Load a Parquet, Arrow or CSV file into a table."),
     "offsets": (

@@ -10,6 +10,7 @@ import pyarrow as pa
 from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
 from scanner.cli.escapes import escaped
+from scanner.cli.image import print_images
 from scanner.cli.types import parse_type
 
 
@@ -36,10 +37,11 @@ def tables(endpoint: str) -> None:
 @click.argument("table")
 @endpoint_option
 def describe(table: str, endpoint: str) -> None:
-    """Show a table's columns, key, buckets and log offsets."""
+    """Show a table's columns, key, buckets and log offsets, and its images, if it has any."""
     with connected(endpoint) as client:
         opened = client.table(table)
         offsets = opened.offsets()
+        images = client.list_images(table)
     key_columns = escaped(", ".join(opened.primary_key))
     click.echo(f"table {escaped(opened.name)}: primary key {key_columns}; {opened.buckets} buckets\n")
     key = {name: str(position) for position, name in enumerate(opened.primary_key, 1)}
@@ -60,6 +62,9 @@ def describe(table: str, endpoint: str) -> None:
             "log end": [each.end_offset for each in offsets],
         }
     )
+    if images:
+        click.echo()
+        print_images(images)
 
 
 @click.command(

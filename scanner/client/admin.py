@@ -143,6 +143,24 @@ class LogPinInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImageInfo:
+    """A columnar image of a bucket, which whole scans read instead of its rows."""
+
+    bucket: int
+    """Its number, from 0."""
+    log_offset: int
+    """It shows the changes with a smaller offset."""
+    log_behind: int
+    """Changes of the bucket since then."""
+    rows: int
+    """In the image."""
+    disk_bytes: int
+    """Length of its file."""
+    memory_bytes: int
+    """What it takes of the server's memory while no scan reads it, about."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CompactedLog:
     """The changelog of a bucket after it was cut off."""
 
@@ -216,6 +234,18 @@ def checkpoint_from_proto(info: pb.CheckpointInfo) -> CheckpointInfo:
         log_offset=info.log_offset,
         timestamp_us=info.timestamp_us,
         leases=info.leases,
+    )
+
+
+def image_from_proto(info: pb.ImageInfo) -> ImageInfo:
+    """Read what a server says of an image."""
+    return ImageInfo(
+        bucket=info.bucket,
+        log_offset=info.log_offset,
+        log_behind=info.log_behind,
+        rows=info.rows,
+        disk_bytes=info.disk_bytes,
+        memory_bytes=info.memory_bytes,
     )
 
 

@@ -17,10 +17,12 @@ from scanner.client.admin import (
     CheckpointInfo,
     CompactedLog,
     DrainBegun,
+    ImageInfo,
     SnapshotInfo,
     StreamInfo,
     checkpoint_from_proto,
     compacted_from_proto,
+    image_from_proto,
     snapshot_from_proto,
     stream_from_proto,
 )
@@ -294,9 +296,7 @@ class Client:
             OffsetOutOfRange: The offset is past the log's end.
             PermissionDenied: The server lets others administer it.
         """
-        if bucket is not None and not 0 <= bucket < 2**32:
-            raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
-        request = admin_pb.CompactLogRequest(table=table, bucket=bucket)
+        request = admin_pb.CompactLogRequest(table=table, bucket=_bucket_number(table, bucket))
         if isinstance(before, datetime.datetime):
             request.timestamp_us = microseconds(before)
         elif before is not None:
@@ -305,6 +305,58 @@ class Client:
             request.offset = before
         reply = await self._administer("CompactLog", request, admin_pb.CompactLogResponse)
         return list(map(compacted_from_proto, reply.buckets))
+
+    async def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
+        """Make columnar images of a table's rows as of now; whole scans read them as long as little was changed since.
+
+        Args:
+            table: Its name.
+            bucket: The only one; None: all of the table, one after another.
+
+        Returns:
+            By bucket, what was made, in place of what there was.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is nothing to make one of.
+            ArgumentInvalid: The server keeps its tables in memory alone.
+            DiskFull: There is too little room, or images may not take more.
+            PermissionDenied: The server lets others administer it.
+
+        Waits:
+            Until they are used: minutes where there are millions of rows.
+        """
+        request = admin_pb.MakeImagesRequest(table=table, bucket=_bucket_number(table, bucket))
+        reply = await self._administer("MakeImages", request, admin_pb.MakeImagesResponse)
+        return list(map(image_from_proto, reply.images))
+
+    async def list_images(self, table: str) -> list[ImageInfo]:
+        """The columnar images of a table, by bucket; of those buckets that have one.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            PermissionDenied: The table may not be known of.
+        """
+        request = admin_pb.ListImagesRequest(table=table)
+        reply = await self._administer("ListImages", request, admin_pb.ListImagesResponse)
+        return list(map(image_from_proto, reply.images))
+
+    async def drop_images(self, table: str, *, bucket: int | None = None) -> int:
+        """Remove columnar images. Scans that read them go on; later ones read the rows.
+
+        Args:
+            table: Its name.
+            bucket: The only one; None: all of the table.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            TableNotFound, BucketNotFound: There is no such table or bucket.
+            PermissionDenied: The server lets others administer it.
+        """
+        request = admin_pb.DropImagesRequest(table=table, bucket=_bucket_number(table, bucket))
+        reply = await self._administer("DropImages", request, admin_pb.DropImagesResponse)
+        return reply.images
 
     async def acquire_lease(
         self,
@@ -414,3 +466,9 @@ def _columns(table: TableDescription) -> str:
     return ", ".join(
         f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in table.schema
     )
+
+
+def _bucket_number(table: str, bucket: int | None) -> int | None:
+    if bucket is not None and not 0 <= bucket < 2**32:
+        raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
+    return bucket

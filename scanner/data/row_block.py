@@ -10,7 +10,8 @@ This module knows no row format and no storage.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +23,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scanner.data.keys import KeyCodec
+    from scanner.data.rows import RowCodec
+
 BLOCK_BYTES_MAX = 2**31 - 1
 """Rows that are decoded together: Arrow's 32-bit offsets reach no further."""
+
+WorkOutKey: TypeAlias = Callable[[], bytes]
+"""Works out the encoded key of a row."""
 
 
 class RowBlock:
@@ -79,6 +86,11 @@ class RowBlock:
         return int(self._starts[-1] - self._starts[0])
 
     @property
+    def row_bytes_max(self) -> int:
+        """Length of the longest row; there is at least one."""
+        return int(np.diff(self._starts).max())
+
+    @property
     def buffer(self) -> bytes:
         """What the rows are in, shared by all slices; `starts` says where."""
         return self._buffer
@@ -118,7 +130,32 @@ class RowBlock:
 
     def digest(self, crc: int = DIGEST_EMPTY) -> int:
         """Continue the digest of a scan with the rows of this block."""
-        return checksum(self.bytes(0, len(self)), crc)
+        return self.digest_of(0, len(self), crc)
+
+    def digest_of(self, start: int, stop: int, crc: int) -> int:
+        """Continue the digest of a scan with the rows [start, stop)."""
+        return checksum(self.bytes(start, stop), crc)
+
+    def size_of(self, start: int, stop: int) -> int:
+        """Stored bytes of the rows [start, stop)."""
+        return int(self._starts[stop] - self._starts[start])
+
+    def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
+        """The rows as Arrow columns; see `RowCodec.decode_block`."""
+        return codec.decode_block(self, columns)
+
+    def encoded(self, schema: pa.Schema) -> None:
+        """Stored rows are not encoded."""
+        return
+
+    def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
+        """Works out the encoded key of a row when it is called, and keeps no other row.
+
+        Raises:
+            DataCorrupted: When called: the row is not one of the table.
+        """
+        row = self.row(index)
+        return lambda: key_codec.encode_stored(codec.cells(row, key_codec.schema.names))
 
 
 def _require_size(nbytes: int) -> None:

@@ -105,6 +105,17 @@ class ScannerConfig:
     checkpoints_kept: int = 2
     """Checkpoints of a bucket that are kept, the newest, above 0; those that a lease keeps stay beside them."""
 
+    image_disk_bytes_max: int = 256 * 1024 * MIB
+    """Disk that the images of buckets in use may take together, above 0; one that would be more is refused with
+    DISK_FULL. One also takes half of the free disk at most."""
+
+    image_delta_bytes_max: int = 64 * MIB
+    """Memory for what was changed since the image of one bucket, which its scans lay over it, above 0; an image that
+    would need more is removed."""
+
+    image_core_share: float = 0.2
+    """Share of one core, about, that making an image takes, above 0, at most 1."""
+
     disk_check_interval_s: float = 1.0
     """How often the disk is looked at, above 0: for room, and for buckets that failed and may take writes again."""
 
@@ -270,6 +281,8 @@ class ScannerConfig:
                 raise ValueError(f"{field.name} must be above 0, but is {value}")
         if math.isinf(self.lease_ttl_s):
             raise ValueError("lease_ttl_s must be finite: a lease without an end could never be reclaimed")
+        if self.image_core_share > 1:
+            raise ValueError(f"image_core_share must be at most 1, but is {self.image_core_share}")
         if not 0 <= self.snapshot_linger_s <= 3600:
             raise ValueError(f"snapshot_linger_s must be from 0 to 3600, but is {self.snapshot_linger_s}")
         if not 0.001 <= self.heartbeat_interval_s <= 3600:

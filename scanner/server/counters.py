@@ -66,10 +66,16 @@ class ActivityStatistics:
     `cut_off`: the client or its connection went away."""
     scan_rows: int
     """Rows that ended push scans delivered."""
+    payload_bytes_encoded: int
+    """Arrow payload that push scans of rows have encoded."""
+    payload_bytes_reused: int
+    """The same that they sent as it lies in an image."""
     scans_parked: int
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
     """Times that a scan was continued, or opened as of an offset, by its `ReadSource`."""
+    scans_read: Mapping[str, int]
+    """Times that a scan or a page was opened, by its `ReadSource`."""
     seeks: int
     """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
     which the server keeps nothing."""
@@ -102,8 +108,11 @@ class Activity:
     scans_opened: int = 0
     scans_ended: Counter[str] = field(default_factory=Counter)
     scan_rows: int = 0
+    payload_bytes_encoded: int = 0
+    payload_bytes_reused: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
+    scans_read: Counter[str] = field(default_factory=Counter)
     seeks: int = 0
     sessions_opened: int = 0
     group_assignments: int = 0
@@ -135,8 +144,11 @@ class Activity:
             scans_opened=self.scans_opened,
             scans_ended=dict(self.scans_ended),
             scan_rows=self.scan_rows,
+            payload_bytes_encoded=self.payload_bytes_encoded,
+            payload_bytes_reused=self.payload_bytes_reused,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),
+            scans_read=dict(self.scans_read),
             seeks=self.seeks,
             sessions_opened=self.sessions_opened,
             group_assignments=self.group_assignments,

@@ -12,12 +12,14 @@ import trio
 from scanner.errors import ScannerError
 from scanner.server.clock import WallClock
 from scanner.server.disk import DiskWatch
+from scanner.server.images import ImageKeeper
 from scanner.server.retention.checkpoints import Checkpoints
 from scanner.server.retention.lease_manager import LeaseKeeper
 from scanner.server.retention.lease_targets import StateFinder
 from scanner.server.retention.log_retention import Retention
 from scanner.server.scan.checkpoint_scans import SnapshotScans
 from scanner.server.services.checkpoints import CheckpointService
+from scanner.server.services.images import ImageService
 from scanner.server.services.leases import LeaseService
 from scanner.server.services.log_compaction import CompactionService
 from scanner.wire import methods
@@ -48,6 +50,7 @@ class Maintenance:
     retention: Retention
     disk: DiskWatch
     clock: WallClock
+    images: ImageKeeper
 
     @classmethod
     async def load(
@@ -82,7 +85,8 @@ class Maintenance:
         await leases.load()
         retention = Retention(catalog, config, run_blocking, clock)
         disk = DiskWatch(store, catalog, config, run_blocking)
-        return cls(catalog, config, checkpoints, leases, retention, disk, clock)
+        images = ImageKeeper(catalog, store, config, run_blocking)
+        return cls(catalog, config, checkpoints, leases, retention, disk, clock, images)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
@@ -105,6 +109,7 @@ class Maintenance:
         admin = {
             **CheckpointService(self.catalog, self.checkpoints).calls(),
             **CompactionService(self.catalog, self.retention, self.clock.now_us).calls(),
+            **ImageService(self.catalog, self.images).calls(),
         }
         return {
             **{methods.LEASES + name: call for name, call in leases.items()},

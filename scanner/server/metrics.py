@@ -115,6 +115,23 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
         "read_source",
         activity.scans_resumed,
     )
+    yield _labelled_counter(
+        "weir_scans_read",
+        "Scans and pages opened, by what they were read from.",
+        "read_source",
+        activity.scans_read,
+    )
+    yield _labelled_counter(
+        "weir_scan_payload_bytes",
+        "Arrow payload of push scans of rows: encoded for them, or sent as it lies in an image.",
+        "made",
+        {"encoded": activity.payload_bytes_encoded, "image": activity.payload_bytes_reused},
+    )
+    yield _gauge("weir_images", "Images of buckets that are open, now.", now.images)
+    yield _gauge("weir_image_disk_bytes", "What they take on the disk.", now.image_disk_bytes)
+    yield _gauge(
+        "weir_image_memory_bytes", "What they take in memory, about, unread.", now.image_memory_bytes
+    )
     yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)
     yield _counter("weir_sessions_opened", "Sessions opened.", activity.sessions_opened)
     yield _gauge("weir_page_snapshots", "Scans by token between two pages, now.", now.page_snapshots_kept)

@@ -90,6 +90,12 @@ class ScannerStatistics:
     """Push scans that are parked: they hold nothing in storage."""
     snapshots_open: int
     """RocksDB snapshots that are held, or linger for a while; scans as of the same offset share one."""
+    images: int
+    """Images of buckets that are open."""
+    image_disk_bytes: int
+    """What they take on the disk."""
+    image_memory_bytes: int
+    """What they take in memory, about, while no scan reads them."""
     log_changes_lost: int
     """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
@@ -174,6 +180,7 @@ class Server:
         """What is open now."""
         scans = [scan for _, _, _, scan in self._services.catalog.open_scans()]
         parked = sum(scan.parked for scan in scans)
+        images = self._services.catalog.images
         disk = self._services.maintenance.disk
         failed = disk.buckets_failed
         return ScannerStatistics(
@@ -185,6 +192,9 @@ class Server:
             iterators_open=sum(scan.holds_iterator for scan in scans),
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
+            images=len(images),
+            image_disk_bytes=sum(image.disk_bytes for image in images),
+            image_memory_bytes=sum(image.memory_bytes for image in images),
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),
             group_members=self._services.groups.members,

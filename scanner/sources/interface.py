@@ -14,9 +14,14 @@ from typing import TYPE_CHECKING, Protocol
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import pyarrow as pa
 
     from scanner.data.changes import ChangeRange
+    from scanner.data.keys import KeyCodec
+    from scanner.data.row_block import WorkOutKey
+    from scanner.data.rows import RowCodec
     from scanner.wire.batches import EncodedRows
 
 
@@ -47,6 +52,75 @@ class Batch:
     """Of the changelog; None: the rows are those of a state."""
     encoded: EncodedRows | None = None
     """`rows` as that message, where it was made already for others; None: it was not."""
+
+
+class StoredRows(Protocol):
+    """Some rows of a bucket in key order, however they are kept: what one step reads."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def row_bytes_max(self) -> int:
+        """Length of the longest of them as a stored row; there is at least one."""
+
+    def slice(self, start: int, stop: int) -> StoredRows:
+        """The rows [start, stop), without a copy."""
+
+    def size_of(self, start: int, stop: int) -> int:
+        """Length of the rows [start, stop) as stored rows."""
+
+    def digest_of(self, start: int, stop: int, crc: int) -> int:
+        """Continue the digest of a scan with the rows [start, stop), as stored rows."""
+
+    def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
+        """The rows as Arrow columns, in the order of these names.
+
+        Raises:
+            ColumnNotFound: The table has no such column.
+            DataCorrupted: Some row is not one of the table.
+        """
+
+    def encoded(self, schema: pa.Schema) -> EncodedRows | None:
+        """The rows with these columns as they go out, if they are encoded already; None: they are not."""
+
+    def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
+        """Works out the encoded key of a row when it is called, and keeps no other row.
+
+        Raises:
+            DataCorrupted: When called: the row is not one of the table.
+        """
+
+
+class ReadRows(Protocol):
+    """What one read of a `RowScan` yields; no rows: the proven end, unless unfinished."""
+
+    @property
+    def unfinished(self) -> bool:
+        """There are no rows yet, but this is not the end: read again."""
+
+    @property
+    def block(self) -> StoredRows:
+        """The rows."""
+
+    def __len__(self) -> int: ...
+
+
+class RowScan(Protocol):
+    """One pass over a key range of a bucket as of one log offset, whatever the rows are read from."""
+
+    @property
+    def log_offset(self) -> int:
+        """The scan shows the changes with a smaller offset, and no other."""
+
+    def read(self, rows_max: int, bytes_max: int) -> ReadRows:
+        """Read on; see `scanner.storage.interface.BucketScan.read`. A block of an image may be more than is asked for.
+
+        Raises:
+            ScannerError: Storage failed, or the scan was closed.
+        """
+
+    def close(self) -> None:
+        """Free everything. Idempotent."""
 
 
 class Source(Protocol):
@@ -88,12 +162,16 @@ class Source(Protocol):
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may."""
 
+    @property
+    def fetch(self) -> Callable[[], None] | None:
+        """What should be run in a thread before the next step, which would block on the disk else; None: nothing."""
+
     def step(self, bytes_max: int | None = None) -> None:
         """Read, decode and filter one more block; what passes is added to what can be taken.
 
         Args:
             bytes_max: Stored bytes to read at most, above 0, if that is less than the source would by itself; one
-                row may be larger. None: as many as it would.
+                row, or one block of an image, may be larger. None: as many as it would.
 
         Raises:
             ScannerError: Storage failed, or the source was closed; raised again by every further step.

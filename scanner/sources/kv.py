@@ -19,26 +19,26 @@ This module knows no transport, no task and no clock, and not how the state came
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from scanner.data.changes import change_schema, insert_rows, table_columns
-from scanner.data.digest import checksum
 from scanner.data.filters import Filter
 from scanner.data.keys import KeyCodec
 from scanner.data.position import START, Position
-from scanner.data.rows import keys_of_rows
+from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
 from scanner.wire.batches import batch_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
-    from scanner.data.row_block import RowBlock
+    from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
-    from scanner.storage.interface import BucketScan
+    from scanner.sources.interface import RowScan, StoredRows
     from scanner.wire.queries import ScanQuery
 
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class _Block:
     """Rows of one step: as stored, and those of them that pass, decoded."""
 
-    stored: RowBlock
+    stored: StoredRows
     """Stored rows of the step, up to where the limit cuts them off."""
     passing: pa.RecordBatch
     """Rows not yet delivered."""
@@ -56,11 +56,6 @@ class _Block:
     """Rows delivered."""
     digested: int = 0
     """Stored rows of the step that are in the digest."""
-    row_bytes_max: int = field(init=False)
-    """Length of the longest stored row of the step."""
-
-    def __post_init__(self) -> None:
-        self.row_bytes_max = int(np.diff(self.stored.starts).max())
 
     def stored_up_to(self, taken: int) -> int:
         """How many of the step's stored rows come before the end of its first `taken` passing ones."""
@@ -91,7 +86,7 @@ class KvSource:
 
     def __init__(
         self,
-        scan: BucketScan,
+        scan: RowScan,
         table: TableDescription,
         codec: RowCodec,
         query: ScanQuery,
@@ -126,8 +121,8 @@ class KvSource:
         self.digest = position.digest
         self.stored_bytes = position.stored_bytes
         self._last_key = position.last_key
-        self._last_row: bytes | None = None
-        """The row in front of the position, until its key is asked for."""
+        self._last_key_of: WorkOutKey | None = None
+        """Works out the key of the row in front of the position; None: `_last_key` is it."""
         self._envelope_bytes = batch_size_bytes(pa.RecordBatch.from_pylist([], self.schema))
         """Of an Arrow IPC message, beside its rows."""
         self._pending_body_bytes = 0
@@ -141,9 +136,9 @@ class KvSource:
         Raises:
             DataCorrupted: The row in front of it is not one of the table.
         """
-        if self._last_row is not None:
-            self._last_key = keys_of_rows([self._last_row], self._codec, self._key_codec)[0]
-            self._last_row = None
+        if self._last_key_of is not None:
+            self._last_key = self._last_key_of()
+            self._last_key_of = None
         return Position(self._last_key, self.rows, self.digest, self.stored_bytes)
 
     @property
@@ -156,7 +151,7 @@ class KvSource:
         """No key of a row that can be taken is longer: what its table's keys take, or what its blocks' rows allow."""
         if self._key_codec.fixed_bytes is not None:
             return self._key_codec.fixed_bytes
-        longest = max((block.row_bytes_max for block in self._blocks), default=0)
+        longest = max((block.stored.row_bytes_max for block in self._blocks), default=0)
         return self._key_codec.bytes_max(longest)
 
     @property
@@ -170,6 +165,11 @@ class KvSource:
         if self.wants_step or self._blocks:
             return None
         return EndReason.LIMIT if self._limit_read else EndReason.EXHAUSTED
+
+    @property
+    def fetch(self) -> Callable[[], None] | None:
+        """What should be run in a thread before the next step; see `Source`."""
+        return self._scan.fetch if isinstance(self._scan, ImageScan) else None
 
     def step(self, bytes_max: int | None = None) -> None:
         """Read one more block; a block of which nothing passes only moves the position.
@@ -208,11 +208,9 @@ class KvSource:
         """Cut the next batch: as many rows as fit into both bounds, and at least one; None if there are none."""
         if not self._blocks:
             return None
-        whole = self._pending()
-        count, size = fitting_rows(whole, payload_bytes_max, rows_max)
-        batch = Batch(row_ordinal=self.rows, rows=whole.slice(0, count), payload_bytes=size)
-        self.rows += count
-        self._advance(count)
+        batch = self._encoded(payload_bytes_max, rows_max) or self._cut(payload_bytes_max, rows_max)
+        self.rows += batch.rows.num_rows
+        self._advance(batch.rows.num_rows)
         self._pending_body_bytes = sum(self._body_bytes(block) for block in self._blocks)
         return batch
 
@@ -225,8 +223,23 @@ class KvSource:
     def _limit_read(self) -> bool:
         return self._rows_left == 0
 
-    def _decode(self, stored: RowBlock) -> _Block:
-        rows = self._codec.decode_block(stored, self._decoded)
+    def _encoded(self, payload_bytes_max: int, rows_max: int) -> Batch | None:
+        """All that can be taken, if that is one block, which fits, is whole, and is encoded already."""
+        block = self._blocks[0]
+        if len(self._blocks) > 1 or block.taken or block.indices is not None:
+            return None
+        encoded = block.stored.encoded(self.schema)
+        if encoded is None or len(block.stored) > rows_max or encoded.payload.size > payload_bytes_max:
+            return None
+        return Batch(self.rows, block.passing, encoded.payload.size, encoded=encoded)
+
+    def _cut(self, payload_bytes_max: int, rows_max: int) -> Batch:
+        whole = self._pending()
+        count, size = fitting_rows(whole, payload_bytes_max, rows_max)
+        return Batch(self.rows, whole.slice(0, count), size)
+
+    def _decode(self, stored: StoredRows) -> _Block:
+        rows = stored.decode(self._codec, self._decoded)
         indices = None
         if self._filter:
             mask = self._filter.mask(rows)
@@ -274,9 +287,7 @@ class KvSource:
 
     def _digest_up_to(self, block: _Block, stored_rows: int) -> None:
         if stored_rows > block.digested:
-            digested = block.stored.bytes(block.digested, stored_rows)
-            self.digest = checksum(digested, self.digest)
-            self.stored_bytes += len(digested)
-            # A copy: keeping the block for the sake of its last row would keep all of its rows.
-            self._last_row = block.stored.row(stored_rows - 1)
+            self.digest = block.stored.digest_of(block.digested, stored_rows, self.digest)
+            self.stored_bytes += block.stored.size_of(block.digested, stored_rows)
+            self._last_key_of = block.stored.key_of(stored_rows - 1, self._codec, self._key_codec)
             block.digested = stored_rows

@@ -119,6 +119,11 @@ class LogSource:
             return EndReason.STOP_OFFSET
         return None
 
+    @property
+    def fetch(self) -> None:
+        """See `Source`; the changelog is read in its steps."""
+        return
+
     def step(self, bytes_max: int | None = None) -> None:
         """Read one more block; one of which nothing passes only moves the position.
 

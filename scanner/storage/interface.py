@@ -43,6 +43,8 @@ from scanner.storage.records import (
 from scanner.storage.splits import BucketSplit
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from scanner.data.keys import KeyCodec
@@ -555,6 +557,9 @@ class Store(Protocol):
             StoreFailed: the disk refused.
             StoreClosed: the store was closed.
         """
+
+    def image_path(self, table_id: int, index: int) -> Path | None:
+        """Where the image of a bucket is, if it has one; None: this store keeps none. Its directory may be missing."""
 
     def read_document(self, name: str) -> bytes | None:
         """A small file of the data directory; None if it was never written.

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from scanner.client.admin import CheckpointInfo, CompactedLog, DrainBegun, SnapshotInfo, StreamInfo
+    from scanner.client.admin import (
+        CheckpointInfo,
+        CompactedLog,
+        DrainBegun,
+        ImageInfo,
+        SnapshotInfo,
+        StreamInfo,
+    )
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
@@ -170,6 +177,18 @@ class Client:
         return self._portal.call(
             functools.partial(self._client.compact_log, table, before=before, bucket=bucket)
         )
+
+    def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
+        """Make columnar images of a table's rows as of now; see `scanner.Client.make_images`."""
+        return self._portal.call(functools.partial(self._client.make_images, table, bucket=bucket))
+
+    def list_images(self, table: str) -> list[ImageInfo]:
+        """The columnar images of a table; see `scanner.Client.list_images`."""
+        return self._portal.call(self._client.list_images, table)
+
+    def drop_images(self, table: str, *, bucket: int | None = None) -> int:
+        """Remove columnar images; see `scanner.Client.drop_images`."""
+        return self._portal.call(functools.partial(self._client.drop_images, table, bucket=bucket))
 
     def acquire_lease(
         self,

@@ -34,6 +34,8 @@ class AuditEvent(enum.Enum):
     CHECKPOINT_MADE = "checkpoint_made"
     """On demand."""
     LOG_COMPACTED = "log_compacted"
+    IMAGES_MADE = "images_made"
+    IMAGES_DROPPED = "images_dropped"
     """On demand."""
     LEASE_DROPPED_BY_ADMIN = "lease_dropped_by_admin"
     """The lease of another principal, or a part of it."""

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.data.digest import checksum
 from scanner.server.fairness import page_step_bytes, pass_turn
-from scanner.wire.batches import PageFieldsT, Parts, encode_batch, encode_page
+from scanner.wire.batches import PageFieldsT, Parts, encode_page, encode_rows
 from transport import StreamReset, TransportError
 
 if TYPE_CHECKING:
@@ -92,9 +91,10 @@ class PageMaker:
             fields.stored_bytes = source.stored_bytes
         if batch is None:
             return None
-        payload: Buffer = encode_batch(batch.rows)
+        encoded = batch.encoded or encode_rows(batch.rows)
         fields.row_count = batch.rows.num_rows
-        fields.crc32c = checksum(payload)
+        fields.crc32c = encoded.crc32c
+        payload: Buffer = encoded.payload
         return payload
 
     async def _fill(self, scan: OpenScan[KvSource], size_bytes: int, *, keeps_rest: bool) -> None:
@@ -111,6 +111,7 @@ class PageMaker:
             else:
                 source.step(page_step_bytes(size_bytes, source.pending_bytes))
             await pass_turn()
+            await scan.fetch()
             if scan.ended_by is not None:
                 raise scan.ended_by
             # Storage was opened anew: what was read for this page is read again.

@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from scanner.data.digest import checksum
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.scan.tokens import TOKEN_OVERHEAD_BYTES, TokenState
-from scanner.wire.batches import encode_batch, encode_row_batch, encode_schema, row_batch_overhead
+from scanner.wire.batches import encode_row_batch, encode_rows, encode_schema, row_batch_overhead
 
 if TYPE_CHECKING:
     from scanner.server.scan.interface import BatchLimits
@@ -111,9 +110,14 @@ class KvScan:
         overhead = _overhead_bytes(source.key_bytes_max, limits)
         batch = source.take(min(limits.payload_bytes_max, message_bytes_max - overhead), limits.rows_max)
         assert batch is not None  # Something is pending.
-        payload = encode_batch(batch.rows)
+        encoded, activity = batch.encoded, self.bucket.activity
+        if encoded is None:
+            encoded = encode_rows(batch.rows)
+            activity.payload_bytes_encoded += encoded.payload.size
+        else:
+            activity.payload_bytes_reused += encoded.payload.size
         return encode_row_batch(
-            batch.row_ordinal, batch.rows.num_rows, checksum(payload), payload, self.token()
+            batch.row_ordinal, batch.rows.num_rows, encoded.crc32c, encoded.payload, self.token()
         )
 
     def token(self) -> bytes:

@@ -223,6 +223,9 @@ class PushScan:
             self._pushed.step(self._slow_start.next_step_bytes(self._stream.credit.available))
         self._moved = True
         await pass_turn()
+        # Not in front of the step: the scan may be parked meanwhile, and is looked at again first.
+        with self._stream.blocked_on(StallReason.STORAGE):
+            await self._scan.fetch()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _send_batch(self) -> None:

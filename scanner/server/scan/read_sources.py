@@ -2,9 +2,12 @@
 
 In this order:
 
-1. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
-2. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
-3. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
+1. the image of the bucket with the changes up to S laid over it, if the scan is of many rows and they are few;
+2. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
+3. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
+4. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
+
+A scan of an image holds what would be read without it, too, and reads that from where the image proves damaged.
 
 Invariant: what is opened as of S shows S. No read source ever stands in for another state.
 
@@ -14,22 +17,37 @@ This module knows no stream, no token and no query of a peer.
 from __future__ import annotations
 
 import enum
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from scanner.errors import OffsetOutOfRange
 from scanner.sources.as_of import AsOfScan
+from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
 
 if TYPE_CHECKING:
+    from scanner.data.keys import KeyRange
     from scanner.data.position import Position
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import ServedTable
     from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.sources.interface import RowScan
+    from scanner.storage.images.format import ImageDamaged
+    from scanner.storage.images.reader import Image
     from scanner.storage.interface import BucketScan
     from scanner.wire.queries import ScanQuery
+
+_IMAGE_BLOCKS_MIN: Final = 2
+"""Blocks that a range has to span for an image to be read: of one block most would be read and not used."""
+_CHANGES_SHARE: Final = 0.02
+"""Changes since an image, by its rows, above which the row store is quicker where they are spread evenly; an update is
+two. Says `python -m bench image`."""
+_CHANGES_MIN: Final = 1000
+"""So few are laid over it, however small it is."""
 
 
 class ReadSource(enum.StrEnum):
@@ -41,6 +59,8 @@ class ReadSource(enum.StrEnum):
     """The snapshot of S, which was open."""
     AS_OF = "as_of"
     """A snapshot of now, with the changes since S undone."""
+    IMAGE = "image"
+    """A columnar image, with the changes up to S laid over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +164,15 @@ class ReadSources:
         """Open a source over a snapshot, which is released if that fails."""
         try:
             key_range = position.remaining(query.range)
-            scan: BucketScan = hold.snapshot.scan(key_range)
             bucket.activity.seeks += 1
-            if log_offset is not None and hold.log_offset != log_offset:
-                scan = AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
-                read_source = ReadSource.AS_OF
+            shown = hold.log_offset if log_offset is None else log_offset
+            open_rows = functools.partial(self._open_rows, bucket, hold, shown)
+            scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, open_rows)
+            if scan is not None:
+                read_source = ReadSource.IMAGE
+            else:
+                read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
+                scan = open_rows(key_range)
             schema = table.schema
             source = KvSource(
                 scan,
@@ -165,4 +189,51 @@ class ReadSources:
             raise
         if log_offset is not None:
             bucket.activity.scans_resumed[read_source] += 1
+        bucket.activity.scans_read[read_source] += 1
         return Reading(source, hold, read_source)
+
+    def _open_rows(
+        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, key_range: KeyRange
+    ) -> BucketScan:
+        """Open the row store as of an offset; at any time while the snapshot is held."""
+        scan: BucketScan = hold.snapshot.scan(key_range)
+        if hold.log_offset == log_offset:
+            return scan
+        return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
+
+    def _image_scan(
+        self,
+        table: ServedTable,
+        bucket: ServedBucket,
+        query: ScanQuery,
+        log_offset: int,
+        key_range: KeyRange,
+        open_rows: Callable[[KeyRange], BucketScan],
+    ) -> ImageScan | None:
+        """A scan of the bucket's image, if there is one and the row store would not be as quick; else None."""
+        image = bucket.image.as_of(bucket.storage.lineage, bucket.storage.log_end)
+        if image is None or not _is_quicker(image, query, log_offset, key_range):
+            return None
+        changes = None
+        if log_offset > image.header.log_offset:
+            delta = bucket.image.delta_of(
+                image, bucket.storage, bucket.storage_openings, self._config.image_delta_bytes_max
+            )
+            changes = delta.as_of(log_offset)
+
+        def drop(damage: ImageDamaged) -> None:
+            # Unless it was replaced since.
+            if bucket.image.current is image:
+                bucket.image.drop(str(damage))
+
+        return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
+
+
+def _is_quicker(image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange) -> bool:
+    """Whether a scan of an image, as of an offset, is quicker than one of the row store."""
+    changes = log_offset - image.header.log_offset
+    if query.row_limit is not None or not 0 <= changes <= max(_CHANGES_MIN, _CHANGES_SHARE * image.rows):
+        return False
+    if not key_range.end:
+        return True
+    return image.block_of(key_range.end) - image.block_of(key_range.start) >= _IMAGE_BLOCKS_MIN

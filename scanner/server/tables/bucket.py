@@ -31,6 +31,7 @@ import trio
 
 from scanner.errors import InternalError, ScannerError, StoreClosed
 from scanner.server.counters import Activity, Holder
+from scanner.server.tables.images import BucketImage
 from scanner.server.tables.log_pins import LogPin, LogPins
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
@@ -188,6 +189,19 @@ class OpenScan(Generic[SourceT]):
             self._hold.release(linger=linger and self._hold.log_offset == self.source.log_offset)
             self._hold = None
 
+    async def fetch(self) -> None:
+        """Have read from the disk what the next step of the source would wait for; after every step.
+
+        Waits:
+            For the disk, in a thread.
+
+        Cancellation:
+            What is being read is read to its end.
+        """
+        fetch = self.source.fetch
+        if fetch is not None:
+            await self._bucket.fetch(fetch)
+
     def park(self) -> None:
         """Give up what is in storage, and the rows that were read and not taken; they will be read again."""
         self.finish()
@@ -248,6 +262,7 @@ class ServedBucket:
         pool: Of the server, for its snapshots; None: one of its own.
         clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
         floor: What commits are stamped later than; None: no floors are told.
+        image: What whole scans read instead of its rows, if there is one; None: there never is.
     """
 
     def __init__(
@@ -260,6 +275,7 @@ class ServedBucket:
         pool: SnapshotPool | None = None,
         clock_us: Callable[[], int] | None = None,
         floor: CommitTimeFloor | None = None,
+        image: BucketImage | None = None,
     ) -> None:
         self.storage = bucket
         self._floor = floor
@@ -270,6 +286,8 @@ class ServedBucket:
         )
         self.pins = LogPins()
         """What keeps its log."""
+        self.image = image or BucketImage()
+        """What whole scans read instead of its rows, if there is one."""
         self._config = config
         self._nursery = nursery
         self._run_blocking = run_blocking
@@ -410,9 +428,14 @@ class ServedBucket:
         self.used_at = trio.current_time()
         if self.storage.idle:
             await self._run_blocking(self.storage.wake)
+            await self._run_blocking(self.image.open)
+
+    async def fetch(self, read: Callable[[], None]) -> None:
+        """Run what a scan has to read from the disk."""
+        await self._run_blocking(read)
 
     async def close_idle(self, idle_s: float) -> None:
-        """Close storage until the bucket is used again, if it was not used for a while and no scan reads it.
+        """Close storage and image until the bucket is used again, if it was not for a while and no scan reads it.
 
         Args:
             idle_s: For how long, seconds.
@@ -425,6 +448,7 @@ class ServedBucket:
         async with self._commits:
             if self._is_idle(idle_s):
                 await self._run_blocking(self.storage.close_idle)
+                self.image.close()
 
     def _is_idle(self, idle_s: float) -> bool:
         reads = len(self.snapshots) or any(not scan.parked for scan in self._scans)

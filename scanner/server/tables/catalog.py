@@ -18,6 +18,7 @@ from scanner.data.changes import CHANGE_COLUMNS, change_schema
 from scanner.errors import BucketNotFound, TableNotFound, TooManyFiles, TooManyTables
 from scanner.server.counters import Activity
 from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.images import BucketImage
 from scanner.server.tables.snapshots import SnapshotPool
 
 if TYPE_CHECKING:
@@ -153,6 +154,12 @@ class Catalog:
                 yield name, index, bucket
 
     @property
+    def images(self) -> list[BucketImage]:
+        """The images of the buckets in use; each is there."""
+        images = (bucket.image for _, _, bucket in self.open_buckets())
+        return [image for image in images if image.current is not None]
+
+    @property
     def log_changes_lost(self) -> int:
         """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
         return sum(bucket.storage.lost_changes for _, _, bucket in self.open_buckets())
@@ -165,9 +172,10 @@ class Catalog:
             return False
 
     def close_snapshots(self) -> None:
-        """Close what lingers, and what is still held; when nothing reads any more."""
+        """Close what lingers, and what is still held, and the images; when nothing reads any more."""
         for _, _, bucket in self.open_buckets():
             bucket.snapshots.close()
+            bucket.image.close()
 
     async def descriptions(self) -> list[TableDescription]:
         """All tables, by name."""
@@ -228,6 +236,7 @@ class Catalog:
             if served is None:
                 await self._make_room()
                 storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
+                image = await self._run_blocking(functools.partial(self._load_image, table, index))
                 served = table.buckets[index] = ServedBucket(
                     storage,
                     self._config,
@@ -237,8 +246,15 @@ class Catalog:
                     self.snapshots,
                     self._clock_us,
                     self._floor,
+                    image,
                 )
         return served
+
+    def _load_image(self, table: ServedTable, index: int) -> BucketImage:
+        path = self._store.image_path(table.table_id, index)
+        image = BucketImage(path, table.table_id, index, table.description.schema)
+        image.open()
+        return image
 
     async def _make_room(self) -> None:
         """Make room for one more bucket's open files: unused buckets close theirs, least recently used first.
@@ -330,6 +346,8 @@ class Catalog:
                     # It may be gone though some of its files would not go; its name is free then.
                     if not self.has(name, served.table_id):
                         del self._tables[name]
+                        for bucket in served.buckets.values():
+                            bucket.image.drop()
                         for callback in served.when_dropped:
                             callback(TableNotFound(f"table {name!r} was dropped"))
                     else:

@@ -184,6 +184,10 @@ class MemoryStore:
         """See `Store.write_document`."""
         self.disk.documents[self._document(name)] = bytes(content)
 
+    def image_path(self, table_id: int, index: int) -> None:
+        """See `Store.image_path`; there is none."""
+        return
+
     def check_disk(self) -> DiskStatus | None:
         """See `Store.check_disk`; there is none."""
         self._require_open()

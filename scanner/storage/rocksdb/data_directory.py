@@ -6,6 +6,7 @@
     catalog.json                the tables (`scanner.storage.rocksdb.catalog`)
     tables/000007/              one table (`scanner.storage.rocksdb.table_directories`)
     checkpoints/000007/         its checkpoints
+    images/000007/0003.image    the columnar image of a bucket (`scanner.storage.images`); may be removed at any time
     documents/                  small files of the server (`scanner.storage.rocksdb.documents`)
 
 This module knows no RocksDB.
@@ -46,6 +47,7 @@ FORMAT_NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
 TABLES_NAME: Final = "tables"
 CHECKPOINTS_NAME: Final = "checkpoints"
+IMAGES_NAME: Final = "images"
 
 NUMBERED: Final = re.compile(r"(\d{6,10})(\..*)?")
 """Names that begin with a table's id, as table directories and copies of them do."""
@@ -72,6 +74,11 @@ def table_directory(path: Path, table_id: int) -> Path:
 def checkpoints_directory(path: Path, table_id: int) -> Path:
     """Where a table's checkpoints are, if it has any."""
     return path / CHECKPOINTS_NAME / table_name(table_id)
+
+
+def images_directory(path: Path, table_id: int) -> Path:
+    """Where the images of a table's buckets are, if it has any."""
+    return path / IMAGES_NAME / table_name(table_id)
 
 
 def prepare(path: Path) -> None:

@@ -29,6 +29,7 @@ from scanner.errors import (
     TableExists,
     TableNotFound,
 )
+from scanner.storage.images.removal import IMAGE_SUFFIX, remove_images
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.catalog import (
     CatalogFile,
@@ -44,6 +45,7 @@ from scanner.storage.rocksdb.data_directory import (
     begin,
     bucket_name,
     checkpoints_directory,
+    images_directory,
     prepare,
     table_directory,
 )
@@ -220,6 +222,7 @@ class RocksStore:
             table.close()
             del self._tables[name]
         remove_dropped(marked)
+        remove_images(images_directory(self._path, table.entry.table_id))
 
     def add_column(self, name: str, column: pa.Field) -> None:
         """See `Store.add_column`."""
@@ -311,6 +314,10 @@ class RocksStore:
         self._require_in_place()
         with self._space.in_need():
             write_document(self._path, name, content)
+
+    def image_path(self, table_id: int, index: int) -> Path:
+        """See `Store.image_path`."""
+        return images_directory(self._path, table_id) / f"{bucket_name(index)}{IMAGE_SUFFIX}"
 
     def check_disk(self) -> DiskStatus | None:
         """See `Store.check_disk`."""

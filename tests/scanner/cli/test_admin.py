@@ -71,6 +71,33 @@ def test_streams(command: Weir) -> None:
     assert asking["scan"] is None
 
 
+def test_image(server: RunningServer, command: Weir) -> None:
+    """Made, listed, described and dropped; there are none before and after; --list and --drop exclude each other."""
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table(
+            "items", pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"], 2
+        )
+        table.write(pa.table({"id": range(1000)}))
+        ends = [each.end_offset for each in table.offsets()]
+    none = (0, "", "no images; make them with: weir image items\n")
+    assert command("image", "items", "--list") == none
+    code, out, err = command("image", "items")
+    assert (code, err) == (0, "")
+    made = [line.split() for line in out.splitlines()[2:]]
+    assert [line[:4] for line in made] == [
+        [str(index), str(end), "0", str(end)] for index, end in enumerate(ends)
+    ]
+    assert command("image", "items", "--list") == (0, out, "")
+    assert command("image", "items", "--list", "--bucket", 1)[1].splitlines()[-1].split() == made[1]
+    assert command("describe", "items")[1].endswith(out)
+    assert command("image", "items", "--drop", "--bucket", 1) == (0, "", "dropped 1 image\n")
+    assert command("image", "items", "--drop") == (0, "", "dropped 1 image\n")
+    assert command("image", "items", "--list") == none
+    code, _, err = command("image", "items", "--list", "--drop")
+    assert (code, err.count("\n")) == (1, 1)
+    assert command("image", "other")[0] == 1
+
+
 def test_compact_log(server: RunningServer, command: Weir) -> None:
     """By retention nothing young goes; by offset and by time; a lease keeps the rest, and is named with its owner."""
     with scanner.sync.connect(server.endpoint) as client:

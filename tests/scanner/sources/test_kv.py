@@ -1,4 +1,7 @@
-"""Scans of one state: which rows come, in which pieces, with which digest, from where, and when storage is read."""
+"""Scans of one state: which rows come, in which pieces, with which digest, from where, and when storage is read.
+
+Every test runs twice: over stored rows, and over an image of them.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,20 @@ from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyRange
 from scanner.data.position import START, Position
 from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
+from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.wire.batches import batch_size_bytes
 from scanner.wire.queries import ScanQuery
+from tests.support.images import unexpected_damage, write_image
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from scanner.sources.interface import RowScan
+    from scanner.storage.images.reader import Image
     from scanner.storage.memory.store import MemoryStore
 
 ROWS = 200
@@ -29,27 +38,60 @@ ANY = 1 << 30
 EVERYTHING = KeyRange()
 
 
-def open_source(
-    store: MemoryStore = STORE,
-    *,
-    columns: tuple[str, ...] = (),
-    predicates: tuple[Predicate, ...] = (),
-    limit: int | None = None,
-    key_range: KeyRange = EVERYTHING,
-    position: Position = START,
-    block_rows_max: int = 64,
-    block_bytes_max: int = ANY,
-) -> KvSource:
-    """A scan of the sample table."""
-    return KvSource(
-        store.bucket("items", 0).open_scan(position.remaining(key_range)),
-        store.table("items"),
-        store.row_codec("items"),
-        ScanQuery(table="items", columns=columns, predicates=predicates, row_limit=limit, range=key_range),
-        position=position,
-        block_rows_max=block_rows_max,
-        block_bytes_max=block_bytes_max,
-    )
+class OpenSource:
+    """Opens scans of the sample table.
+
+    Args:
+        images: Where images are made; None: stored rows are scanned.
+    """
+
+    def __init__(self, images: Path | None) -> None:
+        self._images = images
+        self._made: dict[tuple[int, int, int, int], Image] = {}
+
+    def __call__(
+        self,
+        store: MemoryStore = STORE,
+        *,
+        columns: tuple[str, ...] = (),
+        predicates: tuple[Predicate, ...] = (),
+        limit: int | None = None,
+        key_range: KeyRange = EVERYTHING,
+        position: Position = START,
+        block_rows_max: int = 64,
+        block_bytes_max: int = ANY,
+    ) -> KvSource:
+        """A scan of the sample table."""
+        remaining = position.remaining(key_range)
+        return KvSource(
+            self._scan(store, remaining, block_rows_max, block_bytes_max),
+            store.table("items"),
+            store.row_codec("items"),
+            ScanQuery(
+                table="items", columns=columns, predicates=predicates, row_limit=limit, range=key_range
+            ),
+            position=position,
+            block_rows_max=block_rows_max,
+            block_bytes_max=block_bytes_max,
+        )
+
+    def _scan(self, store: MemoryStore, key_range: KeyRange, rows_max: int, bytes_max: int) -> RowScan:
+        bucket = store.bucket("items", 0)
+        if self._images is None:
+            return bucket.open_scan(key_range)
+        made = (id(store), bucket.log_end, rows_max, bytes_max)
+        if made not in self._made:
+            path = self._images / f"{len(self._made)}"
+            self._made[made] = write_image(path, store, rows_max=rows_max, bytes_max=bytes_max)
+        return ImageScan(
+            self._made[made], key_range, store.key_codec("items"), bucket.open_scan, unexpected_damage
+        )
+
+
+@pytest.fixture(scope="module", params=["rows", "image"])
+def open_source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> OpenSource:
+    """Opens scans of stored rows, or of images."""
+    return OpenSource(tmp_path_factory.mktemp("images") if request.param == "image" else None)
 
 
 def drive(source: KvSource, payload_bytes_max: int = ANY, rows_max: int = ANY) -> list[Batch]:
@@ -69,7 +111,7 @@ def ids(batches: list[Batch]) -> list[int]:
     return [key for batch in batches for key in batch.rows.column("id").to_pylist()]
 
 
-def test_a_scan_delivers_every_row_in_key_order() -> None:
+def test_a_scan_delivers_every_row_in_key_order(open_source: OpenSource) -> None:
     """Rows come back as written, whole and in order, and the end is said once there is nothing left."""
     source = open_source()
     batches = drive(source)
@@ -81,7 +123,7 @@ def test_a_scan_delivers_every_row_in_key_order() -> None:
     assert source.take(ANY, ANY) is None
 
 
-def test_an_empty_bucket_ends_at_once_and_has_an_offset() -> None:
+def test_an_empty_bucket_ends_at_once_and_has_an_offset(open_source: OpenSource) -> None:
     """No rows, a proven end, the log offset, and the digest of nothing."""
     source = open_source(filled_store(0))
 
@@ -90,7 +132,7 @@ def test_an_empty_bucket_ends_at_once_and_has_an_offset() -> None:
     assert (source.end, source.rows, source.digest) == (EndReason.EXHAUSTED, 0, 0)
 
 
-def test_later_writes_are_invisible() -> None:
+def test_later_writes_are_invisible(open_source: OpenSource) -> None:
     """The scan shows the bucket as of its offset, whatever is committed meanwhile."""
     store = filled_store(100)
     source = open_source(store, block_rows_max=10)
@@ -107,7 +149,7 @@ def test_later_writes_are_invisible() -> None:
 
 @given(st.integers(1, 3000), st.integers(1, 80), st.integers(1, 80), st.integers(1, 4000), st.booleans())
 def test_pieces_fit_and_do_not_change_the_whole(
-    payload_max: int, rows_max: int, block_rows: int, block_bytes: int, some: bool
+    open_source: OpenSource, payload_max: int, rows_max: int, block_rows: int, block_bytes: int, some: bool
 ) -> None:
     """However blocks and batches are cut: same rows, same digest, ordinals without a gap, bounds kept."""
     predicates = (Predicate("sold", Operator.EQUAL, (True,)),) if some else ()
@@ -128,7 +170,7 @@ def test_pieces_fit_and_do_not_change_the_whole(
 
 @given(st.integers(0, ROWS + 5), st.integers(1, 50), st.integers(1, 2000), st.booleans())
 def test_a_limit_is_exact_and_the_digest_ends_with_it(
-    limit: int, block_rows: int, payload_max: int, some: bool
+    open_source: OpenSource, limit: int, block_rows: int, payload_max: int, some: bool
 ) -> None:
     """Exactly `limit` rows come; the digest covers what was scanned up to the last of them."""
     predicates = (Predicate("sold", Operator.EQUAL, (False,)),) if some else ()
@@ -145,7 +187,7 @@ def test_a_limit_is_exact_and_the_digest_ends_with_it(
         assert source.digest == stored_digest(STORE, range(ROWS))
 
 
-def test_the_digest_ends_with_a_limit_that_a_block_just_meets() -> None:
+def test_the_digest_ends_with_a_limit_that_a_block_just_meets(open_source: OpenSource) -> None:
     """Rows behind the last one that the limit allows do not count, though none of those in its block passes."""
     predicates = (Predicate("sold", Operator.EQUAL, (False,)),)
     source = open_source(limit=2, predicates=predicates, block_rows_max=5)
@@ -153,19 +195,19 @@ def test_the_digest_ends_with_a_limit_that_a_block_just_meets() -> None:
     assert source.digest == stored_digest(STORE, range(4))
 
 
-def test_a_limit_reads_no_more_than_it_needs() -> None:
+def test_a_limit_reads_no_more_than_it_needs(open_source: OpenSource) -> None:
     """Without a filter, a limit of 3 reads 3 stored rows, and the iterator is freed with the last of them."""
     source = open_source(limit=3)
     source.step()
 
     assert not source.wants_step
-    assert source.pending_bytes == batch_size_bytes(sample(range(3)))
+    assert 0 <= source.pending_bytes - batch_size_bytes(sample(range(3))) < 64  # padding
     with pytest.raises(StoreClosed):
         source.step()
     assert ids(drive(source)) == [0, 1, 2]
 
 
-def test_the_position_is_behind_the_last_row_delivered() -> None:
+def test_the_position_is_behind_the_last_row_delivered(open_source: OpenSource) -> None:
     """Of a block delivered in part, the digest covers the part; behind it, also what was filtered out."""
     source = open_source(predicates=(Predicate("id", Operator.IN, (3, 7)),), block_rows_max=10)
     source.step()
@@ -176,7 +218,7 @@ def test_the_position_is_behind_the_last_row_delivered() -> None:
     assert (source.rows, source.digest) == (2, stored_digest(STORE, range(10)))
 
 
-def test_a_filter_that_drops_everything_returns_after_every_block() -> None:
+def test_a_filter_that_drops_everything_returns_after_every_block(open_source: OpenSource) -> None:
     """Each step is bounded and moves the position, though there is nothing to take."""
     source = open_source(predicates=(Predicate("id", Operator.LESS, (0,)),), block_rows_max=50)
     for block in range(1, 5):
@@ -189,7 +231,7 @@ def test_a_filter_that_drops_everything_returns_after_every_block() -> None:
     assert source.end is EndReason.EXHAUSTED
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_come_in_the_order_asked_for(open_source: OpenSource) -> None:
     """Projection keeps the asked order; columns only the filter needs are not delivered."""
     source = open_source(columns=("price", "id"), predicates=(Predicate("name", Operator.IS_NULL),), limit=2)
 
@@ -197,7 +239,7 @@ def test_columns_come_in_the_order_asked_for() -> None:
     assert [each.rows.to_pydict() for each in drive(source)] == [{"price": [0.0, 0.75], "id": [0, 3]}]
 
 
-def test_the_digest_is_of_stored_rows_whatever_is_projected() -> None:
+def test_the_digest_is_of_stored_rows_whatever_is_projected(open_source: OpenSource) -> None:
     """Two scans of one state have one digest, whichever columns they ask for."""
     narrow = open_source(columns=("sold",))
     drive(narrow)
@@ -206,7 +248,7 @@ def test_the_digest_is_of_stored_rows_whatever_is_projected() -> None:
 
 
 @given(st.integers(-5, ROWS + 5), st.integers(-5, ROWS + 5))
-def test_a_key_range_is_half_open(start: int, end: int) -> None:
+def test_a_key_range_is_half_open(open_source: OpenSource, start: int, end: int) -> None:
     """Keys from the start, included, to the end, excluded; crossed bounds hold nothing."""
     codec = STORE.key_codec("items")
     source = open_source(key_range=KeyRange(codec.encode([start]), codec.encode([end])))
@@ -216,7 +258,7 @@ def test_a_key_range_is_half_open(start: int, end: int) -> None:
     assert source.digest == stored_digest(STORE, expected)
 
 
-def test_pages_gather_several_blocks() -> None:
+def test_pages_gather_several_blocks(open_source: OpenSource) -> None:
     """Stepped until a page is full, `take` makes one batch of the blocks and keeps the rest."""
     source = open_source(block_rows_max=10)
     page_bytes = 2000
@@ -232,7 +274,7 @@ def test_pages_gather_several_blocks() -> None:
     assert ids([batch, *drive(source)]) == list(range(ROWS))
 
 
-def test_unknown_columns_are_refused() -> None:
+def test_unknown_columns_are_refused(open_source: OpenSource) -> None:
     """A column that is not there, in projection or filter, lists those that are."""
     with pytest.raises(ColumnNotFound, match="id, name, price, sold"):
         open_source(columns=("id", "colour"))
@@ -242,7 +284,7 @@ def test_unknown_columns_are_refused() -> None:
         open_source(predicates=(Predicate("price", Operator.EQUAL, ("red",)),))
 
 
-def test_a_closed_source_is_closed() -> None:
+def test_a_closed_source_is_closed(open_source: OpenSource) -> None:
     """Closing is idempotent, frees what was decoded, and a further step raises."""
     source = open_source()
     source.step()
@@ -279,7 +321,12 @@ def test_a_refused_source_closes_its_scan() -> None:
     st.tuples(st.integers(-5, ROWS), st.integers(0, ROWS + 5)),
 )
 def test_a_scan_goes_on_from_any_position(
-    takes: list[int], block_rows: int, limit: int | None, some: bool, bounds: tuple[int, int]
+    open_source: OpenSource,
+    takes: list[int],
+    block_rows: int,
+    limit: int | None,
+    some: bool,
+    bounds: tuple[int, int],
 ) -> None:
     """Cut after any batches and opened again by position: rows, ordinals, digest and end as without a cut."""
     codec = STORE.key_codec("items")
@@ -315,7 +362,7 @@ def test_a_scan_goes_on_from_any_position(
     assert source.end is reference.end
 
 
-def test_the_position_names_the_last_row_that_the_digest_covers() -> None:
+def test_the_position_names_the_last_row_that_the_digest_covers(open_source: OpenSource) -> None:
     """Filtered rows in front of a delivered one count; a block of which nothing passes counts as a whole."""
     codec = STORE.key_codec("items")
     source = open_source(predicates=(Predicate("id", Operator.IN, (3, 7)),), block_rows_max=10)
@@ -336,7 +383,7 @@ def test_the_position_names_the_last_row_that_the_digest_covers() -> None:
     )
 
 
-def test_nothing_remains_behind_the_end_of_a_range() -> None:
+def test_nothing_remains_behind_the_end_of_a_range(open_source: OpenSource) -> None:
     """A position never widens a range, and one at its end leaves an empty range, not an open one."""
     codec = STORE.key_codec("items")
     key_range = KeyRange(codec.encode([5]), codec.encode([8]))

@@ -236,6 +236,62 @@ class LogPinInfo(_message.Message):
     offset: int
     def __init__(self, what: _Optional[str] = ..., principal: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
+class MakeImagesRequest(_message.Message):
+    __slots__ = ("table", "bucket")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
+
+class MakeImagesResponse(_message.Message):
+    __slots__ = ("images",)
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    images: _containers.RepeatedCompositeFieldContainer[ImageInfo]
+    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ...) -> None: ...
+
+class ListImagesRequest(_message.Message):
+    __slots__ = ("table",)
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    def __init__(self, table: _Optional[str] = ...) -> None: ...
+
+class ListImagesResponse(_message.Message):
+    __slots__ = ("images",)
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    images: _containers.RepeatedCompositeFieldContainer[ImageInfo]
+    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ...) -> None: ...
+
+class DropImagesRequest(_message.Message):
+    __slots__ = ("table", "bucket")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    bucket: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
+
+class DropImagesResponse(_message.Message):
+    __slots__ = ("images",)
+    IMAGES_FIELD_NUMBER: _ClassVar[int]
+    images: int
+    def __init__(self, images: _Optional[int] = ...) -> None: ...
+
+class ImageInfo(_message.Message):
+    __slots__ = ("bucket", "log_offset", "log_behind", "rows", "disk_bytes", "memory_bytes")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LOG_BEHIND_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    log_offset: int
+    log_behind: int
+    rows: int
+    disk_bytes: int
+    memory_bytes: int
+    def __init__(self, bucket: _Optional[int] = ..., log_offset: _Optional[int] = ..., log_behind: _Optional[int] = ..., rows: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ("timeout_ms",)
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]

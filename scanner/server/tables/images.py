@@ -1,0 +1,142 @@
+"""The image of a bucket, as far as it has one: opened, replaced, and removed as soon as it cannot be used any more.
+
+Nothing is stored in an image alone, so removing it is always right. It belongs to a bucket if it says so itself: by
+table id, bucket and history. One that does not is removed, and so is one that is damaged.
+
+This module knows no wire and no tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from scanner.sources.image_delta import ImageDelta
+from scanner.storage.images.format import ImageDamaged
+from scanner.storage.images.reader import Image
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from scanner.storage.interface import Bucket
+    from scanner.storage.lineage import Lineage
+
+_logger = logging.getLogger(__name__)
+
+
+class BucketImage:
+    """Where the image of one bucket is, and the image.
+
+    Args:
+        path: Of its file; None: this bucket has none, ever.
+        table_id: Whose it has to be.
+        bucket: Its index.
+        schema: The table's columns now; the image has these, or the first of them.
+    """
+
+    def __init__(
+        self, path: Path | None = None, table_id: int = 0, bucket: int = 0, schema: pa.Schema | None = None
+    ) -> None:
+        self.path = path
+        self._of = (table_id, bucket)
+        self._schema = schema
+        self.current: Image | None = None
+        """Open; None: there is none."""
+        self.delta: ImageDelta | None = None
+        """What was changed since, as far as a scan has asked for it."""
+        self._delta_opening = 0
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of the file."""
+        return 0 if self.current is None else self.current.size_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it and its delta take while no scan reads it, about."""
+        if self.current is None:
+            return 0
+        return self.current.memory_bytes + (0 if self.delta is None else self.delta.memory_bytes)
+
+    def open(self) -> None:
+        """Open the image, if there is one that can be used and is not open. Blocks on the disk."""
+        if self.path is None or self.current is not None:
+            return
+        try:
+            image = Image(self.path)
+        except FileNotFoundError:
+            return
+        except (ImageDamaged, OSError) as error:
+            self.drop(str(error))
+            return
+        header = image.header
+        if (header.table_id, header.bucket) != self._of or not self._fits(header.schema):
+            image.retire()
+            self.drop("it is of another table or bucket")
+        else:
+            self.current = image
+
+    def as_of(self, lineage: Lineage, log_end: int) -> Image | None:
+        """The image, if what it shows is a state of the bucket; one that is of another history is removed."""
+        image = self.current
+        if image is None:
+            return None
+        header = image.header
+        if header.log_offset > log_end or not lineage.holds(header.history, header.log_offset):
+            self.drop("it is of another history of the bucket")
+            return None
+        return image
+
+    def delta_of(self, image: Image, storage: Bucket, opening: int, bytes_max: int) -> ImageDelta:
+        """What was changed since the image, for all scans of it.
+
+        Args:
+            image: The current one.
+            storage: Has the changelog.
+            opening: How often storage was opened anew: what was read before may have been lost.
+            bytes_max: Memory of the delta.
+        """
+        if self.delta is None or self._delta_opening != opening:
+            self.delta = ImageDelta(storage, image.header.log_offset, bytes_max)
+            self._delta_opening = opening
+        return self.delta
+
+    def replace(self, image: Image) -> None:
+        """Use another image from now on; what scans the old one goes on."""
+        self.close()
+        self.current = image
+
+    def drop(self, why: str | None = None) -> bool:
+        """Remove the image; what scans it goes on.
+
+        Args:
+            why: What is wrong with it, for the log; None: nothing is.
+
+        Returns:
+            Whether there was one.
+        """
+        if self.path is None:
+            return False
+        self.close()
+        existed = False
+        with suppress(OSError):
+            self.path.unlink()
+            existed = True
+        if existed and why is not None:
+            _logger.warning("the image %s is removed: %s; scans read the row store", self.path, why)
+        return existed
+
+    def close(self) -> None:
+        """Close the file as soon as nothing scans it, until `open`. Idempotent."""
+        if self.current is not None:
+            self.current.retire()
+            self.current = self.delta = None
+
+    def _fits(self, schema: pa.Schema) -> bool:
+        """Whether these are the table's columns, apart from those that were added on either side."""
+        ours, theirs = list(self._schema or ()), list(schema)
+        count = min(len(ours), len(theirs))
+        return ours[:count] == theirs[:count]

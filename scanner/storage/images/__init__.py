@@ -1,0 +1,1 @@
+"""Columnar images of buckets: their rows as of one offset as Arrow record batches, in immutable files."""

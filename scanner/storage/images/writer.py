@@ -1,0 +1,100 @@
+"""Writes an image: blocks one after another into a file beside it, and its name once all of it is durable.
+
+This module knows no buckets and no codec. Everything here blocks on the disk; meant for a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from scanner.data.digest import checksum
+from scanner.errors import DiskFull, StoreFailed
+from scanner.storage.images.format import BlockPlace, ImageHeader, encode_end, row_table
+from scanner.storage.images.removal import UNFINISHED
+from scanner.storage.rocksdb.files import FILE_MODE, disk_errors, sync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from scanner.data.row_block import RowBlock
+
+
+class ImageWriter:
+    """One image that is being written.
+
+    Args:
+        path: What it is to be called; its directory exists.
+        header: What it is of.
+        bytes_max: Longer it must not get.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+
+    def __init__(self, path: Path, header: ImageHeader, bytes_max: int) -> None:
+        self._path = path
+        self._unfinished = path.with_name(path.name + UNFINISHED)
+        self._bytes_max = bytes_max
+        self._places: list[BlockPlace] = []
+        with disk_errors(self._unfinished):
+            self._unfinished.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(self._unfinished, flags, FILE_MODE), "wb")
+        self.size_bytes = 0
+        """Written so far."""
+        self._write(header.encode())
+
+    def add(self, rows: pa.RecordBatch, stored: RowBlock, last_key: bytes) -> None:
+        """Write a block.
+
+        Args:
+            rows: At least one, with all columns; those behind what was added before, in key order.
+            stored: The same rows as they are stored.
+            last_key: Encoded key of the last of them.
+
+        Raises:
+            DiskFull: The image would get longer than it may.
+            StoreFailed: The disk refused.
+        """
+        payload = rows.serialize()
+        table = row_table(stored).tobytes()
+        place = BlockPlace(
+            self.size_bytes, payload.size, checksum(payload), rows.num_rows, checksum(table), last_key
+        )
+        if self.size_bytes + place.size_bytes > self._bytes_max:
+            raise DiskFull(
+                f"an image would take more than the {self._bytes_max} bytes that images may (image_disk_bytes_max)"
+            )
+        self._write(payload)
+        self._write(table)
+        self._places.append(place)
+
+    def finish(self) -> None:
+        """Write the index, and give the file its name; durable when this returns.
+
+        Raises:
+            StoreFailed: The disk refused.
+        """
+        self._write(encode_end(self._places, self.size_bytes))
+        with disk_errors(self._path):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._unfinished.replace(self._path)
+            sync_directory(self._path.parent)
+
+    def abort(self) -> None:
+        """Remove what is not finished, as far as the disk lets us. Idempotent; without effect after `finish`."""
+        with suppress(OSError, StoreFailed):
+            self._file.close()
+        with suppress(OSError):
+            self._unfinished.unlink(missing_ok=True)
+
+    def _write(self, data: bytes | pa.Buffer) -> None:
+        with disk_errors(self._unfinished):
+            self._file.write(data)
+        self.size_bytes += len(data)
