@@ -390,6 +390,22 @@ def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...]) -
     _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks or TASKS))
 
 
+@main.command("spark-write")
+@_json
+@click.option("--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of a write.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--tasks", type=click.IntRange(1), default=2, show_default=True, help="Of Spark's writes.")
+@click.option("--buckets", type=click.IntRange(1), default=4, show_default=True, help="Of the tables.")
+def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets: int) -> None:
+    """Rows a second that Spark writes to weir, beside a client that writes them.
+
+    Takes about five minutes. Example: python -m bench spark-write --rows 200000 --rounds 3
+    """
+    from bench.questions.spark_write import run
+
+    _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks, buckets=buckets))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")

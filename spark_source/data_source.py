@@ -206,7 +206,6 @@ class WeirDataSource(DataSource):
 
         Raises:
             SourceOptionError: An option is unknown or missing, one of reads, or has a value that makes no sense.
-            SourceUnsupportedError: The table would be overwritten.
             SourceSchemaError: A column is missing, is none of the table's, or does not fit.
             TableNotFound: There is no such table; the message lists those there are.
             ServerUnavailable: Nobody answers at the endpoint.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _THRESHOLD = "spark.sql.autoBroadcastJoinThreshold"
 _FORMAT = WeirDataSource.name()
+_SIZE = re.compile(r"(?P<number>-?[0-9]+)(?P<unit>[kmgtp]?)(i?b)?")
 
 
 def table(spark: SparkSession, name: str, *, endpoint: str, **options: object) -> TableRead:
@@ -210,11 +212,9 @@ def _stored_bytes(client: Client, name: str, enough: int) -> int:
 
 
 def _bytes(setting: str | None) -> int:
-    """A size as Spark writes it: a number of bytes, or of the ``b``, ``k``, ``kb``, ``m``, ``mb`` that follow it."""
-    text = (setting or "-1").strip().lower()
-    digits = text.rstrip("bkmgtp")
-    unit = text[len(digits) :].removesuffix("b")
-    return int(digits) << 10 * " kmgtp".index(unit or " ")
+    """A size as Spark writes it: a number of bytes, or of the ``k``, ``kb``, ``m``, ``mb`` that follow it; else -1."""
+    match = _SIZE.fullmatch((setting or "").strip().lower())
+    return -1 if match is None else int(match["number"]) << 10 * " kmgtp".index(match["unit"] or " ")
 
 
 def _text(value: object) -> str:

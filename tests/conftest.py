@@ -6,10 +6,12 @@
 And what the tests count, told at the end, also where several processes have run them.
 """
 
+import functools
 import gc
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -36,17 +38,21 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_SPARK: Final = "tests/spark_source/"
+_ROOT: Final = Path(__file__).resolve().parent.parent
+_JVM: Final = "the JVM"
+_BEGUN: Final = pytest.StashKey[bool]()
 _LONGEST: Final = (
-    _SPARK,
     "tests/simulation/",
     "tests/test_clean_install.py",
     "tests/bench/",
     "tests/interop/",
     "tests/test_docs_snippets.py",
     "tests/continuation/",
+    "tests/scanner/test_full_disk.py",
+    "tests/scanner/cli/",
+    "tests/spark_source/",
 )
-"""What is begun first, so that no process works on it alone at the end."""
+"""What is begun first behind those of the JVM, so that no process works on it alone at the end."""
 
 _counts: Counter[str] = Counter()
 _TOLD = {
@@ -55,11 +61,18 @@ _TOLD = {
 }
 
 
+@functools.cache
+def _starts_a_jvm(file: str) -> bool:
+    """Whether one of its tests has the mark `spark`; `file` is relative to the root of the tree."""
+    return "pytest.mark.spark" in (_ROOT / file).read_text(encoding="utf-8")
+
+
 class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
-    """The tests of a file go to one process, and all that share the JVM to one."""
+    """The tests of a file go to one process, and all files that share the JVM to one."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+        file = super()._split_scope(nodeid)
+        return _JVM if _starts_a_jvm(file) else file
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -69,13 +82,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling 
 
 
 def _rank(item: pytest.Item) -> int:
-    return next((rank for rank, name in enumerate(_LONGEST) if item.nodeid.startswith(name)), len(_LONGEST))
+    file = item.nodeid.partition("::")[0]
+    if _starts_a_jvm(file):
+        return -1
+    return next((rank for rank, name in enumerate(_LONGEST) if file.startswith(name)), len(_LONGEST))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes run the tests, put the longest first."""
     if hasattr(config, "workerinput"):
         items.sort(key=_rank)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A process that does not begin with the JVM's tests leaves the processor to the one that does.
+
+    That one has the longest way, and nobody can share it: as busy as it, the others would be done long before it.
+    """
+    if hasattr(item.config, "workerinput") and not item.config.stash.get(_BEGUN, False):
+        item.config.stash[_BEGUN] = True
+        if not _starts_a_jvm(item.nodeid.partition("::")[0]):
+            os.nice(5)
 
 
 def pytest_collection_finish() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -186,6 +187,13 @@ def test_the_sdist_has_what_a_build_and_the_tests_need(distributions: Path) -> N
     assert {"scanner/proto/weir/v1/scanner.proto", "weir/py.typed", "docs/operating/alerts.yml"} <= names
     assert not {".git", ".venv", "build", "dist"} & tops
     assert [name for name in names if "__pycache__" in name] == []
+
+
+def test_the_wheel_has_what_spark_looks_for(distributions: Path) -> None:
+    """Spark finds the format by the name of a module beside the packages, which imports what the wheel has."""
+    (wheel,) = distributions.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {"pyspark_weir/__init__.py", "spark_source/data_source.py"} <= set(archive.namelist())
 
 
 @pytest.mark.rocks

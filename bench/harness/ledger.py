@@ -37,7 +37,7 @@ SCHEMA = pa.schema(
 )
 FOLD_COMMITS = 100
 """Commits of a bucket that are kept before they are folded, if no scan needs them."""
-KNOWN_TIMEOUT_S = 30.0
+KNOWN_TIMEOUT_S = 300.0
 
 
 def rows(ids: list[int], version: int) -> pa.Table:

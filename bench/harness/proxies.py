@@ -19,8 +19,10 @@ from pathlib import Path
 import envoy
 
 from bench.harness.errors import BenchFailed
+from bench.harness.ports import free_port
 
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 300.0
+"""Far longer than it takes on a machine that is busy with something else."""
 EXIT_TIMEOUT_S = 10.0
 _RETRY_S = 0.02
 _SEARCHED = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"))
@@ -46,7 +48,7 @@ def open_proxy(kind: str, upstream: str, directory: Path) -> Iterator[str]:
         yield upstream
         return
     directory.mkdir(parents=True, exist_ok=True)
-    port = _free_port()
+    port = free_port()
     command = _COMMANDS[kind](port, upstream, directory)
     with ExitStack() as stack:
         log = stack.enter_context((directory / "log").open("w+"))
@@ -199,12 +201,6 @@ _COMMANDS: dict[str, Callable[[int, str, Path], list[str]]] = {
     "envoy": _envoy,
 }
 PROXIES = tuple(_COMMANDS)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait_listening(kind: str, process: subprocess.Popen[bytes], port: int, log: Path) -> None:

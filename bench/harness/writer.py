@@ -26,7 +26,7 @@ UPDATES_PER_WRITE = 48
 DELETES_PER_WRITE = 16
 DELETED_ROWS_MAX = 256
 """From here on a write re-inserts as many rows as the last one deleted."""
-PROGRESS_TIMEOUT_S = 30.0
+PROGRESS_TIMEOUT_S = 300.0
 
 
 class Writer:

@@ -104,7 +104,7 @@ def measure() -> collections.Counter[int]:
     server = context.Process(target=weir_server, args=(ready, case), daemon=True)
     server.start()
     try:
-        relay = Relay(ready.get(timeout=30))
+        relay = Relay(ready.get(timeout=300))
         grpcio_client(relay.port, case)
     finally:
         server.terminate()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from scanner.storage.interface import GroupState, Mutation, PreparedCommit
     from scanner.storage.memory.bucket import MemoryBucket
     from scanner.storage.memory.store import MemoryDisk
+    from scanner.storage.transactions import AppliedShare
 
 OnCommit = Callable[[int, int, int, "Sequence[Mutation]", int], None]
 """Told bucket, start, end, mutations and commit time (microseconds since 1970) of every group that was committed."""
@@ -62,6 +63,12 @@ class _RecordingBucket:
         self._on_commit = on_commit
         self._on_group_states = on_group_states
         self._groups: Sequence[Sequence[Mutation]] = ()
+        self._unseen: list[tuple[int, int, Sequence[Mutation], int]] = []
+        """What a commit that is not finished has written."""
+
+    def reopen(self, *, writable: bool) -> None:
+        self._bucket.reopen(writable=writable)
+        self._unseen = []
 
     def prepare(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
@@ -70,12 +77,22 @@ class _RecordingBucket:
         return self._bucket.prepare(groups, clock_us, after_us)
 
     def commit_prepared(
-        self, prepared: PreparedCommit, group_states: Mapping[str, GroupState | None] | None = None
+        self,
+        prepared: PreparedCommit,
+        group_states: Mapping[str, GroupState | None] | None = None,
+        applied: Mapping[str, AppliedShare | None] | None = None,
+        *,
+        unfinished: bool = False,
     ) -> None:
-        self._bucket.commit_prepared(prepared, group_states)
+        self._bucket.commit_prepared(prepared, group_states, applied, unfinished=unfinished)
         times = {entry.start: entry.timestamp_us for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
-            self._on_commit(self._index, start, end, group, times.get(start, 0))
+            self._unseen.append((start, end, group, times.get(start, 0)))
+        if unfinished:
+            return
+        seen, self._unseen = self._unseen, []
+        for start, end, group, timestamp_us in seen:
+            self._on_commit(self._index, start, end, group, timestamp_us)
         if group_states:
             self._on_group_states(self._index, group_states)
 

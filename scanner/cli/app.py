@@ -123,6 +123,7 @@ _COMMANDS: Final = {
     "tail": ("scanner.cli.tail:tail", "Print a table's changes as they are committed."),
     "token": ("scanner.cli.security:token", "Make tokens that prove who calls."),
     "top": ("scanner.cli.top:top", "Watch the server's streams."),
+    "transactions": ("scanner.cli.transactions:transactions", "Show a table's transactions of writers."),
 }
 """Where each command is, and what `weir --help` says of it."""
 

@@ -103,7 +103,7 @@ class Table:
 
     def new_scan(self) -> Scan:
         """Begin to describe a scan: all rows and columns, unless it is told otherwise."""
-        return Scan(self._connection, ScanPlan(table=self.description))
+        return Scan(self._connection, ScanPlan(table=self.description, table_id=self.table_id))
 
     async def add_column(self, column: pa.Field) -> None:
         """Add a column behind the last one. Rows that are there read as null in it; this object has it from then on.
@@ -296,7 +296,7 @@ class Table:
 
         Args:
             name: Names the writer, 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. The server remembers it for 30
-                days after its last use.
+                days after its last use, for one day if it begins with `once:`.
             version: 0 to 2^63 - 1. Of one name, versions are published in ascending order, each once.
 
         Example:

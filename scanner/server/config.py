@@ -167,7 +167,8 @@ class ScannerConfig:
 
     transaction_name_ttl_s: float = 30 * 86_400.0
     """How long a transaction name that stages and publishes nothing is remembered, above 0. Afterwards a version that
-    was published under it would be taken for a new one."""
+    was published under it would be taken for a new one. One that begins with `once:` goes after
+    `transaction_stage_ttl_s`."""
 
     transaction_names_max: int = 1000
     """Transaction names of one table that are remembered, above 0; the next is refused with TOO_MANY_TRANSACTIONS."""

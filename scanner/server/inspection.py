@@ -17,6 +17,7 @@ from typing import Final
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseRegistry
 from scanner.server.scan.token_keys import TOKEN_KEYS_DOCUMENT, TokenKeys
+from scanner.server.transactions.inspection import transaction_findings
 from scanner.storage.rocksdb.bucket_inspection import BucketInspection, InspectedBucket, Reader
 from scanner.storage.rocksdb.catalog import (
     CATALOG_NAME,
@@ -44,6 +45,7 @@ from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import KEYS_MAX
 from scanner.storage.rocksdb.space import BALLAST_NAME
 from scanner.storage.rocksdb.table_directories import TABLE_IDS_DOCUMENT, found_in, place_of, strays
+from scanner.storage.rocksdb.transaction_files import TRANSACTIONS_NAME
 
 _BUCKET_DESCRIPTORS: Final = 9
 """That an open bucket needs beside its table files."""
@@ -272,9 +274,11 @@ class Inspection:
             )
             yield from inspection.findings(self.counts)
             self._buckets[entry.table_id, index] = inspection.result
+        yield from transaction_findings(directory / TRANSACTIONS_NAME, entry.table_id, self._name)
         known = {bucket_name(index) for index in range(entry.description.buckets)} | {
             "table.json",
             "table.json~",
+            TRANSACTIONS_NAME,
         }
         for parent in (directory, checkpoints):
             for each in entries_of(parent):

@@ -93,7 +93,7 @@ def log_slices(
 def snapshot_slices(
     options: ChangeOptions, table: Table, at: Positions, names: Sequence[str]
 ) -> list[SnapshotSlice]:
-    """One slice for each bucket, or as many as options ``splits`` and ``targetSplitBytes`` make of it.
+    """One slice for each bucket that the condition leaves, or as many as `splits` and `targetSplitBytes` make of it.
 
     Args:
         options: How to read them.

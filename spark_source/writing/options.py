@@ -14,20 +14,23 @@ from typing import Final, TypeVar
 
 from spark_source.errors import SourceOptionError
 from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
+from spark_source.stream.options import CHANGE_OPTION_NAMES
 
 BATCH_BYTES_DEFAULT: Final = 4 << 20
+ONCE: Final = "once:"
+"""The server remembers a name that begins so for a day, and not for as long as those of jobs."""
 _TXN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 TXN_VERSION_MAX: Final = 2**63 - 1
 CHANGE_TYPE_COLUMN: Final = "_change_type"
 
 T = TypeVar("T")
 
-_CONNECTION: Final = ("endpoint", "table", "tlsCa", "tlsCert", "tlsKey", "tokenFile")
+CONNECTION_OPTION_NAMES: Final = ("endpoint", "table", "tlsCa", "tlsCert", "tlsKey", "tokenFile")
 """What a write says as a read does."""
 _OF_STREAMS: Final = frozenset(["checkpointlocation", "queryname"])
 """Spark's own, which it hands to the sink among the options."""
 
-_SPELLED: Final = {name.lower(): name for name in (*_CONNECTION, *WRITE_OPTION_NAMES)}
+_SPELLED: Final = {name.lower(): name for name in (*CONNECTION_OPTION_NAMES, *WRITE_OPTION_NAMES)}
 _KNOWN: Final = frozenset(_SPELLED)
 _ONLY_WRITES: Final = _OF_STREAMS | {name.lower() for name in WRITE_OPTION_NAMES}
 
@@ -116,7 +119,7 @@ def _describe_unknown(name: str) -> str:
             "unknown option 'path': a table has no path; call save() or start() without arguments and name it with"
             " option 'table'"
         )
-    of_reads = {known.lower(): known for known in OPTION_NAMES}
+    of_reads = {known.lower(): known for known in (*OPTION_NAMES, *CHANGE_OPTION_NAMES)}
     if lowered in of_reads:
         return f"option {of_reads[lowered]!r} is one of reading: it belongs to spark.read, not to a write"
     if lowered in {"token", "password"}:
@@ -127,6 +130,10 @@ def _describe_unknown(name: str) -> str:
 
 
 def _parse_name(option: str, value: str) -> str:
+    if value.startswith(ONCE):
+        raise _refuse(
+            option, value, f"the server forgets a name that begins with {ONCE} after a day; use another one"
+        )
     if _TXN_NAME.fullmatch(value) is None:
         raise _refuse(
             option,

@@ -45,10 +45,17 @@ class WritePlan:
     """Columns of the table that the DataFrame has not; their values are null."""
     change_type: str | None
     """The column that says what kind of change a row is; None: every row is upserted."""
+    overwrite: bool = False
+    """Whether rows of the table that are not written are deleted."""
 
 
 def plan_write(
-    schema: spark.StructType, table: TableDescription, table_id: int, options: WriteOptions
+    schema: spark.StructType,
+    table: TableDescription,
+    table_id: int,
+    options: WriteOptions,
+    *,
+    overwrite: bool = False,
 ) -> WritePlan:
     """Decide what is written where.
 
@@ -57,10 +64,11 @@ def plan_write(
         table: What is written to.
         table_id: Its id.
         options: The write.
+        overwrite: Whether the rows are all that the table has then.
 
     Raises:
         SourceSchemaError: A key column, or one that must not be null, is missing; a column is not the table's, or is of
-            a type that does not fit.
+            a type that does not fit; or changes would overwrite the table.
     """
     names = schema.fieldNames()
     change_type = _change_type(schema, table, options)
@@ -69,6 +77,12 @@ def plan_write(
         twice = next(name for name in names if names.count(name) > 1)
         raise SourceSchemaError(twice, f"column {twice!r} is there twice: drop or rename one of them")
     if change_type is not None:
+        if overwrite:
+            raise SourceSchemaError(
+                change_type,
+                f"column {change_type!r} makes the rows changes of a table, which cannot overwrite it: append them, or"
+                " drop the column",
+            )
         del given[change_type]
         for name in _OF_CHANGES - set(table.column_names):
             given.pop(name, None)
@@ -79,7 +93,7 @@ def plan_write(
     absent = tuple(field for field in table.schema if field.name not in given)
     for field in absent:
         _require_absent_allowed(field, table, given)
-    return WritePlan(table_id, table.primary_key, tuple(given), absent, change_type)
+    return WritePlan(table_id, table.primary_key, tuple(given), absent, change_type, overwrite)
 
 
 def _change_type(schema: spark.StructType, table: TableDescription, options: WriteOptions) -> str | None:

@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from scanner import TableNotFound
-from spark_source.connection import open_client
+from spark_source.connection import open_client_again
 from spark_source.errors import SourceUnsupportedError
 from spark_source.writing.changes import Operation, gathered, steps
 
@@ -105,7 +105,7 @@ def stage(
     first = next(pieces, None)
     rows = 0
     if first is not None:
-        with open_client(options.target) as client:
+        with open_client_again(options.target) as client:
             table = planned_table(client, options, plan)
             staging = table.transaction(transaction.name, transaction.version)
             with staging.part(part, attempt) as writer:

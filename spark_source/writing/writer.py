@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from scanner import ScannerError, TransactionDecided
-from spark_source.connection import open_client
+from spark_source.connection import open_client, open_client_again
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
+from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
 from spark_source.writing.tasks import (
     StagedPart,
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
     from spark_source.writing.options import WriteOptions
 
-_NO_OVERWRITE = (
-    "weir does not overwrite a table: write with mode('append'), which replaces rows of equal keys; a stream, with"
-    " outputMode('append')"
-)
 _logger = logging.getLogger("weir.spark")
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -59,7 +56,9 @@ class SaveWriter(DataSourceArrowWriter):
         self._options = options
         self._plan = plan
         # Spark gives the tasks and the commit copies of this one object.
-        self._transaction = Transaction(options.txn_name or f"spark-{uuid.uuid4()}", options.txn_version)
+        self._transaction = Transaction(
+            options.txn_name or f"{ONCE}spark-{uuid.uuid4()}", options.txn_version
+        )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedPart:
         """Stage a task's rows; see `spark_source.writing.tasks.stage`."""
@@ -67,7 +66,7 @@ class SaveWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Messages) -> None:
         """Publish what the tasks staged; see `_publish`."""
-        if self._options.txn_name is None and not _staged_parts(messages):
+        if self._options.txn_name is None and not self._plan.overwrite and not _staged_parts(messages):
             return  # Nobody can ask for this version again, so it need not be known that it is empty.
         _publish(self._options, self._plan, self._transaction, messages)
 
@@ -119,19 +118,16 @@ def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> Writ
     """What the tasks are to do.
 
     Raises:
-        SourceUnsupportedError: The table would be overwritten.
         SourceSchemaError: A column is missing, is none of the table's, or does not fit.
         TableNotFound: There is no such table; the message lists those there are.
         ServerUnavailable: Nobody answers at the endpoint.
 
     Waits: For the server's description of the table.
     """
-    if overwrite:
-        raise SourceUnsupportedError(_NO_OVERWRITE)
     try:
         with open_client(options.target) as client:
             table = client.table(options.target.table)
-            return plan_write(schema, table.description, table.table_id, options)
+            return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None
 
@@ -185,11 +181,11 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
     rows = sum(message.rows for message in staged)
     what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
     try:
-        with open_client(options.target) as client:
+        with open_client_again(options.target) as client:
             publishing = planned_table(client, options, plan).transaction(
                 transaction.name, transaction.version
             )
-            published = publishing.publish(attempts)
+            published = publishing.publish(attempts, overwrite=plan.overwrite)
     except ScannerError as error:
         raise without_traceback(error) from None
     if not published.decided and published.attempts != attempts:

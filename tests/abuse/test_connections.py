@@ -46,7 +46,7 @@ def test_dead_peer_is_given_up(tmp_path: Path) -> None:
 
 def test_idle_connection_is_closed(tmp_path: Path) -> None:
     """A connection without calls is told goodbye after its time."""
-    with victim(tmp_path / "data", TransportConfig(idle_timeout_s=0.1, handshake_timeout_s=0.2)) as server:
+    with victim(tmp_path / "data", TransportConfig(idle_timeout_s=0.1, handshake_timeout_s=2)) as server:
         with RawPeer(server.endpoint) as peer:
             assert peer.wait_ended()
             assert peer.code == ErrorCode.NO_ERROR

@@ -61,7 +61,7 @@ def test_every_snippet_runs(
     assert {row.item for row in page["named"].collect()} == {"boat", "oar"}
     assert [row.id for row in page["middle"].collect()] == [2]
     assert page["orders"].count() == 2
-    assert [row.id for row in page["dear"].collect()] == [2]
+    assert [row.id for row in page["dear"].collect()] == [1]
     assert [row.item for row in page["names"].collect()] == ["boat", "oar"]
     assert page["cut"].count() == 2
     assert spark.sql("SELECT * FROM orders").count() == 2

@@ -10,10 +10,25 @@ from typing import Final
 import pytest
 
 from spark_source import WeirDataSource
-from spark_source.options import OPTION_NAMES, SourceOptions
+from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
+from spark_source.stream.options import _NOT_WITH_CHANGES, CHANGE_OPTION_NAMES, LEASE_TTL_S_DEFAULT
+from spark_source.writing.options import BATCH_BYTES_DEFAULT, CHANGE_TYPE_COLUMN, CONNECTION_OPTION_NAMES
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
-USES: Final = {"read": OPTION_NAMES}
+_AFTER_CHANGES: Final = OPTION_NAMES.index("tlsCa")
+NAMES: Final = (
+    *OPTION_NAMES[:_AFTER_CHANGES],
+    *CHANGE_OPTION_NAMES,
+    *OPTION_NAMES[_AFTER_CHANGES:],
+    *WRITE_OPTION_NAMES,
+)
+"""All options, in the order of the table."""
+_NOT_OF_CHANGES: Final = {*_NOT_WITH_CHANGES, *WRITE_OPTION_NAMES}
+USES: Final = {
+    "read": OPTION_NAMES,
+    "changes": tuple(name for name in NAMES if name not in _NOT_OF_CHANGES),
+    "write": (*CONNECTION_OPTION_NAMES, *WRITE_OPTION_NAMES),
+}
 """What options are given to, as the column `for` names it, and the options that it takes."""
 
 
@@ -53,16 +68,22 @@ def test_defaults() -> None:
     named = {row["option"]: row["default"].strip("`") for row in rows() if "read" in row["for"]}
     assert named["endpoint"] == named["table"] == "required"
     assert named["mode"] == fields["mode"]
-    assert named["leaseTtl"] == str(fields["lease_ttl_s"])
+    assert named["leaseTtl"] == f"{fields['lease_ttl_s']}, of changes {LEASE_TTL_S_DEFAULT}"
+    written = {row["option"]: row["default"].strip("`") for row in rows() if "write" in row["for"]}
+    assert written["changeTypeColumn"] == CHANGE_TYPE_COLUMN
+    assert parse_size("batchBytes", written["batchBytes"]) == BATCH_BYTES_DEFAULT
     assert named["statistics"] == str(fields["statistics"]).lower()
 
 
 def test_the_docstring_has_them_all() -> None:
-    """`help(WeirDataSource)` has a line for each option, in the order of the table."""
+    """`help(WeirDataSource)` has a line for each option: of reads, of changes, of connections, of writes."""
     text = (WeirDataSource.__doc__ or "").partition("Examples")[0]
     found = [
         name
         for line in re.findall(r"^    ((?:\w+, )*\w+) : ", text, re.MULTILINE)
         for name in line.split(", ")
     ]
-    assert found == list(OPTION_NAMES)
+    assert found == list(NAMES)
+    security = OPTION_NAMES.index("tlsCa")
+    of_reads = (*OPTION_NAMES[:security], *CHANGE_OPTION_NAMES, *OPTION_NAMES[security:])
+    assert found == [*of_reads, *WRITE_OPTION_NAMES]

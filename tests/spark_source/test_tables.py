@@ -99,7 +99,14 @@ def test_small_tables_are_copied(
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("10485760", 10 << 20), ("10485760b", 10 << 20), ("10MB", 10 << 20), ("2g", 2 << 30), ("-1", -1)],
+    [
+        ("10485760", 10 << 20),
+        ("10485760b", 10 << 20),
+        ("10MB", 10 << 20),
+        ("2g", 2 << 30),
+        ("-1", -1),
+        ("many", -1),
+    ],
 )
 def test_sizes_as_spark_writes_them(text: str, size: int) -> None:
     """A threshold is bytes, with or without a unit; below 0 nothing is copied."""

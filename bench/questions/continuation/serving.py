@@ -10,7 +10,6 @@ import functools
 import multiprocessing
 import os
 import signal
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ import trio
 
 from bench.harness.errors import BenchFailed
 from bench.harness.idle import raise_descriptor_limit
+from bench.harness.ports import free_port
 from scanner.cli.warm_up import warm_up
 from scanner.server.config import ScannerConfig
 from scanner.server.log import log_scan
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 READY_TIMEOUT_S = 120.0
-EXIT_TIMEOUT_S = 20.0
+EXIT_TIMEOUT_S = 100.0
 MIB = 1024 * 1024
 
 
@@ -95,7 +95,7 @@ class ServerProcess:
     def __init__(self, data: Path, settings: Settings | None = None) -> None:
         self._data = data
         self._settings = settings or Settings()
-        self._port = _free_port()
+        self._port = free_port()
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
 
@@ -251,9 +251,3 @@ class EncodedChanges:
     def _encode(self, batch: pa.RecordBatch) -> EncodedRows:
         self.rows += batch.num_rows
         return encode_rows(batch)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

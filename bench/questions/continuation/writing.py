@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from types import TracebackType
 from typing import Self
 
@@ -28,7 +28,8 @@ FLAT_OUT_ROWS = 5_000
 STOPPED = 0.0
 FLAT_OUT = math.inf
 _STEP_S = 0.005
-_START_TIMEOUT_S = 30.0
+_TIMEOUT_S = 300.0
+"""Far longer than anything takes on a machine that is busy with something else."""
 
 
 class Writer:
@@ -43,11 +44,14 @@ class Writer:
 
     def __init__(self, endpoint: str, table: str, rows: int, seed: int = 1) -> None:
         context = multiprocessing.get_context("spawn")
-        self._rate: Synchronized[float] = context.Value("d", STOPPED)
+        self._wanted: SynchronizedArray[float] = context.Array("d", [STOPPED, 0.0])
+        """The rate, and the number of the command that asked for it."""
+        self._obeyed: Synchronized[int] = context.Value("q", 0)
+        """The number of the last command that is seen; what was written before it is acknowledged."""
         self._written: Synchronized[int] = context.Value("q", -1)
         self._process = context.Process(
             target=write_forever,
-            args=(endpoint, table, rows, seed, self._rate, self._written),
+            args=(endpoint, table, rows, seed, self._wanted, self._obeyed, self._written),
             daemon=True,
         )
 
@@ -69,7 +73,8 @@ class Writer:
 
     def set_rate(self, rows_per_s: float) -> None:
         """Write so many rows a second from now on: `STOPPED`, `FLAT_OUT`, or what is between."""
-        self._rate.value = rows_per_s
+        with self._wanted:
+            self._wanted[:] = [rows_per_s, self._wanted[1] + 1]
 
     def write(self, rows: int) -> None:
         """Write at least so many rows as fast as it goes, and stop.
@@ -79,18 +84,20 @@ class Writer:
         """
         goal = self.written + rows
         self.set_rate(FLAT_OUT)
-        self._wait(lambda: self.written >= goal, f"write {rows} rows", 10 + rows / 1000)
+        self._wait(lambda: self.written >= goal, f"write {rows} rows", _TIMEOUT_S + rows / 1000)
         self.stop()
 
     def stop(self) -> None:
-        """Write nothing from now on; what was sent is acknowledged when this returns."""
-        self.set_rate(STOPPED)
-        before = -1
-        while before != self.written:
-            before = self.written
-            time.sleep(10 * _STEP_S)
+        """Write nothing from now on; what was sent is acknowledged when this returns.
 
-    def _wait(self, done: Callable[[], bool], what: str, timeout_s: float = _START_TIMEOUT_S) -> None:
+        Raises:
+            BenchFailed: The writer came to nothing.
+        """
+        self.set_rate(STOPPED)
+        number = self._wanted[1]
+        self._wait(lambda: self._obeyed.value == number, "stop")
+
+    def _wait(self, done: Callable[[], bool], what: str, timeout_s: float = _TIMEOUT_S) -> None:
         deadline = time.monotonic() + timeout_s
         while not done():
             if not self._process.is_alive() or time.monotonic() > deadline:
@@ -99,7 +106,13 @@ class Writer:
 
 
 def write_forever(
-    endpoint: str, table: str, rows: int, seed: int, rate: Synchronized[float], written: Synchronized[int]
+    endpoint: str,
+    table: str,
+    rows: int,
+    seed: int,
+    commands: SynchronizedArray[float],
+    obeyed: Synchronized[int],
+    written: Synchronized[int],
 ) -> None:
     """Be the writer, until the process is ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -109,7 +122,8 @@ def write_forever(
         written.value = 0
         version, due, paced = 0, 0.0, STOPPED
         while True:
-            wanted = rate.value
+            wanted, number = commands[:]
+            obeyed.value = int(number)
             if wanted == STOPPED:
                 paced = STOPPED
                 time.sleep(_STEP_S)

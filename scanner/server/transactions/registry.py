@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _APPLYING_SHARE = 2
 """Room on the disk that applying takes, in sizes of the stages: rows and changelog."""
 
+_ONCE = "once:"
+"""What the names begin with that are used for one version."""
 _logger = logging.getLogger(__name__)
 
 
@@ -348,7 +350,10 @@ class Transactions:
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
                 await self._drop(table, name, name.stages.of_version(version))
         idle = not (name.stages or name.sessions) and (name.decision is None or name.decision.applied)
-        if idle and now_ms - name.used_ms >= 1000 * config.transaction_name_ttl_s:
+        # The time of stages is enough: nobody stages again under such a name.
+        once = text.startswith(_ONCE)
+        ttl_s = config.transaction_stage_ttl_s if once else config.transaction_name_ttl_s
+        if idle and now_ms - name.used_ms >= 1000 * ttl_s:
             await self._forget(table, text, name)
 
     async def _forget(self, table: _Table, text: str, name: _Name) -> None:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from scanner.errors import DataCorrupted
+from scanner.storage.rocksdb.data_directory import entries_of
 from scanner.storage.rocksdb.envelope import seal, unseal
 from scanner.storage.rocksdb.files import (
     FILE_MODE,
@@ -67,16 +68,12 @@ class RocksTransactionFiles:
     def stages(self) -> list[StoredStage]:
         """See `TransactionFiles.stages`."""
         found = []
-        for name, directory in self._names().items():
-            with disk_errors(directory):
-                for path in list(directory.iterdir()):
-                    key = _key_of(name, path.name.removesuffix("~"))
-                    if key is None:
-                        continue
-                    if path.name.endswith("~"):
-                        path.unlink()
-                    else:
-                        found.append(StoredStage(key, path.stat().st_size))
+        for path, key in stage_paths(self._path):
+            with disk_errors(path):
+                if path.name.endswith("~"):
+                    path.unlink()
+                else:
+                    found.append(StoredStage(key, path.stat().st_size))
         return found
 
     def open_sink(self, key: StageKey) -> RocksStageSink:
@@ -104,8 +101,7 @@ class RocksTransactionFiles:
     def decisions(self) -> dict[str, bytes]:
         """See `TransactionFiles.decisions`."""
         found = {}
-        for name, directory in self._names().items():
-            path = directory / _DECISION_NAME
+        for name, path in decision_paths(self._path):
             sealed = read_file(path)
             if sealed is not None:
                 found[name] = unseal(_DECISION_NAME, sealed, path)
@@ -131,17 +127,6 @@ class RocksTransactionFiles:
         """See `TransactionFiles.require_room`."""
         self._place.require_in_place()
         self._space.require_room(wanted_bytes)
-
-    def _names(self) -> dict[str, Path]:
-        with disk_errors(self._path):
-            try:
-                return {
-                    path.name.removeprefix(_PREFIX): path
-                    for path in sorted(self._path.iterdir())
-                    if path.name.startswith(_PREFIX) and path.is_dir()
-                }
-            except FileNotFoundError:
-                return {}
 
     def _directory_of(self, name: str) -> Path:
         return self._path / f"{_PREFIX}{name}"
@@ -236,6 +221,37 @@ class RocksStageSource:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def stage_paths(directory: Path) -> Iterator[tuple[Path, StageKey]]:
+    """The files of stages in a table's directory of transactions; those that were not finished end with `~`.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    for name, parent in _names(directory).items():
+        for path in entries_of(parent):
+            key = _key_of(name, path.name.removesuffix("~"))
+            if key is not None:
+                yield path, key
+
+
+def decision_paths(directory: Path) -> Iterator[tuple[str, Path]]:
+    """Transaction names, and where the decision of each is, if it has one.
+
+    Raises:
+        StoreFailed: The disk refused.
+    """
+    for name, parent in _names(directory).items():
+        yield name, parent / _DECISION_NAME
+
+
+def _names(directory: Path) -> dict[str, Path]:
+    return {
+        path.name.removeprefix(_PREFIX): path
+        for path in entries_of(directory)
+        if path.name.startswith(_PREFIX) and path.is_dir()
+    }
 
 
 def _key_of(name: str, file_name: str) -> StageKey | None:

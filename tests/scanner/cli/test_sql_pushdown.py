@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import math
 from collections.abc import Iterator
 from decimal import Decimal
@@ -120,6 +121,7 @@ def cell(name: str, row: int) -> object:
     return values[(row * (3 + 2 * list(VALUES).index(name)) + row // 7) % len(values)]
 
 
+@functools.cache
 def whole_table() -> pa.Table:
     """Rows of all types."""
     columns = {"k": pa.array(range(ROWS), pa.int32())}

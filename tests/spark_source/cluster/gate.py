@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 READ_BYTES: Final = 1 << 16
@@ -22,10 +22,22 @@ class Gate:
         target: Host and port of the server.
         stuck_max: Connections that get stuck.
         stuck_after: Octets from the server after which one does, if it may.
+        upward: Count octets to the server instead, and hold those.
+        stuck_when: Asked when there are so many; without a yes none gets stuck.
     """
 
-    def __init__(self, target: tuple[str, int], stuck_max: int, stuck_after: int) -> None:
+    def __init__(
+        self,
+        target: tuple[str, int],
+        stuck_max: int,
+        stuck_after: int,
+        *,
+        upward: bool = False,
+        stuck_when: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._target = target
+        self._upward = upward
+        self._stuck_when = stuck_when
         self._stuck_max = stuck_max
         self._stuck_after = stuck_after
         self._stuck = 0
@@ -77,9 +89,9 @@ class Gate:
             return
         with self._changed:
             self._sockets += (near, far)
-        upward = threading.Thread(target=self._forward, args=(near, far, False), daemon=True)
+        upward = threading.Thread(target=self._forward, args=(near, far, self._upward), daemon=True)
         upward.start()
-        self._forward(far, near, True)
+        self._forward(far, near, not self._upward)
         upward.join()
 
     def _forward(self, source: socket.socket, sink: socket.socket, may_get_stuck: bool) -> None:
@@ -87,7 +99,7 @@ class Gate:
         with contextlib.suppress(OSError):
             while data := source.recv(READ_BYTES):
                 passed += len(data)
-                if may_get_stuck and passed > self._stuck_after:
+                if may_get_stuck and passed > self._stuck_after and self._stuck_when():
                     may_get_stuck = False
                     self._get_stuck()
                 sink.sendall(data)
@@ -111,16 +123,25 @@ def _close(each: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def open_gate(endpoint: str, *, stuck_max: int, stuck_after: int) -> Iterator[Gate]:
+def open_gate(
+    endpoint: str,
+    *,
+    stuck_max: int,
+    stuck_after: int,
+    upward: bool = False,
+    stuck_when: Callable[[], bool] = lambda: True,
+) -> Iterator[Gate]:
     """A gate for the length of a block.
 
     Args:
         endpoint: HOST:PORT of the server.
         stuck_max: Connections that get stuck.
         stuck_after: Octets from the server after which one does, if it may.
+        upward: Count octets to the server instead, and hold those.
+        stuck_when: Asked when there are so many; without a yes none gets stuck.
     """
     host, _, port = endpoint.rpartition(":")
-    gate = Gate((host, int(port)), stuck_max, stuck_after)
+    gate = Gate((host, int(port)), stuck_max, stuck_after, upward=upward, stuck_when=stuck_when)
     threading.Thread(target=gate.serve, daemon=True).start()
     try:
         yield gate

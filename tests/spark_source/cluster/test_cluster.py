@@ -11,7 +11,7 @@ from scanner.sync import Client, connect
 from tests.spark_source.cluster.driver import Driver, DriverError
 from tests.spark_source.cluster.gate import open_gate
 from tests.spark_source.cluster.processes import WORKERS, Cluster
-from tests.spark_source.cluster.programs import read_rows, read_rows_and_count_copies
+from tests.spark_source.cluster.programs import read_rows, read_rows_and_count_copies, stream_changes
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket, pytest.mark.slow]
@@ -81,6 +81,25 @@ def test_an_executor_is_killed(cluster: Cluster, driver: Driver, server: Running
         gate.open()
         assert driver.result() == EXPECTED
         assert victim.pid not in [executor.pid for executor in cluster.executors()]
+
+
+def test_an_executor_of_a_stream_is_killed(
+    cluster: Cluster, driver: Driver, server: RunningServer, client: Client, table: None, tmp_path: Path
+) -> None:
+    """In the middle of a micro-batch: every change is in the sink once."""
+    with open_gate(server.endpoint, stuck_max=WORKERS, stuck_after=STUCK_AFTER) as gate:
+        given = options(gate.endpoint) | {"startingOffsets": "earliest"}
+        driver.begin(stream_changes, options=given, directory=str(tmp_path))
+        gate.wait_stuck()
+        victim = cluster.executors()[0]
+        victim.kill()
+        victim.wait()
+        gate.open()
+        changes = driver.result()
+    assert [[key, text] for key, text, _, _ in changes] == EXPECTED
+    assert {kind for _, _, kind, _ in changes} == {"insert"}
+    ends = [each.end_offset for each in client.table(TABLE).offsets()]
+    assert sorted(at for *_, at in changes) == sorted(at for end in ends for at in range(end))
 
 
 def test_speculative_copies(driver: Driver, server: RunningServer, table: None) -> None:

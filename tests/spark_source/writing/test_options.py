@@ -4,11 +4,11 @@ import pytest
 
 from spark_source import SourceOptionError, WeirDataSource
 from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions
-from spark_source.writing.options import TXN_VERSION_MAX, WriteOptions
+from spark_source.stream.options import CHANGE_OPTION_NAMES
+from spark_source.writing.options import CONNECTION_OPTION_NAMES, TXN_VERSION_MAX, WriteOptions
 from tests.support.pickling import sent_to_worker
 
 REQUIRED = {"endpoint": "127.0.0.1:9123", "table": "orders"}
-CONNECTION = ("endpoint", "table", "tlsCa", "tlsCert", "tlsKey", "tokenFile")
 
 
 def refused(options: dict[str, str], *, streaming: bool = False) -> SourceOptionError:
@@ -77,7 +77,9 @@ def test_what_spark_adds_to_a_stream() -> None:
         assert "is one of df.writeStream" in str(refused({name: value}))
 
 
-@pytest.mark.parametrize("name", [name for name in OPTION_NAMES if name not in CONNECTION])
+@pytest.mark.parametrize(
+    "name", [name for name in (*OPTION_NAMES, *CHANGE_OPTION_NAMES) if name not in CONNECTION_OPTION_NAMES]
+)
 @pytest.mark.parametrize("streaming", [False, True])
 def test_options_of_reads(name: str, streaming: bool) -> None:
     """An option that only reads have is refused, and the message says where it belongs."""
@@ -114,6 +116,10 @@ def test_options_of_writes_in_a_read(name: str) -> None:
         (
             {"txnName": "a b", "txnVersion": "1"},
             "option 'txnName' cannot be 'a b': it is a name of the job's own",
+        ),
+        (
+            {"txnName": "once:a", "txnVersion": "1"},
+            "option 'txnName' cannot be 'once:a': the server forgets a name that begins with once: after a day",
         ),
         ({"txnName": " ", "txnVersion": "1"}, "option 'txnName' cannot be '': it is a name of the job's own"),
         (

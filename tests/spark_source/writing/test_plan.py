@@ -167,6 +167,13 @@ def test_what_is_refused(ddl: str, expected: str) -> None:
     assert refused(ddl).startswith(expected)
 
 
+def test_changes_do_not_overwrite() -> None:
+    """Changes of a table are not all of its rows, so a plan to overwrite it by them is refused."""
+    with pytest.raises(SourceSchemaError, match="changes of a table, which cannot overwrite it"):
+        plan_write(schema(f"{WHOLE}, _change_type STRING"), ORDERS, 7, OPTIONS, overwrite=True)
+    assert plan_write(schema(WHOLE), ORDERS, 7, OPTIONS, overwrite=True).overwrite
+
+
 def test_a_table_with_a_column_of_that_name() -> None:
     """A column of change kinds that the table has too is refused: either reading of it would be a guess."""
     table = TableDescription(

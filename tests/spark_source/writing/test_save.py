@@ -155,16 +155,26 @@ def test_what_is_refused(
     assert contents(client, name) == {}
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "error", "ignore"])
+@pytest.mark.parametrize("mode", ["error", "ignore"])
 def test_other_modes(spark: SparkSession, client: Client, table: str, save: Save, mode: str) -> None:
-    """Overwriting is refused by us, the other modes by Spark; nothing is written."""
+    """Modes that ask whether there is a table are refused by Spark; nothing is written."""
     with pytest.raises(PySparkException) as caught:
         save(spark.range(1).selectExpr("id AS k", "'new' AS v"), mode=mode)
-    if mode == "overwrite":
-        assert "SourceUnsupportedError: weir does not overwrite a table" in last_line(caught.value)
-    else:
-        assert caught.value.getCondition() == "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
+    assert caught.value.getCondition() == "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
     assert contents(client, table) == {0: "old", 1: "old"}
+
+
+def test_overwrite(
+    spark: SparkSession, server: RunningServer, client: Client, table: str, save: Save
+) -> None:
+    """An overwriting save leaves its rows alone, also if they are made of the table's own."""
+    save(spark.range(1, 4).selectExpr("id AS k", "'new' AS v"), mode="overwrite")
+    assert contents(client, table) == {1: "new", 2: "new", 3: "new"}
+    own = read(spark, server, table).where("k > 1").selectExpr("k", "concat(v, '!') AS v")
+    save(own, mode="overwrite")
+    assert contents(client, table) == {2: "new!", 3: "new!"}
+    save(spark.range(0).selectExpr("id AS k"), mode="overwrite")
+    assert contents(client, table) == {}
 
 
 def test_a_task_that_fails(spark: SparkSession, client: Client, table: str, save: Save) -> None:

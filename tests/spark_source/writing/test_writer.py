@@ -291,14 +291,16 @@ def test_a_table_that_was_created_anew(client: Client, table: str, save: SaveWri
     assert contents(client, table) == {0: "old"}
 
 
-@pytest.mark.parametrize("of_stream", [False, True])
-def test_overwriting(server: RunningServer, client: Client, table: str, of_stream: bool) -> None:
-    """Overwriting is refused while Spark plans, in one line that says what to do."""
-    source = open_source(server, table)
-    with pytest.raises(
-        SourceUnsupportedError, match=r"does not overwrite a table: write with mode\('append'\)"
-    ):
-        (source.streamWriter if of_stream else source.writer)(SCHEMA, True)
+def test_overwriting(server: RunningServer, client: Client, table: str, task: Task) -> None:
+    """The rows of an overwriting save are all that the table has, also if there are none, and published once."""
+    for rows in ({1: "one", 2: "two"}, {2: "two", 3: "three"}, {}):
+        writer = open_source(server, table).writer(SCHEMA, True)
+        messages = [task(writer, part, {key: rows[key]}) for part, key in enumerate(rows)]
+        writer.commit(messages)
+        before = changes(client, table)
+        writer.commit(messages)
+        assert contents(client, table) == rows
+        assert changes(client, table) == before
 
 
 def commit_batch(

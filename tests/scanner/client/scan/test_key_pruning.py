@@ -140,6 +140,25 @@ async def test_nothing_can_match_and_the_server_is_asked_all_the_same() -> None:
             await run(scan)
 
 
+async def test_a_table_that_was_created_anew_is_another_one() -> None:
+    """Its keys have another order, or belong to other buckets: what was known of them is refused, not missing rows."""
+    async with (
+        open_server(MemoryStore(), config=CONFIG) as server,
+        scanner.connect(f"{server.host}:{server.port}") as client,
+    ):
+        table = await client.create_table("orders", SCHEMA, ["region", "id"], BUCKETS)
+        await client.drop_table("orders")
+        await (await client.create_table("orders", SCHEMA, ["id", "region"], BUCKETS)).write(ROWS)
+        for mode in ("push", "session", "token", "cursor", "asof"):
+            scan = table.new_scan().with_mode(mode)
+            pruned = scan.where("region = 'region-3' and id = 503"), scan.key_range(("region-3",))
+            for each in (scan, *pruned):
+                with pytest.raises(scanner.TableNotFound, match="created anew; look it up again"):
+                    await run(each)
+        again = (await client.table("orders")).new_scan()
+        assert (await run(again.where("region = 'region-3' and id = 503")))[0] == [503]
+
+
 async def test_changes_are_read_from_every_bucket() -> None:
     """A tail tells positions of buckets that have nothing for it; so does a snapshot with its changes."""
     async with orders() as table:

@@ -76,6 +76,7 @@ def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, co
     doctor = [sys.executable, "-m", "weir", "doctor", str(tmp_path / "data")]
     said = subprocess.run(doctor, capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert ("a transaction was being applied" in said) == (commits > 0)
+    assert " 0 notes in " in said
     with running_server(tmp_path / "data") as running:
         running.wait_until(lambda server: not server.statistics().transactions_unapplied)
         with scanner.sync.connect(running.endpoint) as client:

@@ -317,6 +317,31 @@ async def test_stages_and_names_expire() -> None:
         assert (await transactions.publish(_key("done", 1), {})).decided
 
 
+async def test_names_that_are_used_once() -> None:
+    """A name that begins with `once:` goes a day after its use: decided, or with its stages."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        for name in ("once:a", "once:b", "other"):
+            writer = await transactions.open_stage(_key(name, 0), Attempt(0, 0), bytes(16))
+            mutations = [Mutation(store.key_codec("t").encode([0]), b"row")]
+            await writer.append(list(mutation_frames({0: mutations})))
+            await writer.finish()
+        await transactions.publish(_key("once:a", 0), {0: 0})
+        await transactions.publish(_key("other", 0), {0: 0})
+
+        async def known(after_hours: int) -> list[str]:
+            clock.hours += after_hours
+            await transactions.sweep()
+            return sorted(each.name for each in await transactions.names("t"))
+
+        assert await known(23) == ["once:a", "once:b", "other"]
+        assert await known(1) == ["other"]
+        assert store.bucket("t", 0).applied_shares.keys() == {"other"}
+
+
 def _key(name: str, version: int) -> VersionKey:
     return VersionKey("t", 0, name, version)
 

@@ -1,0 +1,32 @@
+"""`weir transactions`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from scanner.cli.app import connected, endpoint_option, example, note
+from scanner.cli.display import print_table
+
+
+@click.command(epilog=example("weir transactions orders", "weir transactions orders --json"))
+@click.argument("table")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+@endpoint_option
+def transactions(table: str, as_json: bool, endpoint: str) -> None:
+    """Show the transactions of a table: the newest version that is decided of each name, and what is staged.
+
+    A version that is decided and not applied is on its way; if it stays so, the server's log says why.
+    """
+    with connected(endpoint) as client:
+        rows = [dataclasses.asdict(each) for each in client.table(table).transactions()]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    if not rows:
+        note(f"no transactions of table {table} are remembered")
+        return
+    print_table({name.replace("_", " "): [row[name] for row in rows] for name in rows[0]})

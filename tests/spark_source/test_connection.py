@@ -1,0 +1,49 @@
+"""A task and a commit find a server that is away for a moment."""
+
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from scanner import ServerUnavailable
+from spark_source.connection import open_client_again
+from spark_source.options import SourceOptions
+from tests.support.server import running_server
+
+pytestmark = [pytest.mark.rocks, pytest.mark.socket]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def test_a_server_that_comes_back(tmp_path: Path) -> None:
+    """Connecting goes on until the server is there."""
+    port = free_port()
+    options = SourceOptions(endpoint=f"127.0.0.1:{port}", table="t")
+    pauses: list[float] = []
+    with ExitStack() as stack:
+
+        def pause(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                stack.enter_context(running_server(tmp_path, port=port))
+
+        with open_client_again(options, pause) as client:
+            assert client.tables() == []
+    assert len(pauses) == 3
+
+
+def test_a_server_that_stays_away() -> None:
+    """After some attempts, ever further apart, the error is the usual one."""
+    options = SourceOptions(endpoint=f"127.0.0.1:{free_port()}", table="t")
+    pauses: list[float] = []
+    with pytest.raises(ServerUnavailable):
+        open_client_again(options, pauses.append)
+    assert len(pauses) == 15
+    assert min(pauses) >= 0.0
+    assert max(pauses) <= 5.0

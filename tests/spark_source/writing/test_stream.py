@@ -1,0 +1,148 @@
+"""Streaming sinks in Spark: each micro-batch once, also when Spark runs it again."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from scanner.sync import Client
+from tests.support.server import RunningServer
+
+pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
+
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, client: Client) -> str:
+    """A table of its own for each test, of two buckets."""
+    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    client.create_table(name, schema, primary_key=["k"], buckets=2)
+    return name
+
+
+@pytest.fixture
+def start(spark: SparkSession, server: RunningServer, table: str, tmp_path: Path) -> Start:
+    """Starts a query, always of the same checkpoint, from what is in the directory to the table."""
+
+    def run(change: Callable[[DataFrame], DataFrame] = lambda frame: frame, **options: str) -> StreamingQuery:
+        (tmp_path / "rows").mkdir(exist_ok=True)
+        rows = spark.readStream.schema("k BIGINT, v STRING, _change_type STRING").json(str(tmp_path / "rows"))
+        writer = change(rows).writeStream.format("weir").options(endpoint=server.endpoint, table=table)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).options(**options)
+        return writer.trigger(availableNow=True).start()
+
+    return run
+
+
+def arrive(directory: Path, name: str, *rows: tuple[int, str | None, str]) -> None:
+    """Rows of key, value and kind of change, in a file that the stream finds."""
+    (directory / "rows").mkdir(exist_ok=True)
+    lines = [json.dumps({"k": k, "v": v, "_change_type": kind}) for k, v, kind in rows]
+    (directory / "rows" / f"{name}.json").write_text("\n".join(lines))
+
+
+def contents(client: Client, table: str) -> dict[int, str | None]:
+    """Keys and values of the table."""
+    rows = client.table(table).new_scan().to_arrow().to_pylist()
+    return {row["k"]: row["v"] for row in rows}
+
+
+def changes(client: Client, table: str) -> int:
+    """How many changes the table's logs have."""
+    return sum(each.end_offset for each in client.table(table).offsets())
+
+
+def test_micro_batches(client: Client, table: str, tmp_path: Path, start: Start) -> None:
+    """Inserts, updates and deletes arrive batch by batch, under the query's id and the batch's number."""
+    arrive(tmp_path, "first", (1, "one", "insert"), (2, "two", "insert"))
+    query = start()
+    query.awaitTermination()
+    assert contents(client, table) == {1: "one", 2: "two"}
+    arrive(
+        tmp_path, "second", (1, None, "delete"), (2, "two", "update_preimage"), (2, "new", "update_postimage")
+    )
+    start().awaitTermination()
+    assert contents(client, table) == {2: "new"}
+    (transaction,) = client.table(table).transactions()
+    assert (transaction.name, transaction.decided_version) == (query.id, 1)
+    assert transaction.stages == 0
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_the_newest_commit_of_the_checkpoint_is_lost(
+    client: Client, table: str, tmp_path: Path, start: Start, parts: int
+) -> None:
+    """Spark runs its last batch again, in other parts and with other rows, and the table does not change by it."""
+    arrive(tmp_path, "first", (1, "one", "insert"), (2, "two", "insert"))
+    start().awaitTermination()
+    arrive(tmp_path, "second", (1, "new", "update_postimage"), (3, "three", "insert"))
+    start().awaitTermination()
+    before = changes(client, table)
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink()
+    arrive(tmp_path, "third", (4, "four", "insert"))
+    start(
+        lambda frame: frame.selectExpr("k", "concat(v, '!') AS v", "_change_type").repartition(parts)
+    ).awaitTermination()
+    # What changed between the runs shows in the new batch alone.
+    assert contents(client, table) == {1: "new", 2: "two", 3: "three", 4: "four!"}
+    assert changes(client, table) == before + 1
+
+
+def test_a_batch_that_fails(client: Client, table: str, tmp_path: Path, start: Start) -> None:
+    """A batch whose task fails shows nothing; run again without the fault it is published."""
+    arrive(tmp_path, "first", (1, "one", "insert"), (2, "two", "upsert"))
+    with pytest.raises(StreamingQueryException, match="a change of kind 'upsert' is not known"):
+        start().awaitTermination()
+    assert contents(client, table) == {}
+    start(lambda frame: frame.selectExpr("k", "v", "'insert' AS _change_type")).awaitTermination()
+    assert contents(client, table) == {1: "one", 2: "two"}
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "expected"),
+    [
+        ({"txnName": "a", "txnVersion": "1"}, "k, v", "option 'txnName' is one of df.write"),
+        ({"mode": "push"}, "k, v", "option 'mode' is one of reading"),
+        ({}, "v", "the DataFrame has no column 'k', which is part of the primary key"),
+        ({}, "k, k AS v", "column 'v' is bigint, and the table's is string"),
+    ],
+    ids=["of_saves", "of_reads", "no_key", "type"],
+)
+def test_what_is_refused(
+    client: Client,
+    table: str,
+    tmp_path: Path,
+    start: Start,
+    options: dict[str, str],
+    columns: str,
+    expected: str,
+) -> None:
+    """What cannot be written ends the query in one line, and nothing is written."""
+    arrive(tmp_path, "first", (1, "one", "insert"))
+    with pytest.raises(StreamingQueryException, match=expected):
+        start(lambda frame: frame.selectExpr(*columns.split(", ")), **options).awaitTermination()
+    assert contents(client, table) == {}
+
+
+def test_complete_mode(
+    spark: SparkSession, server: RunningServer, client: Client, table: str, tmp_path: Path
+) -> None:
+    """In output mode complete each micro-batch is all that the table has."""
+    for batch, keys in enumerate([(1, 1, 2), (2, 3)]):
+        arrive(tmp_path, str(batch), *((key, None, "insert") for key in keys))
+        rows = spark.readStream.schema("k BIGINT").json(str(tmp_path / "rows"))
+        counted = (
+            rows.groupBy("k").count().selectExpr("k", "CAST(count AS STRING) AS v").where("v > 1 OR k < 3")
+        )
+        writer = counted.writeStream.format("weir").outputMode("complete").trigger(availableNow=True)
+        writer = writer.options(endpoint=server.endpoint, table=table)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        assert contents(client, table) == [{1: "2", 2: "1"}, {1: "2", 2: "2"}][batch]
