@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from spark_source.errors import SourceOptionError, without_traceback
+from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.options import SourceOptions
 from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
 from spark_source.writing.options import WriteOptions, is_of_write
@@ -168,15 +168,12 @@ class WeirDataSource(DataSource):
         Waits: For the server's description of the table, the first time.
         """
         if self._schema is None:
-            options = self._of_read()
-            if self._changes is None:
-                from spark_source.batch.reader import read_schema
+            from scanner import ScannerError
 
-                self._schema = read_schema(options)
-            else:
-                from spark_source.stream.tasks import read_change_schema
-
-                self._schema = read_change_schema(self._changes)
+            try:
+                self._schema = self._read_schema()
+            except (ScannerError, SourceError) as error:
+                raise without_traceback(error) from None
         return self._schema
 
     def reader(self, schema: StructType) -> BucketReader | ChangesReader:
@@ -221,6 +218,16 @@ class WeirDataSource(DataSource):
         from spark_source.writing.writer import plan_stream
 
         return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
+
+    def _read_schema(self) -> StructType:
+        options = self._of_read()
+        if self._changes is None:
+            from spark_source.batch.reader import read_schema
+
+            return read_schema(options)
+        from spark_source.stream.tasks import read_change_schema
+
+        return read_change_schema(self._changes)
 
     def _of_read(self) -> SourceOptions:
         return self._parse_of_read() if self._read_options is None else self._read_options

@@ -53,12 +53,9 @@ def read_schema(options: SourceOptions) -> StructType:
 
     Waits: For the server's description of the table.
     """
-    try:
-        with open_client(options) as client:
-            columns = plan_scan(client.table(options.table), options).schema
-        return spark_schema(columns, statistics=options.statistics)
-    except (ScannerError, SourceError) as error:
-        raise without_traceback(error) from None
+    with open_client(options) as client:
+        columns = plan_scan(client.table(options.table), options).schema
+    return spark_schema(columns, statistics=options.statistics)
 
 
 class BucketReader(DataSourceReader):

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from scanner import ArgumentInvalid, OffsetOutOfRange, ScannerError, ScanSource, TableNotFound
+from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
 from spark_source.connection import open_client
-from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, without_traceback
+from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
 from spark_source.schema import spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
 
@@ -119,11 +119,8 @@ def read_change_schema(options: ChangeOptions) -> StructType:
 
     Waits: For the server's description of the table.
     """
-    try:
-        with open_client(options.source) as client:
-            return change_schema(client.table(options.source.table), options)
-    except (ScannerError, SourceError) as error:
-        raise without_traceback(error) from None
+    with open_client(options.source) as client:
+        return change_schema(client.table(options.source.table), options)
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:
