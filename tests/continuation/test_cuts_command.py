@@ -12,7 +12,8 @@ from bench.__main__ import main
 from bench.harness.errors import BenchFailed
 from tests.simulation.test_broken import drop_row_after_resume
 
-QUICK = ["cuts", "--rows", "150", "--positions", "6"]
+QUICK = ["cuts", "--rows", "150", "--positions", "30"]
+"""So many that some scan is resumed in the middle of its rows, however the tasks take turns."""
 
 
 def test_bars_and_json(tmp_path: Path) -> None:
