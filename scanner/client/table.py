@@ -296,7 +296,7 @@ class Table:
 
         Args:
             name: Names the writer, 1 to 100 of A-Z, a-z, 0-9, `_`, `.`, `:` and `-`. The server remembers it for 30
-                days after its last use, for one day if it begins with `once:`.
+                days after its last use, for an hour if it begins with `once:`.
             version: 0 to 2^63 - 1. Of one name, versions are published in ascending order, each once.
 
         Example:

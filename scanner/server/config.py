@@ -178,8 +178,10 @@ class ScannerConfig:
 
     transaction_name_ttl_s: float = 30 * 86_400.0
     """How long a transaction name that stages and publishes nothing is remembered, above 0. Afterwards a version that
-    was published under it would be taken for a new one. One that begins with `once:` goes after
-    `transaction_stage_ttl_s`."""
+    was published under it would be taken for a new one."""
+
+    transaction_once_ttl_s: float = 3600.0
+    """The same of a name that begins with `once:`, above 0: of a writer that draws one for each of its transactions."""
 
     transaction_names_max: int = 1000
     """Transaction names of one table that are remembered, above 0; the next is refused with TOO_MANY_TRANSACTIONS."""

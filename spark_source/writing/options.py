@@ -18,7 +18,7 @@ from spark_source.stream.options import CHANGE_OPTION_NAMES
 
 BATCH_BYTES_DEFAULT: Final = 4 << 20
 ONCE: Final = "once:"
-"""The server remembers a name that begins so for a day, and not for as long as those of jobs."""
+"""The server remembers a name that begins so for an hour, and not for as long as those of jobs."""
 _TXN_NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 TXN_VERSION_MAX: Final = 2**63 - 1
 CHANGE_TYPE_COLUMN: Final = "_change_type"
@@ -132,7 +132,7 @@ def _describe_unknown(name: str) -> str:
 def _parse_name(option: str, value: str) -> str:
     if value.startswith(ONCE):
         raise _refuse(
-            option, value, f"the server forgets a name that begins with {ONCE} after a day; use another one"
+            option, value, f"the server forgets a name that begins with {ONCE} after an hour; use another one"
         )
     if _TXN_NAME.fullmatch(value) is None:
         raise _refuse(

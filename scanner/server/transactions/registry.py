@@ -350,9 +350,8 @@ class Transactions:
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
                 await self._drop(table, name, name.stages.of_version(version))
         idle = not (name.stages or name.sessions) and (name.decision is None or name.decision.applied)
-        # The time of stages is enough: nobody stages again under such a name.
         once = text.startswith(_ONCE)
-        ttl_s = config.transaction_stage_ttl_s if once else config.transaction_name_ttl_s
+        ttl_s = config.transaction_once_ttl_s if once else config.transaction_name_ttl_s
         if idle and now_ms - name.used_ms >= 1000 * ttl_s:
             await self._forget(table, text, name)
 

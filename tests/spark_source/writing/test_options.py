@@ -119,7 +119,7 @@ def test_options_of_writes_in_a_read(name: str) -> None:
         ),
         (
             {"txnName": "once:a", "txnVersion": "1"},
-            "option 'txnName' cannot be 'once:a': the server forgets a name that begins with once: after a day",
+            "option 'txnName' cannot be 'once:a': the server forgets a name that begins with once: after an hour",
         ),
         ({"txnName": " ", "txnVersion": "1"}, "option 'txnName' cannot be '': it is a name of the job's own"),
         (
