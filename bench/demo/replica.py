@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bench.harness import flights
-from bench.replica.changes import last_changes
+from bench.replica.query import start_replica
 from spark_source.batch.compare import find_difference
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     import scanner.sync
 
@@ -36,29 +36,20 @@ class Streamed:
 
 def stream_into_replica(spark: SparkSession, client: scanner.sync.Client, endpoint: str) -> Streamed:
     """Stream the table's whole changelog into a new table, and compare the two. Nobody may write meanwhile."""
-    replica = client.create_table(REPLICA, flights.SCHEMA, flights.PRIMARY_KEY, flights.BUCKETS)
-    sizes: list[int] = []
-
-    def take(frame: DataFrame, batch_id: int) -> None:
-        changes = frame.toArrow()
-        puts, deletes = last_changes(changes, flights.SCHEMA, flights.PRIMARY_KEY)
-        # Both may be done twice: Spark repeats a micro-batch with the same rows.
-        replica.write(puts)
-        replica.delete(deletes)
-        sizes.append(len(changes))
-
+    client.create_table(REPLICA, flights.SCHEMA, flights.PRIMARY_KEY, flights.BUCKETS)
     started = time.monotonic()
-    options = {"endpoint": endpoint, "table": flights.TABLE, "readChanges": "true"}
-    stream = (
-        spark.readStream.format("weir")
-        .options(**options)
-        .option("startingOffsets", "earliest")
-        .option("maxRowsPerTrigger", ROWS_PER_TRIGGER)
-        .load()
-    )
     with tempfile.TemporaryDirectory(prefix="weir-demo-checkpoint-") as checkpoint:
-        writer = stream.writeStream.trigger(availableNow=True).option("checkpointLocation", checkpoint)
-        writer.foreachBatch(take).start().awaitTermination()
+        query = start_replica(
+            spark,
+            endpoint,
+            (flights.TABLE, REPLICA),
+            checkpoint,
+            to_end=True,
+            startingOffsets="earliest",
+            maxRowsPerTrigger=ROWS_PER_TRIGGER,
+        )
+        query.awaitTermination()
+        sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
     seconds = time.monotonic() - started
     table, copy = (
         spark.read.format("weir").options(endpoint=endpoint, table=name).load()

@@ -1,10 +1,10 @@
 """Does a streaming query that is killed keep one table an exact copy of another?
 
 One `weir serve`; a writer that changes and deletes rows of the source all the time; and a process of Spark that
-streams the source, from ``full`` on, into the target: micro-batch N is transaction N (`bench.replica.query`). The
-process group, driver and JVM, is killed (SIGKILL) at drawn moments: before a micro-batch is read, staged or published,
-and behind that. It is started again with its checkpoint, as often as wanted, and at last runs to the end of the
-changelog.
+streams the source's changes, from ``full`` on, into the target, by weir's source and sink (`bench.replica.query`).
+The process group, driver and JVM, is killed (SIGKILL) at drawn moments: a while after rows of a micro-batch were
+staged, or after some micro-batches were decided. It is started again with its checkpoint, as often as wanted, and at
+last runs to the end of the changelog.
 
 Then what was acknowledged to the writer, the source and the target must be equal, and in the changelog of the target no
 key may ever have been given a version that it had, or an older one: so each micro-batch counted once, in its order.
@@ -14,7 +14,6 @@ Expected: nothing is ever different.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
@@ -24,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,8 +44,11 @@ TARGET: Final = "replica"
 SOURCE_BUCKETS: Final = 4
 TARGET_BUCKETS: Final = 3
 ROWS: Final = 2_000
-LINES_MAX: Final = 16
-"""Behind so many lines of the query it is killed, at most: four micro-batches."""
+BATCHES_MAX: Final = 3
+"""Micro-batches that a query decides before it is killed, at most."""
+DELAY_S_MAX: Final = 1.0
+"""How long it lives on behind that, at most."""
+LOOK_INTERVAL_S: Final = 0.02
 WRITE_INTERVAL_S: Final = 0.1
 """Slow enough that Spark keeps up, fast enough that every micro-batch has some commits of every bucket."""
 _PUT: Final = ("insert", "update_postimage")
@@ -60,12 +61,10 @@ class Replicated:
     seed: int
     kills: int = 0
     killed_at: dict[str, int] = field(default_factory=dict)
-    """Kills by what the query was about to do."""
+    """Kills by whether rows were staged then that were not decided."""
     writes: int = 0
     batches: int = 0
-    """Micro-batches published, as the query told it."""
-    repeated: int = 0
-    """Micro-batches that were read more than once."""
+    """Micro-batches decided."""
     rows: int = 0
     """In the table at the end."""
     changes: int = 0
@@ -137,34 +136,41 @@ class Query:
     Args:
         endpoint: Of the server.
         checkpoint: Its directory.
+        target: The table that it writes.
         result: Counts go there.
     """
 
-    def __init__(self, endpoint: str, checkpoint: Path, result: Replicated) -> None:
-        self._command = [
-            sys.executable,
-            "-m",
-            "bench.replica.query",
-            endpoint,
-            SOURCE,
-            TARGET,
-            str(checkpoint),
-        ]
+    def __init__(
+        self, endpoint: str, checkpoint: Path, target: scanner.sync.Table, result: Replicated
+    ) -> None:
+        module = "bench.replica.query"
+        self._command = [sys.executable, "-m", module, endpoint, SOURCE, TARGET, str(checkpoint)]
+        self._log = checkpoint.with_suffix(".log")
+        self._target = target
         self._result = result
-        self._read = Counter[int]()
 
-    def run_and_kill(self, lines: int) -> None:
-        """Start it, and kill it behind so many lines; leaving the block does it.
+    def run_and_kill(self, batches: int, delay_s: float) -> None:
+        """Start it, and kill it.
+
+        Args:
+            batches: How many micro-batches it decides before; 0: it has staged some rows, or decided.
+            delay_s: How long it lives on behind that, seconds.
 
         Raises:
             BenchFailed: It ended by itself.
         """
+        decided = self._decided()
         with self._process() as process:
-            said = list(itertools.islice(self._said(process), lines))
-            if len(said) < lines:
-                raise BenchFailed(f"the query ended by itself behind {said[-1:]}: exit {process.wait()}")
+            while self._decided() < decided + batches or (
+                not batches and not self._staged() and self._decided() == decided
+            ):
+                if process.poll() is not None:
+                    raise BenchFailed(f"the query ended by itself: {self._last_line()}")
+                time.sleep(LOOK_INTERVAL_S)
+            time.sleep(delay_s)
+            where = "staged" if self._staged() else "between"
         self._result.kills += 1
-        self._result.killed_at[said[-1]] = self._result.killed_at.get(said[-1], 0) + 1
+        self._result.killed_at[where] = self._result.killed_at.get(where, 0) + 1
 
     def run_to_end(self) -> None:
         """Let it run to where the changelogs end.
@@ -173,35 +179,36 @@ class Query:
             BenchFailed: It failed.
         """
         with self._process("--to-end") as process:
-            for _ in self._said(process):
-                pass
             if process.wait():
-                raise BenchFailed(f"the query failed: exit {process.returncode}")
-        self._result.repeated = sum(1 for times in self._read.values() if times > 1)
+                raise BenchFailed(f"the query failed: {self._last_line()}")
+        self._result.batches = self._decided()
+
+    def _decided(self) -> int:
+        """Micro-batches that were decided so far."""
+        versions = [each.decided_version for each in self._target.transactions()]
+        return sum(version + 1 for version in versions if version is not None)
+
+    def _staged(self) -> bool:
+        return any(each.stages for each in self._target.transactions())
+
+    def _last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines()
+        return next((line for line in reversed(lines) if line.strip()), "it said nothing")
 
     @contextmanager
-    def _process(self, *options: str) -> Iterator[subprocess.Popen[str]]:
+    def _process(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """The process for the length of a block; if it has not ended then, its group is killed."""
         # A group of its own, so that the JVM is killed with the driver; Python's workers end with the JVM.
-        process = subprocess.Popen(
-            [*self._command, *options], stdout=subprocess.PIPE, text=True, start_new_session=True
-        )
+        with self._log.open("wb") as log:
+            process = subprocess.Popen(
+                [*self._command, *options], stdout=log, stderr=log, start_new_session=True
+            )
         with process:
             try:
                 yield process
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-
-    def _said(self, process: subprocess.Popen[str]) -> Iterator[str]:
-        assert process.stdout is not None
-        for line in process.stdout:
-            what, _, batch = line.strip().partition(" ")
-            if what == "read":
-                self._read[int(batch)] += 1
-            elif what == "published":
-                self._result.batches += 1
-            yield what
 
 
 def _by_key(found: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
@@ -243,17 +250,15 @@ def replicate(directory: Path, kills: int, seed: int, console: Console | None = 
     result, rng = Replicated(seed=seed), random.Random(f"{seed} kills")
     with running_server(directory / "data") as server, scanner.sync.connect(server.endpoint) as client:
         client.create_table(SOURCE, SCHEMA, ["id"], SOURCE_BUCKETS)
-        client.create_table(TARGET, SCHEMA, ["id"], TARGET_BUCKETS)
-        query = Query(server.endpoint, directory / "checkpoint", result)
+        target = client.create_table(TARGET, SCHEMA, ["id"], TARGET_BUCKETS)
+        query = Query(server.endpoint, directory / "checkpoint", target, result)
         writer = Writer(server.endpoint, f"{seed} writes")
         writer.start()
         try:
             for _ in range(kills):
-                query.run_and_kill(rng.randint(1, LINES_MAX))
+                query.run_and_kill(rng.randint(0, BATCHES_MAX), rng.uniform(0, DELAY_S_MAX))
                 if console is not None:
-                    console.print(
-                        f"{result.kills} kills, {result.batches} micro-batches, {writer.writes} writes"
-                    )
+                    console.print(f"{result.kills} kills {result.killed_at}, {writer.writes} writes")
         finally:
             writer.stop()
         query.run_to_end()
@@ -288,8 +293,7 @@ def run(output: Path | None, console: Console, *, kills: int, seed: int) -> list
     seconds = time.monotonic() - started
     console.print(
         f"{result.kills} kills {result.killed_at}, seed {seed}: {result.writes} writes, {result.batches} micro-batches,"
-        f" {result.repeated} of them read more than once, {result.changes} changes in the replica,"
-        f" {len(result.wrong)} differences; took {seconds:.0f} s"
+        f" {result.changes} changes in the replica, {len(result.wrong)} differences; took {seconds:.0f} s"
     )
     for each in result.wrong[:20]:
         console.print(f"WRONG {each}", markup=False)

@@ -1,53 +1,61 @@
-"""What `bench replica` and the demo reduce a micro-batch to, and what the comparison finds."""
+"""What `python -m bench replica` finds when it compares."""
 
 from __future__ import annotations
 
-import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bench.replica.changes import last_changes
+import pytest
 
-SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.int64())])
-CHANGES = pa.schema([*SCHEMA, pa.field("_change_type", pa.string()), pa.field("_log_offset", pa.int64())])
-_PUTS = {"insert", "update_postimage"}
+import scanner.sync
+from bench.harness.ledger import SCHEMA, rows
+from bench.questions.replica import SOURCE, TARGET, Replicated, compare
+from tests.support.server import running_server
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-@st.composite
-def changes(draw: st.DrawFn) -> list[dict[str, object]]:
-    """Changes of some keys in the order of the log, and rows of the table in front of them."""
-    kinds = draw(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 9)), max_size=20))
-    rows: dict[int, int] = draw(st.dictionaries(st.integers(0, 5), st.integers(0, 9)))
-    found: list[dict[str, object]] = [_change(key, value, "insert", None) for key, value in rows.items()]
-    for key, put, value in kinds:
-        offset = len(found)
-        if put and key in rows:
-            found.append(_change(key, rows[key], "update_preimage", offset))
-            found.append(_change(key, value, "update_postimage", offset + 1))
-        elif put:
-            found.append(_change(key, value, "insert", offset))
-        elif key in rows:
-            found.append(_change(key, rows[key], "delete", offset))
-        if put:
-            rows[key] = value
-        else:
-            rows.pop(key, None)
-    return found
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+KEYS = [1, 2, 3]
 
 
-def _change(key: int, value: int, kind: str, offset: int | None) -> dict[str, object]:
-    return {"id": key, "v": value, "_change_type": kind, "_log_offset": offset}
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[scanner.sync.Client]:
+    """A client of a server with both tables, empty."""
+    with running_server(tmp_path / "data") as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table(SOURCE, SCHEMA, ["id"], 2)
+        client.create_table(TARGET, SCHEMA, ["id"], 1)
+        yield client
 
 
-@given(changes(), st.randoms())
-def test_the_last_change_of_each_key_is_what_counts(found: list[dict[str, object]], rng: object) -> None:
-    """In whatever order they come: the puts and the deletes are the state of the keys that changed."""
-    expected = {row["id"]: row["v"] if row["_change_type"] in _PUTS else None for row in found}
-    rng.shuffle(found)  # type: ignore[attr-defined]
-    puts, deletes = last_changes(pa.Table.from_pylist(found, CHANGES), SCHEMA, ["id"])
-    assert puts.schema == SCHEMA
-    assert deletes.column_names == ["id"]
-    state = dict(zip(puts.column("id").to_pylist(), puts.column("v").to_pylist(), strict=True))
-    gone = deletes.column("id").to_pylist()
-    assert state | dict.fromkeys(gone) == expected
-    assert len(state) + len(gone) == len(expected)
+def known(version: int) -> dict[int, tuple[object, ...]]:
+    """What the writer was told of all keys."""
+    return {row["id"]: tuple(row.values()) for row in rows(KEYS, version).to_pylist()}
+
+
+def compared(client: scanner.sync.Client, *versions: int) -> list[str]:
+    """What is wrong when the source is at version 2 and the target got these, one after another."""
+    client.table(SOURCE).write(rows(KEYS, 2))
+    for version in versions:
+        client.table(TARGET).write(rows(KEYS, version))
+    result = Replicated(seed=1)
+    compare(client, known(2), result)
+    return result.wrong
+
+
+def test_a_copy_is_right(client: scanner.sync.Client) -> None:
+    """Nothing is found where each version came once, in order."""
+    assert compared(client, 1, 2) == []
+
+
+def test_a_version_that_comes_back_is_found(client: scanner.sync.Client) -> None:
+    """A micro-batch that counts twice writes an older version over a newer one, even if all is equal at the end."""
+    assert len(compared(client, 1, 2, 1, 2)) > 0
+
+
+def test_rows_that_differ_are_found(client: scanner.sync.Client) -> None:
+    """A micro-batch that is missing leaves other rows."""
+    assert compared(client, 1) == [
+        f"{TARGET}: 3 keys differ, the first {tuple(rows([1], 1).to_pylist()[0].values())} and {known(2)[1]}"
+    ]
