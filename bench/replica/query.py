@@ -40,8 +40,7 @@ def start_replica(
     reader = reader.option("readChanges", "true")
     for name, value in options.items():
         reader = reader.option(name, str(value))
-    changes = reader.load().drop("_log_offset", "_commit_timestamp")
-    writer = changes.writeStream.format("weir").option("endpoint", endpoint).option("table", tables[1])
+    writer = reader.load().writeStream.format("weir").option("endpoint", endpoint).option("table", tables[1])
     writer = writer.option("checkpointLocation", checkpoint)
     if to_end:
         writer = writer.trigger(availableNow=True)
