@@ -130,6 +130,7 @@ def test_one_is_killed_and_one_is_frozen(tmp_path: Path) -> None:
 
         with readers(running.endpoint, history) as started:
             wait_for(running, lambda: settled("a", "b", "c"))
+            wait_for(running, lambda: "a" in {each.reader for each in history.delivered})
             started["a"].process.send_signal(signal.SIGKILL)
             wait_for(running, lambda: settled("b", "c"))
             started["b"].process.send_signal(signal.SIGSTOP)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import pytest
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
 
@@ -22,3 +24,9 @@ def read(spark: SparkSession, server: RunningServer, table: str, **options: obje
 def last_line(error: PySparkException) -> str:
     """The line of Spark's message that is ours: the last but for the SQLSTATE."""
     return [line for line in str(error).splitlines() if line.strip() and "SQLSTATE" not in line][-1]
+
+
+def table_name(request: pytest.FixtureRequest) -> str:
+    """A name that no other test's table has: all of a session share a server."""
+    module = request.node.nodeid.partition("::")[0].removesuffix(".py").removeprefix("tests/spark_source/")
+    return re.sub(r"\W", "-", f"{module}-{request.node.name}")[:128]

@@ -143,10 +143,14 @@ class GroupWorld:
                 Delivered(trio.current_time(), reader, bucket, epoch, offsets[0], end)
             )
             began_at, position = trio.current_time(), batches.positions.get(bucket)
-            lost = await batches.commit()
-            if position is not None:
-                stored = Stored(began_at, reader, bucket, epoch, position, bucket not in lost)
-                self.history.stored.append(stored)
+            accepted: bool | None = None
+            try:
+                lost = await batches.commit()
+                accepted = bucket not in lost
+            finally:
+                if position is not None:  # A reader that is cancelled before the answer does not know.
+                    stored = Stored(began_at, reader, bucket, epoch, position, accepted)
+                    self.history.stored.append(stored)
 
     async def run_reader(
         self, name: str, *, task_status: trio.TaskStatus[GroupBatches] = trio.TASK_STATUS_IGNORED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Never
 
+from scanner.sources.image import ImageScan
 from scanner.storage.images.format import ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
@@ -11,6 +12,7 @@ from scanner.storage.images.writer import ImageWriter
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from scanner.sources.interface import ReadRows
     from scanner.storage.memory.store import MemoryStore
 
 ANY = 1 << 30
@@ -39,6 +41,16 @@ def write_image(
     scan.close()
     writer.finish()
     return Image(path)
+
+
+class FetchedScan(ImageScan):
+    """A scan whose blocks are always there, also on file systems that cannot say which pages are cached (tmpfs)."""
+
+    def read(self, rows_max: int, bytes_max: int) -> ReadRows:
+        """As `ImageScan.read`, with what it wants fetched."""
+        while (read := super().read(rows_max, bytes_max)).unfinished and self.fetch is not None:
+            self.fetch()
+        return read
 
 
 def unexpected_damage(error: ImageDamaged) -> Never:

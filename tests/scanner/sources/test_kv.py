@@ -16,13 +16,12 @@ from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyRange
 from scanner.data.position import START, Position
 from scanner.errors import ArgumentInvalid, ColumnNotFound, StoreClosed
-from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.wire.batches import batch_size_bytes
 from scanner.wire.queries import ScanQuery
-from tests.support.images import unexpected_damage, write_image
+from tests.support.images import FetchedScan, unexpected_damage, write_image
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class OpenSource:
         if made not in self._made:
             path = self._images / f"{len(self._made)}"
             self._made[made] = write_image(path, store, rows_max=rows_max, bytes_max=bytes_max)
-        return ImageScan(
+        return FetchedScan(
             self._made[made], key_range, store.key_codec("items"), bucket.open_scan, unexpected_damage
         )
 

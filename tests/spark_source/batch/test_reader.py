@@ -2,7 +2,6 @@
 
 import collections
 import gc
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
+from tests.spark_source.frames import table_name
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer
 
@@ -34,7 +34,7 @@ ONE_ROW_BYTES = 1024
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets."""
-    name: str = re.sub(r"\W", "-", request.node.name)
+    name = table_name(request)
     rows = pa.table({"k": range(ROWS), "s": [f"{row:0100d}" for row in range(ROWS)]})
     client.create_table(name, rows.schema, primary_key=["k"], buckets=2).write(rows)
     return name

@@ -13,6 +13,7 @@ from tests.spark_source.cluster.driver import Driver, DriverError
 from tests.spark_source.cluster.gate import open_gate
 from tests.spark_source.cluster.processes import WORKERS, Cluster
 from tests.spark_source.cluster.programs import save_numbers, stream_files
+from tests.spark_source.frames import table_name
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket, pytest.mark.slow]
@@ -27,7 +28,7 @@ SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name = table_name(request)
     client.create_table(name, SCHEMA, primary_key=["k"], buckets=2)
     return name
 

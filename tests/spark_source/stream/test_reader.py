@@ -17,6 +17,7 @@ from spark_source import SourceError, SourceOptionError, WeirDataSource
 from spark_source.errors import SourceDataLossError
 from spark_source.stream.changes import ChangesReader
 from spark_source.stream.reader import ChangeStreamReader
+from tests.spark_source.frames import table_name
 from tests.support.pickling import sent_to_worker
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _through_json(offset: Offset) -> Offset:
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> Table:
     """A table of its own for each test, empty."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name = table_name(request)
     return client.create_table(name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.spark_source.frames import last_line, read
+from tests.spark_source.frames import last_line, read, table_name
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def _rows(start: int, stop: int, value: str = "a") -> pa.Table:
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> Table:
     """A table of its own for each test, with a hundred rows."""
-    table = client.create_table(request.node.name, _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
+    table = client.create_table(table_name(request), _rows(0, 0).schema, primary_key=["k"], buckets=BUCKETS)
     table.write(_rows(0, 100))
     return table
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
 from scanner.sync import Client
-from tests.spark_source.frames import last_line, read
+from tests.spark_source.frames import last_line, read, table_name
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
@@ -25,7 +25,7 @@ Save = Callable[..., None]
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets and two rows."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name = table_name(request)
     table = client.create_table(name, COLUMNS, primary_key=["k"], buckets=2)
     table.write(pa.table({"k": [0, 1], "v": ["old", "old"]}, schema=COLUMNS))
     return name

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scanner.sync import Client
+from tests.spark_source.frames import table_name
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
@@ -21,7 +22,7 @@ Start = Callable[..., StreamingQuery]
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name = table_name(request)
     schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
     client.create_table(name, schema, primary_key=["k"], buckets=2)
     return name

@@ -12,6 +12,7 @@ from scanner.sync import Client
 from spark_source import SourceDataError, SourceUnsupportedError, WeirDataSource
 from spark_source.writing.tasks import StagedPart, Transaction
 from spark_source.writing.writer import SaveWriter, StreamWriter
+from tests.spark_source.frames import table_name
 from tests.spark_source.writing.tasks import run_task
 from tests.support.server import RunningServer
 
@@ -29,7 +30,7 @@ Task = Callable[..., StagedPart]
 @pytest.fixture
 def table(request: pytest.FixtureRequest, client: Client) -> str:
     """A table of its own for each test, of two buckets and one row."""
-    name: str = request.node.name.translate(str.maketrans("[]", "--"))
+    name = table_name(request)
     create(client, name)
     return name
 

@@ -47,7 +47,8 @@ def test_blocks_of_other_encoders_are_read(steps: list[list[tuple[bytes, bytes]]
     encoder, ours = hpack.Encoder(), BlockDecoder(1 << 16)
     for step in steps:
         if isinstance(step, int):
-            encoder.header_table_size = step
+            if step != encoder.header_table_size:
+                encoder.header_table_size = step
         else:
             assert ours.decode(encoder.encode(step), raw=True) == [tuple(field) for field in step]
 
