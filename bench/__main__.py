@@ -380,14 +380,15 @@ def tpch(
 @click.option(
     "--tasks", type=click.IntRange(1), multiple=True, help="So many; may be repeated; 1, 2 and 4 by default."
 )
-def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...]) -> None:
+@click.option("--image", "images", is_flag=True, help="The server reads from a columnar image.")
+def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...], images: bool) -> None:
     """Rows a second that Spark reads from weir, beside batches that are ready in memory.
 
     Takes about five minutes. Example: python -m bench spark --rows 500000 --rounds 3 --tasks 1 --tasks 2
     """
     from bench.questions.spark import TASKS, run
 
-    _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks or TASKS))
+    _judge(run(output, Console(), rows=rows, rounds=rounds, tasks=tasks or TASKS, images=images))
 
 
 @main.command("spark-write")

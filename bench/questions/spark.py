@@ -73,13 +73,17 @@ class Reads:
         server: Gets the table.
         directory: Where the ready batch goes.
         rows: Of each read.
+        images: Whether the server is to read from a columnar image.
     """
 
-    def __init__(self, spark: SparkSession, server: RunningServer, directory: Path, rows: int) -> None:
+    def __init__(
+        self, spark: SparkSession, server: RunningServer, directory: Path, rows: int, *, images: bool
+    ) -> None:
         self._spark = spark
         self._server = server
         self._ready = directory / "ready.arrow"
         self._rows = rows
+        self._images = images
         self._jvm_pid = int(spark.sparkContext._gateway.proc.pid)  # type: ignore[union-attr]
 
     def prepare(self) -> pa.RecordBatch:
@@ -90,6 +94,8 @@ class Reads:
                 table.write(rows)
             with table.new_scan().execute() as batches:
                 largest = max(batches, key=lambda batch: batch.num_rows)
+            if self._images:
+                client.make_images(TABLE)
         keep(largest, self._ready)
         return largest
 
@@ -124,7 +130,15 @@ class Reads:
         return cpu_now(self._server.pid, self._jvm_pid)
 
 
-def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks: Sequence[int]) -> list[Bar]:
+def run(
+    output: Path | None,
+    console: Console,
+    *,
+    rows: int,
+    rounds: int,
+    tasks: Sequence[int],
+    images: bool = False,
+) -> list[Bar]:
     """Measure, print, and write the JSON.
 
     Args:
@@ -133,6 +147,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
         rows: Of each read, above 0.
         rounds: Interleaved, above 0.
         tasks: How many read at a time.
+        images: Whether the server reads from a columnar image.
     """
     ways = [Way(source, count) for count in tasks for source in SOURCES]
     measured = {way: Measured() for way in ways}
@@ -142,7 +157,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
         spark_session("weir spark", master=f"local[{max(tasks)}]") as spark,
     ):
         spark.dataSource.register(ReadySource)
-        reads = Reads(spark, server, Path(folder), rows)
+        reads = Reads(spark, server, Path(folder), rows, images=images)
         console.print(f"loading {rows:,} rows")
         batch = reads.prepare()
         for way in ways:
@@ -159,6 +174,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int, tasks:
         document = {
             "bars": [asdict(bar) for bar in found],
             "rows": rows,
+            "images": images,
             "batch": {"rows": batch.num_rows, "bytes": batch.nbytes},
             "ways": {str(way): asdict(each) for way, each in measured.items()},
             "machine": machine(),
