@@ -8,6 +8,7 @@ And what the tests count, told at the end, also where several processes have run
 
 import functools
 import gc
+import logging
 import os
 import signal
 from collections import Counter
@@ -53,6 +54,8 @@ _LONGEST: Final = (
     "tests/spark_source/",
 )
 """What is begun first behind those of the JVM, so that no process works on it alone at the end."""
+
+_LOGGERS_OF_PYSPARK: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 
 _counts: Counter[str] = Counter()
 _TOLD = {
@@ -103,6 +106,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         item.config.stash[_BEGUN] = True
         if not _starts_a_jvm(item.nodeid.partition("::")[0]):
             os.nice(5)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport() -> None:
+    """After each phase of a test, undo what PySpark did to its loggers of failed queries.
+
+    It ends their propagation; at the next phase pytest adds its handler to them, and they give that handler, which
+    `caplog` is in every test, a formatter of their own: JSON, in all tests that come later in this process.
+    """
+    for name in _LOGGERS_OF_PYSPARK:
+        if name in logging.Logger.manager.loggerDict:
+            logging.getLogger(name).propagate = True
 
 
 def pytest_collection_finish() -> None:
