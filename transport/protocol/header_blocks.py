@@ -3,10 +3,12 @@
 A connection's calls have the same few header lists, and HPACK (RFC 7541) codes each as the same few octets once its
 fields are in the dynamic table. A block that leaves the table as it is means the same for as long as nothing else
 changes the table. So both coders remember such blocks, and forget them all at every change. What is remembered is
-bounded in number and length, because a peer chooses it.
+bounded in number and length, because a peer chooses it (docs/limits.md).
 
-Sensitive fields (never indexed, section 7.1.3) change with every call here: they are coded anew, behind the others, and
-without Huffman codes, which take longer to make and to read than the octets that they save.
+Sensitive fields (never indexed, section 7.1.3; and credentials, however their sender marks them) are never remembered:
+what is quicker the second time tells whoever shares a connection what another one sent, and credentials must not stay
+in memory. Ours are coded anew, behind the others, and without Huffman codes, which take longer to make and to read than
+the octets that they save.
 """
 
 from __future__ import annotations
@@ -24,22 +26,26 @@ if TYPE_CHECKING:
 _REMEMBERED: Final = 32
 _BLOCK_BYTES_MAX: Final = 256
 _LIST_BYTES_MAX: Final = 1024
-"""Of names and values in a header list that is remembered."""
+"""Of a header list that is remembered, as SETTINGS_MAX_HEADER_LIST_SIZE counts: a block of few octets may mean much."""
+_FIELD_OVERHEAD_BYTES: Final = 32
+_CREDENTIALS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 
 
 class _Known:
     """Answers that hold while a dynamic table is as it is.
 
-    A table's newest entry is another object after every insertion, and its length tells what was evicted.
+    A table's newest entry is another object after every insertion, and its length tells what was evicted. Its size
+    decides whether the same block, or list, would be inserted again.
     """
 
-    __slots__ = ("_answers", "_length", "_newest", "_table")
+    __slots__ = ("_answers", "_length", "_newest", "_size", "_table")
 
     def __init__(self, table: HeaderTable) -> None:
         self._table = table
         self._answers: dict[Any, Any] = {}
         self._newest: object = None
         self._length = 0
+        self._size = table.maxsize
 
     def get(self, key: Any) -> Any:
         """The answer, or None."""
@@ -47,12 +53,13 @@ class _Known:
 
     def holds(self) -> bool:
         """Whether the table is as it was; if not, all is forgotten."""
-        entries = self._table.dynamic_entries
+        table = self._table
+        entries, size = table.dynamic_entries, table.maxsize
         length = len(entries)
         newest = entries[0] if length else None
-        if newest is self._newest and length == self._length:
+        if newest is self._newest and length == self._length and size == self._size:
             return True
-        self._newest, self._length = newest, length
+        self._newest, self._length, self._size = newest, length, size
         self._answers.clear()
         return False
 
@@ -72,7 +79,8 @@ class BlockEncoder(hpack.Encoder):
 
     def encode(self, headers: Iterable[Any], huffman: bool = True) -> bytes:
         """The header list as a block, as `hpack.Encoder.encode`, but for what this module says."""
-        if self.header_table.resized:  # what says so belongs to this block alone
+        if self.table_size_changes:
+            self._announce_least_and_last()  # in this block alone
             return super().encode(headers, huffman)
         fields = list(headers)
         plain = tuple(itertools.takewhile(_is_plain, fields))
@@ -83,6 +91,15 @@ class BlockEncoder(hpack.Encoder):
                 self._known.put(plain, block)
         rest = fields[len(plain) :]
         return block + super().encode(rest, huffman=False) if rest else block
+
+    def _announce_least_and_last(self) -> None:
+        """Bring what was asked of the table since the last block to what a decoder expects to hear (section 4.2).
+
+        hpack would tell every change, and none if the last size was given twice.
+        """
+        least, last = min(self.table_size_changes), self.table_size_changes[-1]
+        self.table_size_changes = [least, last] if least < last else [last]
+        self.header_table.resized = True
 
 
 class BlockDecoder(hpack.Decoder):
@@ -100,7 +117,7 @@ class BlockDecoder(hpack.Decoder):
         headers = list(super().decode(block, raw))
         # A block that begins with a change of the table's size is rare, and does more than to name fields.
         resizes = block[:1] and block[0] & 0xE0 == 0x20
-        if self._known.holds() and not resizes and len(block) <= _BLOCK_BYTES_MAX:
+        if self._known.holds() and not resizes and len(block) <= _BLOCK_BYTES_MAX and _memorable(headers):
             self._known.put((block, raw), tuple(headers))
         return headers
 
@@ -135,10 +152,20 @@ class HeaderRules:
         )
         for _ in validate_headers(headers, flags):
             pass
-        if sum(len(name) + len(value) for name, value in headers) <= _LIST_BYTES_MAX:
+        if _memorable(headers):
             if len(self._lawful) >= _REMEMBERED:
                 self._lawful.clear()
             self._lawful.add(key)
+
+
+def _memorable(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a list is short, and nothing in it is sensitive."""
+    size = 0
+    for field in headers:
+        if field[0] in _CREDENTIALS or not _is_plain(field):
+            return False
+        size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD_BYTES
+    return size <= _LIST_BYTES_MAX
 
 
 def _is_plain(field: Any) -> bool:
