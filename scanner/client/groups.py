@@ -57,24 +57,25 @@ class GroupInfo:
     """Every bucket of the table, ascending."""
 
 
-async def list_groups(connection: Connection, table: str) -> list[GroupSummary]:
+async def list_groups(connection: Connection, table: str, table_id: int) -> list[GroupSummary]:
     """The reader groups of a table, by name.
 
     Raises:
-        TableNotFound: There is no such table.
+        TableNotFound: The table was dropped; another one of its name is none of it.
     """
-    request = pb.ListGroupsRequest(table=table)
+    request = pb.ListGroupsRequest(table=table, table_id=table_id)
     reply = await call_unary(connection, methods.GROUPS + "ListGroups", request, pb.ListGroupsResponse)
     return [GroupSummary(name=each.group, members=each.members) for each in reply.groups]
 
 
-async def describe_group(connection: Connection, table: str, group: str) -> GroupInfo:
+async def describe_group(connection: Connection, table: str, table_id: int, group: str) -> GroupInfo:
     """A reader group: its members, and its buckets.
 
     Raises:
+        TableNotFound: As `list_groups`.
         GroupNotFound: The table has no such group.
     """
-    request = pb.DescribeGroupRequest(table=table, group=group)
+    request = pb.DescribeGroupRequest(table=table, table_id=table_id, group=group)
     reply = await call_unary(connection, methods.GROUPS + "DescribeGroup", request, pb.DescribeGroupResponse)
     return GroupInfo(
         name=group,
@@ -93,12 +94,13 @@ async def describe_group(connection: Connection, table: str, group: str) -> Grou
     )
 
 
-async def delete_group(connection: Connection, table: str, group: str) -> None:
+async def delete_group(connection: Connection, table: str, table_id: int, group: str) -> None:
     """Forget a reader group and its positions.
 
     Raises:
+        TableNotFound: As `list_groups`.
         GroupNotFound: The table has no such group.
         GroupNotEmpty: It has members.
     """
-    request = pb.DeleteGroupRequest(table=table, group=group)
+    request = pb.DeleteGroupRequest(table=table, table_id=table_id, group=group)
     await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)

@@ -363,27 +363,29 @@ class Table:
         Raises:
             TableNotFound: The table was dropped.
         """
-        return await list_groups(self._connection, self.name)
+        return await list_groups(self._connection, self.name, self.table_id)
 
     async def group(self, name: str) -> GroupInfo:
         """A reader group: who is in, who reads which bucket, and how far.
 
         Raises:
+            TableNotFound: The table was dropped.
             GroupNotFound: The table has no such group.
         """
-        return await describe_group(self._connection, self.name, name)
+        return await describe_group(self._connection, self.name, self.table_id, name)
 
     async def delete_group(self, name: str) -> None:
         """Forget a reader group and its positions. The next reader begins it anew.
 
         Raises:
+            TableNotFound: The table was dropped: what has its name now keeps its groups.
             GroupNotFound: The table has no such group.
             GroupNotEmpty: It has members.
 
         Cancellation:
             The group may be forgotten, or a part of its positions.
         """
-        await delete_group(self._connection, self.name, name)
+        await delete_group(self._connection, self.name, self.table_id, name)
 
 
 class Scan(ScanBuilder):

@@ -281,6 +281,7 @@ async def commit(
     *,
     group: str = GROUP,
     table: str = "items",
+    table_id: int | None = None,
 ) -> pb.PositionRefused | None:
     """Store a position by hand; what was said if it was refused.
 
@@ -288,7 +289,7 @@ async def commit(
         ScannerError: The call failed.
     """
     at = pb.BucketPosition(bucket=bucket, epoch=epoch, position=position)
-    request = pb.CommitPositionsRequest(table=table, group=group, positions=[at])
+    request = pb.CommitPositionsRequest(table=table, group=group, positions=[at], table_id=table_id)
     try:
         answer = await client.call(methods.GROUPS + "CommitPositions", request.SerializeToString())
     except transport.CallFailed as failed:

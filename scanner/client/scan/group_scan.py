@@ -164,6 +164,7 @@ class GroupBatches:
             StopAsyncIteration: Every bucket that is this reader's came to its stop, or the limit is reached; now and
                 for ever.
             GroupEpochStale: Another reader has joined under this one's name.
+            TableNotFound: The table was dropped, though its name may have gone to another one.
             OffsetOutOfRange: Retention has passed the position of a bucket.
             SnapshotLost: The position of a bucket is of another history of it.
             ScannerError: The scan failed, now and for ever.
@@ -219,6 +220,7 @@ class GroupBatches:
             return lost
         request = pb.CommitPositionsRequest(
             table=self._plan.table.name,
+            table_id=self._plan.table_id,
             group=self._plan.group,
             positions=[
                 pb.BucketPosition(bucket=bucket, epoch=each.epoch, position=each.position)
@@ -334,7 +336,13 @@ class GroupBatches:
 
     async def _join(self, attempts: Attempts) -> None:
         plan = self._plan
-        join = pb.Join(table=plan.table.name, group=plan.group, member=self.member, instance=self._instance)
+        join = pb.Join(
+            table=plan.table.name,
+            table_id=plan.table_id,
+            group=plan.group,
+            member=self.member,
+            instance=self._instance,
+        )
         async with self._connection.client() as client, client.open_stream(methods.JOIN) as stream:
             await stream.send(pb.JoinRequest(join=join).SerializeToString())
             await run_with_companion(

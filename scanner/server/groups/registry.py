@@ -52,11 +52,20 @@ class ReaderGroups:
         """Members of all groups, now."""
         return sum(len(group.members) for groups in self._groups.values() for group in groups.values())
 
-    async def join(self, table: str, name: str, member: str, instance: bytes) -> tuple[ReaderGroup, Member]:
+    async def join(
+        self, table: str, name: str, member: str, instance: bytes, table_id: int | None = None
+    ) -> tuple[ReaderGroup, Member]:
         """Take a reader into a group, which is begun if there is none of that name.
 
+        Args:
+            table: Name of the table.
+            name: Of the group.
+            member: Name of the reader.
+            instance: Tells it from another reader of its name.
+            table_id: The only table that is meant; None: whichever has the name.
+
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: There is no such table, or its name has gone to another one.
             TooManyGroups: The table has as many groups as it may have.
             TooManyScans: The group has as many members as it may have.
             ScannerError: Storage failed.
@@ -68,7 +77,7 @@ class ReaderGroups:
             The reader did not join.
         """
         async with self._changing:
-            served = await self._catalog.table(table)
+            served = await self._catalog.table(table, table_id)
             buckets = await self._buckets(served)
             group = self._find(served, buckets, name) or self._begin(served, buckets, name)
             joined = group.join(member, instance)
@@ -77,43 +86,43 @@ class ReaderGroups:
                 self._nursery.start_soon(group.balance)
             return group, joined
 
-    async def group(self, table: str, name: str) -> ReaderGroup:
+    async def group(self, table: str, name: str, table_id: int | None = None) -> ReaderGroup:
         """Find a group.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: There is no such table, or its name has gone to another one.
             GroupNotFound: It has no such group.
             ScannerError: Storage failed.
 
         Waits:
             For storage.
         """
-        served = await self._catalog.table(table)
+        served = await self._catalog.table(table, table_id)
         group = self._find(served, await self._buckets(served), name)
         if group is None:
             raise GroupNotFound(f"table {table!r} has no reader group {name!r}")
         return group
 
-    async def names(self, table: str) -> dict[str, int]:
+    async def names(self, table: str, table_id: int | None = None) -> dict[str, int]:
         """The groups of a table, by name: how many members each has.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: There is no such table, or its name has gone to another one.
             ScannerError: Storage failed.
 
         Waits:
             For storage.
         """
-        served = await self._catalog.table(table)
+        served = await self._catalog.table(table, table_id)
         stored = self._stored(await self._buckets(served))
         live = {name: len(group.members) for name, group in self._groups.get(served.table_id, {}).items()}
         return {name: live.get(name, 0) for name in sorted(stored | {name for name in live if live[name]})}
 
-    async def delete(self, table: str, name: str) -> None:
+    async def delete(self, table: str, name: str, table_id: int | None = None) -> None:
         """Forget a group and its positions.
 
         Raises:
-            TableNotFound: There is no such table.
+            TableNotFound: There is no such table, or its name has gone to another one.
             GroupNotFound: It has no such group.
             GroupNotEmpty: The group has members.
             ScannerError: Storage failed; the group may be forgotten in a part of the buckets.
@@ -125,12 +134,12 @@ class ReaderGroups:
             As if storage had failed.
         """
         async with self._changing:
-            group = await self.group(table, name)
+            group = await self.group(table, name, table_id)
             if group.members:
                 raise GroupNotEmpty(
                     f"reader group {name!r} of table {table!r} has members: {', '.join(group.members)}; end them first"
                 )
-            served = await self._catalog.table(table)
+            served = await self._catalog.table(table, table_id)
             writes: list[PendingWrite] = [
                 bucket.submit((), group_states={name: None, FORGOTTEN: _forgotten(bucket, name)})
                 for bucket in await self._buckets(served)

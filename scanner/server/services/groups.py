@@ -73,7 +73,7 @@ class GroupService:
         request = await self._receive_join(stream)
         authorize(stream, Right.READ, request.table, lasting=True)
         group, member = await self._groups.join(
-            request.table, request.group, request.member, request.instance
+            request.table, request.group, request.member, request.instance, _table_id(request)
         )
         try:
             await run_with_companion(
@@ -92,7 +92,7 @@ class GroupService:
         """
         message = parse_request(pb.CommitPositionsRequest, request)
         authorize(stream, Right.READ, message.table)
-        group = await self._groups.group(message.table, _checked(message.group, "group"))
+        group = await self._groups.group(message.table, _checked(message.group, "group"), _table_id(message))
         buckets = [each.bucket for each in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket has two positions in one request")
@@ -118,9 +118,9 @@ class GroupService:
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the groups of a table."""
-        table = parse_request(pb.ListGroupsRequest, request).table
-        authorize(stream, Right.DESCRIBE, table)
-        names = await self._groups.names(table)
+        message = parse_request(pb.ListGroupsRequest, request)
+        authorize(stream, Right.DESCRIBE, message.table)
+        names = await self._groups.names(message.table, _table_id(message))
         found = [pb.GroupSummary(group=name, members=members) for name, members in names.items()]
         return pb.ListGroupsResponse(groups=found).SerializeToString()
 
@@ -132,7 +132,7 @@ class GroupService:
         """
         message = parse_request(pb.DescribeGroupRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
-        group = await self._groups.group(message.table, _checked(message.group, "group"))
+        group = await self._groups.group(message.table, _checked(message.group, "group"), _table_id(message))
         rows = zip(group.owners(), group.states(), group.storages(), strict=True)
         buckets = [
             pb.GroupBucket(
@@ -156,7 +156,7 @@ class GroupService:
         """
         message = parse_request(pb.DeleteGroupRequest, request)
         authorize(stream, Right.READ, message.table)
-        await self._groups.delete(message.table, _checked(message.group, "group"))
+        await self._groups.delete(message.table, _checked(message.group, "group"), _table_id(message))
         audit(
             self._activity,
             AuditEvent.GROUP_DELETED,
@@ -230,6 +230,17 @@ class GroupService:
         raise GroupMemberExpired(
             f"member {member.name} said nothing for {timeout_s:g} s; its buckets go to others"
         )
+
+
+def _table_id(
+    message: pb.Join
+    | pb.CommitPositionsRequest
+    | pb.ListGroupsRequest
+    | pb.DescribeGroupRequest
+    | pb.DeleteGroupRequest,
+) -> int | None:
+    """The only table that a request means; None: whichever has the name."""
+    return message.table_id if message.HasField("table_id") else None
 
 
 def _checked(name: str, what: str) -> str:

@@ -146,7 +146,7 @@ class ScanService:
         self._opened += 1
         try:
             if request.group:
-                group = await self._groups.group(query.table, request.group)
+                group = await self._groups.group(query.table, request.group, query.table_id)
                 async with group.admitted(query.bucket, request.group_epoch) as admitted:
                     await self._serve(stream, request, query, (group, admitted))
             else:

@@ -17,16 +17,18 @@ class JoinRequest(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("table", "group", "member", "instance")
+    __slots__ = ("table", "group", "member", "instance", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     MEMBER_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
     member: str
     instance: bytes
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., instance: _Optional[bytes] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., member: _Optional[str] = ..., instance: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ()
@@ -81,14 +83,16 @@ class AssignedBucket(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., moving: _Optional[bool] = ...) -> None: ...
 
 class CommitPositionsRequest(_message.Message):
-    __slots__ = ("table", "group", "positions")
+    __slots__ = ("table", "group", "positions", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
     positions: _containers.RepeatedCompositeFieldContainer[BucketPosition]
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[BucketPosition, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[BucketPosition, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class BucketPosition(_message.Message):
     __slots__ = ("bucket", "epoch", "position")
@@ -117,10 +121,12 @@ class PositionRefused(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ListGroupsRequest(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
-    def __init__(self, table: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
     __slots__ = ("groups",)
@@ -137,12 +143,14 @@ class GroupSummary(_message.Message):
     def __init__(self, group: _Optional[str] = ..., members: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupRequest(_message.Message):
-    __slots__ = ("table", "group")
+    __slots__ = ("table", "group", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
     __slots__ = ("members", "buckets")
@@ -169,12 +177,14 @@ class GroupBucket(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., member: _Optional[str] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., log_start: _Optional[int] = ..., log_end: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupRequest(_message.Message):
-    __slots__ = ("table", "group")
+    __slots__ = ("table", "group", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     group: str
-    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()

@@ -107,6 +107,36 @@ async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -
             await commit(at.raw, 0, at.epoch, 20, table="nothing")
 
 
+async def test_a_table_of_a_name_that_was_dropped_leaves_the_new_ones_groups_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A stale table object neither joins the new table's group, nor stores in it, describes, lists or deletes it."""
+    async with group_world(1) as world, world.client() as client, world.raw() as raw:
+        stale = await client.table("items")
+        described = stale.description
+        await client.drop_table("items")
+        table = await client.create_table("items", described.schema, described.primary_key, described.buckets)
+        await world.write(table, 10)
+        async with table.new_scan().with_source("log").in_group(GROUP, member="a").execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            joining = stale.new_scan().with_source("log").in_group(GROUP, member="b")
+            async with joining.execute() as none:
+                with pytest.raises(TableNotFound, match="created anew"), trio.fail_after(30):
+                    await anext(none)
+            assert batches.assigned  # Of the reader that is there nothing was taken.
+            assert (await table.group(GROUP)).members == ("a",)
+            with pytest.raises(TableNotFound, match="created anew"):
+                await commit(raw, 0, batches.assigned[0], 10, table_id=stale.table_id)
+        with pytest.raises(TableNotFound, match="created anew"):
+            await stale.delete_group(GROUP)
+        with pytest.raises(TableNotFound, match="created anew"):
+            await stale.group(GROUP)
+        with pytest.raises(TableNotFound, match="created anew"):
+            await stale.groups()
+        assert [each.name for each in await table.groups()] == [GROUP]
+        assert world.stored() == {0: 0}
+
+
 async def test_a_client_is_told_of_a_position_that_is_none(autojump_clock: trio.testing.MockClock) -> None:
     """By an exception where it is the program's mistake."""
     async with reading() as at:
