@@ -8,7 +8,10 @@ every argument is passed to `Exception.__init__`.
 from __future__ import annotations
 
 import logging
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import datetime
 
 _logger = logging.getLogger("weir.spark")
 _E = TypeVar("_E", bound=Exception)
@@ -64,12 +67,14 @@ class SourceDataLossError(SourceError):
     Args:
         table: Name of the table.
         bucket: Its bucket.
-        start: The first offset that is wanted.
+        start: The first offset that is wanted, or the time since which all changes are.
         end: One past the last one; None: there is no end.
         oldest: The oldest offset that is kept.
     """
 
-    def __init__(self, table: str, bucket: int, start: int, end: int | None, oldest: int) -> None:
+    def __init__(
+        self, table: str, bucket: int, start: int | datetime.datetime, end: int | None, oldest: int
+    ) -> None:
         super().__init__(table, bucket, start, end, oldest)
         self.table = table
         self.bucket = bucket
@@ -78,9 +83,13 @@ class SourceDataLossError(SourceError):
         self.oldest = oldest
 
     def __str__(self) -> str:
-        until = "on" if self.end is None else f"to {self.end}"
+        if isinstance(self.start, int):
+            until = "on" if self.end is None else f"to {self.end}"
+            wanted = f"from offset {self.start} {until}"
+        else:
+            wanted = f"since {self.start.isoformat()}"
         return (
-            f"table {self.table}, bucket {self.bucket}: the changes from offset {self.start} {until} are wanted, and"
+            f"table {self.table}, bucket {self.bucket}: the changes {wanted} are wanted, and"
             f" the oldest that are kept begin at {self.oldest}; set option failOnDataLoss to false to go on from there,"
             " without the changes in between, or begin anew with a new checkpoint"
         )

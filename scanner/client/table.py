@@ -476,7 +476,7 @@ class Scan(ScanBuilder):
         folded_scan(self._plan, None)  # Refuses before the server is asked.
         offsets = {}
         for each in await _offsets_at(self._connection, self._plan.table.name, at):
-            if each.bucket in self._plan.buckets and 0 < each.at_offset == each.start_offset:
+            if each.bucket in self._plan.buckets and not each.is_kept:
                 raise OffsetOutOfRange(
                     f"{self._plan.table.name} bucket {each.bucket}: the changelog begins at {each.start_offset}, and"
                     f" what was before is gone: the table at {at.isoformat()} cannot be told",
@@ -497,7 +497,14 @@ async def _offsets_at(connection: Connection, table: str, at: datetime.datetime)
     ranges = await _list_offsets(connection, table, microseconds(at))
     if not all(each.HasField("at_offset") for each in ranges):
         raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
-    return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset) for r in ranges)
+    return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset, _is_kept(r)) for r in ranges)
+
+
+def _is_kept(found: pb.OffsetRange) -> bool:
+    """Whether everything since a time is kept; of an older server only where its changelog reaches back further."""
+    if found.HasField("at_is_kept"):
+        return found.at_is_kept
+    return found.at_offset == 0 or found.at_offset > found.start_offset
 
 
 class GroupScan(ScanBuilder):

@@ -62,6 +62,8 @@ class OffsetsAt(NamedTuple):
     """What the next change will have."""
     at_offset: int
     """Where the first commit at or after the time begins; `end_offset` if there is none yet."""
+    is_kept: bool = True
+    """Whether everything that was committed at or after the time is still there; False also if that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)

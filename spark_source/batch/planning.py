@@ -113,7 +113,7 @@ def _offsets_at(table: Table, instant: datetime.datetime) -> list[int]:
             "asOfTimestamp", shown, f"option 'asOfTimestamp' cannot be {shown!r}: {error.message}"
         ) from None
     for each in found:
-        if 0 < each.at_offset == each.start_offset:
+        if not each.is_kept:
             raise OffsetOutOfRange(
                 f"the changelog of table {table.name!r}, bucket {each.bucket}, begins at offset {each.start_offset},"
                 f" and what was before is gone: the table at {instant.isoformat()} cannot be told;"

@@ -18,12 +18,15 @@ Pure: knows no network, no Spark and no clock.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Final, NamedTuple
 
-if TYPE_CHECKING:
-    from spark_source.stream.options import Limits
+from spark_source.stream.options import Limits
+
+_UNKNOWN_TIME: Final = -(2**63)
+"""Before every time."""
 
 
 class Commit(NamedTuple):
@@ -45,82 +48,121 @@ class Pending:
     """Where the micro-batch begins."""
     until: int
     """Where it ends at the latest: the end of a commit, at or behind `start`."""
-    commits: tuple[Commit, ...]
-    """From `start` on, adjacent, as far as they were measured; what is behind `until` does not count."""
-
-    @property
-    def measured(self) -> int:
-        """How far they were measured."""
-        return self.commits[-1].end if self.commits else self.start
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """What goes in."""
+class Admission:
+    """Chooses the ends of one micro-batch, as the commits become known.
 
-    ends: Mapping[int, int]
-    """By bucket, where the micro-batch ends."""
-    short: frozenset[int]
-    """Buckets of which more has to be measured before that can be said; then `ends` is not the answer yet."""
-
-
-def admit(pending: Mapping[int, Pending], limits: Limits) -> Admitted:
-    """Choose the ends of the next micro-batch.
+    Holds the commits that were measured and have not gone in yet; each is looked at once, however often is measured.
 
     Args:
-        pending: By bucket, what there is.
+        pending: By bucket, what there is; nothing of it is measured yet.
         limits: How much may go in; the minimum is the business of the caller.
     """
-    if limits.unlimited:
-        return Admitted({bucket: each.until for bucket, each in pending.items()}, frozenset())
-    ends = {bucket: each.start for bucket, each in pending.items()}
-    taken = dict.fromkeys(pending, 0)
-    taken_bytes = dict.fromkeys(pending, 0)
-    rows = size = 0
-    turns = [
-        (0.0, _first_time(each), bucket, 0)
-        for bucket, each in sorted(pending.items())
-        if each.start < each.until
-    ]
-    heapq.heapify(turns)
-    while turns and not _reached(limits, rows, size):
-        _, _, bucket, index = heapq.heappop(turns)
-        each = pending[bucket]
-        if index == len(each.commits):
-            return Admitted(ends, _unmeasured(pending))
-        commit = each.commits[index]
-        changes = commit.end - ends[bucket]
-        rows, size = rows + changes, size + commit.bytes
-        taken[bucket] += changes
-        taken_bytes[bucket] += commit.bytes
-        ends[bucket] = commit.end
-        if commit.end < each.until:
-            following = each.commits[index + 1 : index + 2]
-            share = _share(limits, taken[bucket], taken_bytes[bucket])
-            heapq.heappush(turns, (share, following[0].timestamp_us if following else 0, bucket, index + 1))
-    return Admitted(ends, frozenset())
+
+    def __init__(self, pending: Mapping[int, Pending], limits: Limits) -> None:
+        self._limits = limits
+        self._rows = 0
+        self._bytes = 0
+        self._buckets = {
+            bucket: _Bucket(limits, each.start, each.until) for bucket, each in sorted(pending.items())
+        }
+        self._turns = [
+            each.turn(bucket) for bucket, each in self._buckets.items() if each.admitted < each.until
+        ]
+        heapq.heapify(self._turns)
+
+    @property
+    def ends(self) -> dict[int, int]:
+        """By bucket, where the micro-batch ends as far as that is settled."""
+        return {bucket: each.admitted for bucket, each in self._buckets.items()}
+
+    @property
+    def short(self) -> dict[int, int]:
+        """Buckets of which all that was measured went in, and from where on to measure more; the next one first."""
+        return {
+            bucket: each.admitted
+            for _, _, bucket in sorted(self._turns)
+            if not (each := self._buckets[bucket]).commits
+        }
+
+    @property
+    def left(self) -> Limits:
+        """How much may still go in."""
+        rows_max, bytes_max = self._limits.rows_max, self._limits.bytes_max
+        return Limits(
+            rows_max=None if rows_max is None else rows_max - self._rows,
+            bytes_max=None if bytes_max is None else bytes_max - self._bytes,
+        )
+
+    def add(self, bucket: int, commits: Iterable[Commit]) -> None:
+        """Note commits of a bucket, adjacent to those that are known of it."""
+        self._buckets[bucket].commits.extend(commits)
+
+    def settle(self) -> bool:
+        """Let in what is known.
+
+        Returns:
+            Whether `ends` is the answer; if not, more has to be measured, of the first of `short` at least.
+        """
+        while self._turns and not self._reached():
+            turn = self._turns[0]
+            bucket = turn[-1]
+            each = self._buckets[bucket]
+            if not each.commits:
+                return False
+            if (now := each.turn(bucket)) != turn:
+                heapq.heapreplace(self._turns, now)  # Its next commit was not known when it was queued.
+                continue
+            self._take(each)
+            if each.admitted < each.until:
+                heapq.heapreplace(self._turns, each.turn(bucket))
+            else:
+                heapq.heappop(self._turns)
+        return True
+
+    def _take(self, each: _Bucket) -> None:
+        commit = each.commits.popleft()
+        self._rows += commit.end - each.admitted
+        self._bytes += commit.bytes
+        each.take(commit)
+
+    def _reached(self) -> bool:
+        limits = self._limits
+        return (limits.rows_max is not None and self._rows >= limits.rows_max) or (
+            limits.bytes_max is not None and self._bytes >= limits.bytes_max
+        )
 
 
-def _unmeasured(pending: Mapping[int, Pending]) -> frozenset[int]:
-    """Buckets that have more than what was measured of them."""
-    return frozenset(bucket for bucket, each in pending.items() if each.measured < each.until)
+class _Bucket:
+    """What one bucket has got, and what is known of what it has to give."""
 
+    def __init__(self, limits: Limits, start: int, until: int) -> None:
+        self._limits = limits
+        self._rows = 0
+        self._bytes = 0
+        self.admitted = start
+        """Where the micro-batch ends."""
+        self.until = until
+        self.commits: deque[Commit] = deque()
+        """From `admitted` on; what is behind `until` does not count."""
 
-def _first_time(pending: Pending) -> int:
-    return pending.commits[0].timestamp_us if pending.commits else 0
+    def turn(self, bucket: int) -> tuple[float, int, int]:
+        """Its place among the others: by its share, then by the time of its next commit, unknown ones first."""
+        return (self._share(), self.commits[0].timestamp_us if self.commits else _UNKNOWN_TIME, bucket)
 
+    def take(self, commit: Commit) -> None:
+        """Let a commit in."""
+        self._rows += commit.end - self.admitted
+        self._bytes += commit.bytes
+        self.admitted = commit.end
 
-def _reached(limits: Limits, rows: int, size: int) -> bool:
-    return (limits.rows_max is not None and rows >= limits.rows_max) or (
-        limits.bytes_max is not None and size >= limits.bytes_max
-    )
-
-
-def _share(limits: Limits, rows: int, size: int) -> float:
-    """The part of the nearest limit that so much is."""
-    of_rows = rows / limits.rows_max if limits.rows_max is not None else 0.0
-    of_bytes = size / limits.bytes_max if limits.bytes_max is not None else 0.0
-    return max(of_rows, of_bytes)
+    def _share(self) -> float:
+        """The part of the nearest limit that it has got."""
+        rows_max, bytes_max = self._limits.rows_max, self._limits.bytes_max
+        of_rows = self._rows / rows_max if rows_max is not None else 0.0
+        of_bytes = self._bytes / bytes_max if bytes_max is not None else 0.0
+        return max(of_rows, of_bytes)
 
 
 class Delay:

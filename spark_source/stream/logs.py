@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scanner import ArgumentInvalid, OffsetOutOfRange
-from spark_source.errors import SourceDataLossError, SourceOptionError
-from spark_source.stream.admission import Admitted, Commit, Pending, admit
+from scanner import ArgumentInvalid, OffsetOutOfRange, SnapshotLost
+from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
+from spark_source.stream.admission import Admission, Commit, Pending
 from spark_source.stream.offsets import Position, Positions
 from spark_source.stream.options import EARLIEST, LATEST, AtOffsets, AtTime, Full, Limits, Place
 
@@ -70,7 +70,7 @@ class TableLogs:
         Raises:
             ScannerError: The table is gone, or the server cannot be asked.
         """
-        return self._positions({log.bucket: log.end_offset for log in self._ranges().values()})
+        return {bucket: _position(log, log.end_offset) for bucket, log in sorted(self._ranges().items())}
 
     def place(self, option: str, place: Place) -> dict[int, Position]:
         """Where a place is in every bucket.
@@ -82,15 +82,14 @@ class TableLogs:
         Raises:
             SourceOptionError: An offset is inside a commit, past the end, or of a bucket that is not there; a bucket
                 has none; or the time is in the future.
-            SourceDataLossError: An offset is not kept any more.
+            SourceDataLossError: An offset is not kept any more, or what was committed since the time may not be.
             ScannerError: The server cannot be asked.
         """
-        ranges = self._ranges()
-        if isinstance(place, AtTime):
-            return self._positions(self._at_time(option, place))
         if isinstance(place, Full):
-            return self._positions({bucket: log.end_offset for bucket, log in ranges.items()})
-        return self._at_offsets(option, place, ranges)
+            return self.ends()
+        if isinstance(place, AtTime):
+            return self._at_time(option, place)
+        return self._at_offsets(option, place, self._ranges())
 
     def behind(self, positions: Positions, ends: Mapping[int, int] | None = None) -> Behind:
         """What is behind some positions, after a check that it is kept, and of their histories.
@@ -127,30 +126,67 @@ class TableLogs:
         Waits:
             For as many calls as it takes to measure the commits that are admitted; without a maximum, for none.
         """
-        pending = {}
-        for bucket, position in behind.kept.items():
-            end = behind.logs[bucket].end_offset if until is None else until[bucket]
-            # What a query is to stop at may be behind what is still kept.
-            pending[bucket] = Pending(position.offset, max(position.offset, end), ())
-        admitted, factor = admit(pending, limits), 1
-        while admitted.short:
-            self._extend(pending, admitted, limits, factor)
-            admitted, factor = admit(pending, limits), factor * 2
-        return {bucket: behind.position(bucket, offset) for bucket, offset in admitted.ends.items()}
+        while True:
+            self._require_ends(behind, until)
+            pending = {}
+            for bucket, position in behind.kept.items():
+                end = behind.logs[bucket].end_offset if until is None else until[bucket]
+                # What a query is to stop at may be behind what is still kept.
+                pending[bucket] = Pending(position.offset, max(position.offset, end))
+            if limits.unlimited:
+                ends = {bucket: each.until for bucket, each in pending.items()}
+                return {bucket: behind.position(bucket, offset) for bucket, offset in ends.items()}
+            admission = Admission(pending, limits)
+            if self._settle(admission):
+                return {bucket: behind.position(bucket, offset) for bucket, offset in admission.ends.items()}
+            before, behind = behind.kept, self.behind(behind.kept)
+            if behind.kept == before:
+                bucket, offset = next(iter(admission.short.items()))
+                raise SourceError(
+                    f"table {self._table.name}, bucket {bucket}: the server measures no commit at offset {offset},"
+                    f" though it says that its changelog goes on to {behind.logs[bucket].end_offset}"
+                )
 
-    def _extend(self, pending: dict[int, Pending], admitted: Admitted, limits: Limits, factor: int) -> None:
-        """Measure more of the buckets that are short: their share of the limits first, then twice as much."""
-        count = len(admitted.short)
-        measured = self._table.measure_log(
-            {bucket: pending[bucket].measured for bucket in admitted.short},
-            commits_max=_COMMITS_PER_CALL,
-            rows_max=_part(limits.rows_max, count, factor),
-            bytes_max=_part(limits.bytes_max, count, factor),
-        )
-        for log in measured:
-            each = pending[log.bucket]
-            commits = map(Commit, log.commit_ends, log.commit_bytes, log.commit_timestamps_us)
-            pending[log.bucket] = Pending(each.start, each.until, (*each.commits, *commits))
+    def _settle(self, admission: Admission) -> bool:
+        """Measure until the ends are settled; False: they cannot be, since what is to be measured is gone."""
+        factor = 1
+        while not admission.settle():
+            if not self._measure(admission, factor):
+                return False
+            factor *= 2
+        return True
+
+    def _measure(self, admission: Admission, factor: int) -> bool:
+        """Measure buckets that are short, a multiple of their share of what may go in; False: retention was faster."""
+        short, left = admission.short, admission.left
+        try:
+            logs = self._table.measure_log(
+                short,
+                commits_max=_COMMITS_PER_CALL,
+                rows_max=_part(left.rows_max, len(short), factor),
+                bytes_max=_part(left.bytes_max, len(short), factor),
+            )
+        except OffsetOutOfRange:
+            return False
+        for log in logs:
+            if log.start_offset > short[log.bucket]:
+                return False
+            admission.add(
+                log.bucket, map(Commit, log.commit_ends, log.commit_bytes, log.commit_timestamps_us)
+            )
+        # A call measures only so much: some buckets may have to wait for the next one.
+        return any(log.commit_ends for log in logs)
+
+    def _require_ends(self, behind: Behind, until: Mapping[int, int] | None) -> None:
+        """See that the logs still reach to where the run of the query is to end."""
+        for bucket, offset in (until or {}).items():
+            end = behind.logs[bucket].end_offset
+            if end < offset:
+                raise SnapshotLost(
+                    f"table {self._table.name}, bucket {bucket}: the changelog ends at offset {end}, and it ended at"
+                    f" {offset} when this run of the query began: the server has lost changes; begin a new query, with"
+                    " a checkpoint of its own"
+                )
 
     def _ranges(self) -> dict[int, MeasuredLog]:
         ends = {each.bucket: each.start_offset for each in self._table.offsets()}
@@ -168,23 +204,37 @@ class TableLogs:
             wanted = positions[log.bucket].offset
             if wanted >= log.start_offset:
                 continue
-            error = SourceDataLossError(
-                self._table.name, log.bucket, wanted, ends.get(log.bucket), log.start_offset
+            self._lose(
+                SourceDataLossError(
+                    self._table.name, log.bucket, wanted, ends.get(log.bucket), log.start_offset
+                )
             )
-            if self._fail_on_data_loss:
-                raise error
-            warn_of_loss(error)
             kept[log.bucket] = _position(log, log.start_offset)
         return kept
 
-    def _at_time(self, option: str, place: AtTime) -> dict[int, int]:
+    def _lose(self, loss: SourceDataLossError) -> None:
+        """Fail for it, or warn of it, as the options say."""
+        if self._fail_on_data_loss:
+            raise loss
+        warn_of_loss(loss)
+
+    def _at_time(self, option: str, place: AtTime) -> dict[int, Position]:
         try:
-            return {each.bucket: each.at_offset for each in self._table.offsets(at=place.time)}
+            found = self._table.offsets(at=place.time)
         except ArgumentInvalid as error:
             option, time = option.replace("Offsets", "Timestamp"), place.time.isoformat()
             raise SourceOptionError(
                 option, time, f"option {option!r} cannot be {time}: {error.message}"
             ) from None
+        if option == "startingOffsets":  # An end at the oldest change is in front of nothing that is read.
+            for each in found:
+                if not each.is_kept:
+                    self._lose(
+                        SourceDataLossError(
+                            self._table.name, each.bucket, place.time, None, each.start_offset
+                        )
+                    )
+        return self._positions({each.bucket: each.at_offset for each in found})
 
     def _at_offsets(
         self, option: str, place: AtOffsets, ranges: Mapping[int, MeasuredLog]
@@ -215,12 +265,15 @@ class TableLogs:
 
 def warn_of_loss(loss: SourceDataLossError) -> None:
     """Log which changes a read goes on without."""
+    oldest = loss.oldest if loss.end is None else min(loss.oldest, loss.end)
+    what = f"[{loss.start}, {oldest})"
+    if not isinstance(loss.start, int):
+        what = f"since {loss.start.isoformat()}, if there were any before offset {oldest},"
     _logger.warning(
-        "table %s, bucket %s: the changes [%s, %s) are not kept any more and are skipped",
+        "table %s, bucket %s: the changes %s are not kept any more and are skipped",
         loss.table,
         loss.bucket,
-        loss.start,
-        loss.oldest if loss.end is None else min(loss.oldest, loss.end),
+        what,
     )
 
 

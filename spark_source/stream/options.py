@@ -181,11 +181,16 @@ class ChangeOptions:
             return None if entry is None else parse(name, entry[1].strip())
 
         fail = take("failOnDataLoss", _parse_bool)
+        starting: tuple[Place | None, ...] = (
+            take("startingTimestamp", _parse_time),
+            take("startingOffsets", _parse_starting),
+        )
+        ending = take("endingTimestamp", _parse_time), take("endingOffsets", _parse_offsets)
         return cls(
             source=SourceOptions.parse(common),
-            # As Kafka's: a time counts before offsets.
-            starting=take("startingTimestamp", _parse_time) or take("startingOffsets", _parse_starting),
-            ending=take("endingTimestamp", _parse_time) or take("endingOffsets", _parse_ending),
+            # As Kafka's: a time counts before offsets, which have to be right all the same.
+            starting=starting[0] or starting[1],
+            ending=ending[0] or ending[1],
             fail_on_data_loss=fail is None or fail,
             limits=_limits(take),
             of_streams=tuple(name for name in _OF_STREAMS if name.lower() in given),
@@ -338,10 +343,6 @@ def _parse_time(name: str, value: str) -> AtTime:
 
 def _parse_starting(name: str, value: str) -> Place:
     return Full() if value.lower() == "full" else _parse_offsets(name, value)
-
-
-def _parse_ending(name: str, value: str) -> Place:
-    return _parse_offsets(name, value)
 
 
 def _parse_offsets(name: str, value: str) -> AtOffsets:

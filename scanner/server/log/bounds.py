@@ -161,6 +161,19 @@ def _offset_at(storage: Bucket, timestamp_us: int, now_us: int) -> int:
     return offset
 
 
+def keeps_since(storage: Bucket, offset: int, timestamp_us: int) -> bool:
+    """Whether a changelog still has everything that was committed at or after a time; False also if nothing tells.
+
+    Args:
+        storage: The bucket.
+        offset: Where the first commit at or after the time is.
+        timestamp_us: The time.
+    """
+    start = storage.log_start
+    # A commit that is kept and older, or none at all that is as young; of those that were cut nothing is known.
+    return start == 0 or start < offset or storage.newest_commit_us < timestamp_us
+
+
 def shown_time(timestamp_us: int) -> str:
     """A time as people read it; what no `datetime` has, as the number that it is."""
     try:

@@ -19,7 +19,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.proto.weir.v1.scanner_pb2 import LogStart
 from scanner.server.auth.access import Right, authorize, may, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
-from scanner.server.log.bounds import start_offset
+from scanner.server.log.bounds import keeps_since, start_offset
 from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.write_memory import WriteMemory
 from scanner.server.tables.writes import WriteCall, mutations_bytes
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.bucket import PendingWrite
     from scanner.server.tables.catalog import Catalog
-    from scanner.storage.interface import Bucket
     from transport import ServerStream
 
 _LIST_PAGE_BYTES: Final = 2 * 1024 * 1024
@@ -172,22 +171,18 @@ class TablesService:
         ranges = []
         for index in range(table.description.buckets):
             bucket = (await self._catalog.bucket(table, index)).storage
-            ranges.append(
-                pb.OffsetRange(
-                    bucket=index,
-                    start_offset=bucket.log_start,
-                    end_offset=bucket.log_end,
-                    history=bucket.lineage.history_of(bucket.log_end),
-                    at_offset=self._time_offset(bucket, message),
-                )
+            found = pb.OffsetRange(
+                bucket=index,
+                start_offset=bucket.log_start,
+                end_offset=bucket.log_end,
+                history=bucket.lineage.history_of(bucket.log_end),
             )
+            if message.HasField("timestamp_us"):
+                time_us = message.timestamp_us
+                found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), self._now_us())
+                found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
+            ranges.append(found)
         return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
-
-    def _time_offset(self, storage: Bucket, request: pb.ListOffsetsRequest) -> int | None:
-        """Where the request's time is in a bucket's changelog; None: it names none."""
-        if not request.HasField("timestamp_us"):
-            return None
-        return start_offset(storage, LogStart(timestamp_us=request.timestamp_us), self._now_us())
 
     async def write(self, stream: ServerStream) -> None:
         """Handle one write stream.

@@ -16,7 +16,14 @@ import numpy as np
 
 from scanner.data.keys import ALL_KEYS
 from scanner.data.row_block import RowBlock
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange, ScannerError, StoreClosed, StoreFailed
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    OffsetOutOfRange,
+    ScannerError,
+    StoreClosed,
+    StoreFailed,
+)
 from scanner.storage.interface import (
     ENTRY_BYTES_MAX,
     Change,
@@ -296,6 +303,8 @@ class MemoryBucket:
         self._require_open()
         if not self.log_start <= start_offset <= self.log_end:
             raise self._out_of_range(start_offset, start_offset + 1)
+        if start_offset < self.log_end and self.entry_at(start_offset).start != start_offset:
+            raise DataCorrupted(f"the change at offset {start_offset} is missing")
         sizes: list[EntrySize] = []
         for entry in self.contents.entries:
             if entry.start < start_offset:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange, StoreClosed, StoreFailed
+from scanner.errors import ArgumentInvalid, DataCorrupted, OffsetOutOfRange, StoreClosed, StoreFailed
 from tests.support.storage_tables import changes_of, contents, delete, put, puts
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def test_entries_are_measured_without_their_rows(store: Store) -> None:
         assert bucket.measure_entries(starts[index], 100, each.row_bytes) == [each]
         assert bucket.measure_entries(starts[index], 100, each.row_bytes + 1) == sizes[index : index + 2]
     assert bucket.measure_entries(313, 1, 1) == []
+    for inside in (1, 299, 301, 311):
+        with pytest.raises(DataCorrupted, match=f"the change at offset {inside} is missing"):
+            bucket.measure_entries(inside, 100, 1 << 40)
     bucket.truncate_log(302)
     assert bucket.measure_entries(302, 1, 1 << 40) == [sizes[2]]
     for offset in (0, 300, 314):

@@ -146,3 +146,30 @@ def test_where_a_time_is(table: scanner.sync.Table) -> None:
         table.offsets(at=later + datetime.timedelta(days=1))
     with pytest.raises(ArgumentInvalid, match="a time is a datetime, not '2020'"):
         table.offsets(at="2020")  # type: ignore[call-overload]
+
+
+def test_whether_all_since_a_time_is_kept(server: RunningServer, table: scanner.sync.Table) -> None:
+    """It is until the changelog is cut; then a commit that is kept and older tells, or that none is as young."""
+    table.write(rows(range(30), "first"))
+    middle = log_ends(table)
+    table.write(rows(range(30), "second"))
+    times = table.new_scan().with_source("log").stop_at("end").to_arrow()["_commit_timestamp"].to_pylist()
+    tick = datetime.timedelta(microseconds=1)
+
+    def are_kept(at: datetime.datetime) -> set[bool]:
+        return {each.is_kept for each in table.offsets(at=at)}
+
+    assert are_kept(min(times)) == are_kept(max(times) + tick) == {True}
+    cut(server, table, middle)
+    assert are_kept(min(times)) == {False}
+    assert are_kept(max(times) + tick) == {True}
+    cut(server, table, log_ends(table))
+    assert are_kept(min(times)) == {False}
+    assert are_kept(max(times) + tick) == {True}
+
+
+def cut(server: RunningServer, table: scanner.sync.Table, starts: dict[int, int]) -> None:
+    """Take the changes before these offsets away."""
+    with scanner.sync.connect(server.endpoint) as client:
+        for bucket, offset in starts.items():
+            client.compact_log(table.name, before=offset, bucket=bucket)

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_source.stream.admission import Admitted, Commit, Delay, Pending, admit
+from spark_source.stream.admission import Admission, Commit, Delay, Pending
 from spark_source.stream.options import Limits
 
 
+@dataclass(frozen=True)
+class Log:
+    """What a bucket has to give, and all of its commits."""
+
+    start: int
+    until: int
+    commits: tuple[Commit, ...]
+
+
+def admit(logs: dict[int, Log], bounds: Limits) -> dict[int, int]:
+    """The ends, with everything measured beforehand."""
+    admission = _begun(logs, bounds)
+    for bucket, log in logs.items():
+        admission.add(bucket, log.commits)
+    assert admission.settle()
+    return admission.ends
+
+
+def _begun(logs: dict[int, Log], bounds: Limits) -> Admission:
+    return Admission({bucket: Pending(log.start, log.until) for bucket, log in logs.items()}, bounds)
+
+
 @st.composite
-def logs(draw: st.DrawFn) -> dict[int, Pending]:
+def logs(draw: st.DrawFn) -> dict[int, Log]:
     """Buckets with commits, all measured."""
     pending = {}
     for bucket in range(draw(st.integers(1, 5))):
@@ -27,7 +50,7 @@ def logs(draw: st.DrawFn) -> dict[int, Pending]:
             for end, size, time in zip(itertools.islice(ends, 1, None), sizes, times, strict=True)
         )
         until = draw(st.sampled_from([start, *(commit.end for commit in commits)]))
-        pending[bucket] = Pending(start, until, commits)
+        pending[bucket] = Log(start, until, commits)
     return pending
 
 
@@ -36,7 +59,7 @@ limits = st.builds(
 ).filter(lambda each: not each.unlimited)
 
 
-def _taken(pending: dict[int, Pending], admitted: Admitted) -> dict[int, list[tuple[int, int]]]:
+def _taken(pending: dict[int, Log], ends: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
     """By bucket, rows and bytes of the commits that went in."""
     taken = {}
     for bucket, each in pending.items():
@@ -44,7 +67,7 @@ def _taken(pending: dict[int, Pending], admitted: Admitted) -> dict[int, list[tu
         taken[bucket] = [
             (commit.end - start, commit.bytes)
             for start, commit in zip(starts, each.commits, strict=False)
-            if commit.end <= admitted.ends[bucket]
+            if commit.end <= ends[bucket]
         ]
     return taken
 
@@ -62,17 +85,14 @@ def _share(bounds: Limits, sizes: list[tuple[int, int]]) -> float:
 
 
 @given(logs(), limits)
-def test_a_limit_is_reached_and_passed_by_less_than_a_commit(
-    pending: dict[int, Pending], bounds: Limits
-) -> None:
+def test_a_limit_is_reached_and_passed_by_less_than_a_commit(pending: dict[int, Log], bounds: Limits) -> None:
     """Ends are ends of commits up to `until`; without any one last commit the limit would not be reached."""
-    admitted = admit(pending, bounds)
-    assert not admitted.short
+    ends = admit(pending, bounds)
     for bucket, each in pending.items():
-        assert admitted.ends[bucket] in [each.start, *(commit.end for commit in each.commits)]
-        assert each.start <= admitted.ends[bucket] <= each.until
-    taken = _taken(pending, admitted)
-    everything = all(admitted.ends[bucket] == each.until for bucket, each in pending.items())
+        assert ends[bucket] in [each.start, *(commit.end for commit in each.commits)]
+        assert each.start <= ends[bucket] <= each.until
+    taken = _taken(pending, ends)
+    everything = all(ends[bucket] == each.until for bucket, each in pending.items())
     assert everything or _reached(bounds, [size for sizes in taken.values() for size in sizes])
     if any(each.start < each.until for each in pending.values()):
         assert any(taken.values())
@@ -88,40 +108,38 @@ def test_a_limit_is_reached_and_passed_by_less_than_a_commit(
 
 
 @given(logs(), limits)
-def test_no_bucket_starves_beside_a_busy_one(pending: dict[int, Pending], bounds: Limits) -> None:
+def test_no_bucket_starves_beside_a_busy_one(pending: dict[int, Log], bounds: Limits) -> None:
     """A bucket that has more to give has got as much as any other had before its last commit."""
-    admitted = admit(pending, bounds)
-    taken = _taken(pending, admitted)
+    ends = admit(pending, bounds)
+    taken = _taken(pending, ends)
     for bucket, each in pending.items():
-        if admitted.ends[bucket] < each.until:
+        if ends[bucket] < each.until:
             for other in taken.values():
                 assert not other or _share(bounds, other[:-1]) <= _share(bounds, taken[bucket])
 
 
 @given(logs(), limits, st.integers(1, 4))
-def test_measuring_bit_by_bit_changes_nothing(pending: dict[int, Pending], bounds: Limits, step: int) -> None:
-    """Buckets that are short are measured on, a few commits at a time; the answer is that of the whole."""
-    known = {bucket: Pending(each.start, each.until, ()) for bucket, each in pending.items()}
-    while (admitted := admit(known, bounds)).short:
-        for bucket in admitted.short:
-            each = pending[bucket]
-            known[bucket] = Pending(each.start, each.until, each.commits[: len(known[bucket].commits) + step])
-    assert admitted == admit(pending, bounds)
+def test_measuring_bit_by_bit_changes_nothing(pending: dict[int, Log], bounds: Limits, step: int) -> None:
+    """Buckets that are short are measured on from where they were, a few commits at a time; the ends are the same."""
+    admission, known = _begun(pending, bounds), dict.fromkeys(pending, 0)
+    while not admission.settle():
+        short = admission.short
+        assert short
+        for bucket, offset in short.items():
+            log, count = pending[bucket], known[bucket]
+            assert offset == (log.commits[count - 1].end if count else log.start)
+            admission.add(bucket, log.commits[count : count + step])
+            known[bucket] += step
+        assert not admission.left.unlimited
+    assert admission.ends == admit(pending, bounds)
 
 
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=5, unique=True))
 def test_one_commit_at_a_time_is_the_oldest_of_all(times: list[int]) -> None:
     """With a limit that every commit reaches, no bucket is passed over for ever: the oldest is next."""
-    pending = {bucket: Pending(0, 10, (Commit(10, 1, time),)) for bucket, time in enumerate(times)}
-    admitted = admit(pending, Limits(rows_max=1))
-    assert admitted.ends == {bucket: 10 if time == min(times) else 0 for bucket, time in enumerate(times)}
-
-
-def test_without_limits_everything_goes_in() -> None:
-    """Nothing has to be measured for that."""
-    assert admit({0: Pending(3, 9, ()), 1: Pending(4, 4, ())}, Limits()) == Admitted(
-        {0: 9, 1: 4}, frozenset()
-    )
+    pending = {bucket: Log(0, 10, (Commit(10, 1, time),)) for bucket, time in enumerate(times)}
+    ends = admit(pending, Limits(rows_max=1))
+    assert ends == {bucket: 10 if time == min(times) else 0 for bucket, time in enumerate(times)}
 
 
 def test_a_minimum_is_waited_for_so_long() -> None:

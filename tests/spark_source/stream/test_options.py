@@ -90,6 +90,8 @@ def test_limits() -> None:
         ({"startingOffsets": '{"a": 1}'}, "startingOffsets"),
         ({"startingOffsets": '{"0": {"offset": 1}}'}, "startingOffsets"),
         ({"endingOffsets": "full"}, "endingOffsets"),
+        ({"startingOffsets": "first", "startingTimestamp": "2026-01-31"}, "startingOffsets"),
+        ({"endingOffsets": "first", "endingTimestamp": "2026-01-31"}, "endingOffsets"),
         ({"startingTimestamp": "yesterday"}, "startingTimestamp"),
         ({"startingTimestamp": "20260131"}, "startingTimestamp"),
         ({"startingTimestamp": "1769860800"}, "startingTimestamp"),

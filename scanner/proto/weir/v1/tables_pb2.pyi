@@ -100,18 +100,20 @@ class WriteResponse(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class OffsetRange(_message.Message):
-    __slots__ = ("bucket", "start_offset", "end_offset", "history", "at_offset")
+    __slots__ = ("bucket", "start_offset", "end_offset", "history", "at_offset", "at_is_kept")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     AT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_IS_KEPT_FIELD_NUMBER: _ClassVar[int]
     bucket: int
     start_offset: int
     end_offset: int
     history: bytes
     at_offset: int
-    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ..., at_offset: _Optional[int] = ...) -> None: ...
+    at_is_kept: bool
+    def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ..., at_offset: _Optional[int] = ..., at_is_kept: _Optional[bool] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
     __slots__ = ("table", "timestamp_us")
