@@ -368,7 +368,8 @@ class Bucket(Protocol):
     def offset_at(self, timestamp_us: int) -> int:
         """Where the first entry begins whose commit time is at or after a time; log_end if none is.
 
-        A few point reads.
+        In front of it nothing of a share is half: where that entry continues one, the share's first entry begins, or
+        what is kept of it. A few point reads, and two for each piece of such a share.
 
         Args:
             timestamp_us: Microseconds since 1970 UTC.

@@ -74,6 +74,8 @@ class Entry(NamedTuple):
     """Commit time in microseconds since 1970 UTC; grows from entry to entry of a bucket, whatever the clock does."""
     clock_us: int
     """What the clock said when it was committed. It is less than `timestamp_us` after the clock was set back."""
+    continues: bool = False
+    """Whether it goes on with what the entry before began: both are of one share of a transaction."""
 
 
 class EntrySize(NamedTuple):

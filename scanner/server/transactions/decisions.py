@@ -29,6 +29,8 @@ class Decision:
     """Whether the rows that no part names are deleted."""
     decided_ms: int
     """When, in milliseconds since 1970 UTC."""
+    order: int
+    """Its place among the decisions of its table: versions are applied to a bucket as they were decided."""
     shares: Mapping[int, AppliedShare] | None = None
     """By bucket, the changes that it made; None: not every bucket has applied it."""
 
@@ -48,6 +50,7 @@ class Decision:
             "buckets": self.buckets,
             "overwrite": self.overwrite,
             "decided_ms": self.decided_ms,
+            "order": self.order,
             "shares": shares,
         }
         return json.dumps(document).encode() + b"\n"
@@ -75,6 +78,7 @@ class Decision:
                 buckets=tuple(map(int, found["buckets"])),
                 overwrite=bool(found["overwrite"]),
                 decided_ms=int(found["decided_ms"]),
+                order=int(found.get("order", 0)),  # Older servers wrote none.
                 shares=None
                 if shares is None
                 else {int(at): AppliedShare(version, int(start), int(end)) for at, start, end in shares},

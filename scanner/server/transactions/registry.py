@@ -7,7 +7,8 @@ Invariants:
 2. A version is decided once. Whoever publishes it again gets what was decided; a version below the newest that is
    decided, or applied by a bucket, is refused.
 3. What is decided is completed, by this server or the next (`scanner.server.transactions.completion`), before a newer
-   version of the name is decided.
+   version of the name is decided. A bucket gets the versions of all names of its table in the order of the decisions:
+   what failed for a while is never laid over what was published after it.
 4. A stage is there as a whole or not at all, and one that is sent again counts once.
 5. Stages that count in a decision stay until it is applied. Others go when their version is decided or aborted, or
    `transaction_stage_ttl_s` after the last of their version.
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from scanner.errors import (
+    DataCorrupted,
     ScannerError,
     StageNotFound,
     StagesFull,
@@ -128,6 +130,8 @@ class _Table:
         self.name = name
         self.files = files
         self.names: dict[str, _Name] = {}
+        self.decisions = 0
+        """The `order` of the newest decision."""
 
 
 class Transactions:
@@ -388,6 +392,7 @@ class Transactions:
             buckets = set(range((await self._served(table)).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
         await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
+        table.decisions += 1
         decision = Decision(
             table_id=key.table_id,
             name=key.name,
@@ -396,14 +401,14 @@ class Transactions:
             buckets=tuple(sorted(buckets)),
             overwrite=overwrite,
             decided_ms=self._now_ms(),
+            order=table.decisions,
         )
         name.uncertain = True
         await self._write(table, decision)
         name.uncertain = False
         name.decision, name.used_ms = decision, decision.decided_ms
         self._complete(table, name, decision)
-        kept = {stage.key for stages in chosen.values() for stage in stages}
-        await self._drop_superseded(table, name, kept)
+        await self._drop_superseded(table, name, frozenset(_chosen(name, decision)))
 
     def _staged(self, name: _Name, key: VersionKey, attempt: Attempt) -> list[StoredStage]:
         stages = name.stages.of_attempt(key.version, attempt)
@@ -460,12 +465,8 @@ class Transactions:
         """Have a decision applied, in the background."""
 
         async def apply() -> None:
-            keys = [
-                stage.key
-                for part, attempt in sorted(decision.attempts.items())
-                for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
-            ]
-            shares = await self._applier.apply(table.files, table.name, decision, keys)
+            await self._wait_earlier(table, decision)
+            shares = await self._applier.apply(table.files, table.name, decision, _chosen(name, decision))
             done = replace(decision, shares=shares)
             await self._write(table, done)
             name.decision = done
@@ -475,9 +476,23 @@ class Transactions:
         name.completion = Completion(apply, what)
         self._nursery.start_soon(name.completion.run)
 
-    async def _drop_superseded(
-        self, table: _Table, name: _Name, kept: set[StageKey] | frozenset[StageKey]
-    ) -> None:
+    @staticmethod
+    async def _wait_earlier(table: _Table, decision: Decision) -> None:
+        """Wait until what was decided before, under other names, is applied to the buckets that both change.
+
+        Raises:
+            ScannerError: It could not be applied; the server goes on trying.
+        """
+        for name in list(table.names.values()):
+            other, completion = name.decision, name.completion
+            if other is None or completion is None or completion.over or other.order >= decision.order:
+                continue
+            if not set(other.buckets).isdisjoint(decision.buckets):
+                # What is damaged can never be applied, and holds up its own name alone.
+                with suppress(DataCorrupted, TableNotFound):
+                    await completion.wait()
+
+    async def _drop_superseded(self, table: _Table, name: _Name, kept: frozenset[StageKey]) -> None:
         """Free what a decision has left over. A disk that refuses keeps it until the next start."""
         assert name.decision is not None
         version = name.decision.version
@@ -554,27 +569,19 @@ class Transactions:
             name = table.names[each] = _Name(self._now_ms())
             name.decision = Decision.from_document(content, served.table_id, each)
             name.used_ms = name.decision.decided_ms
+            table.decisions = max(table.decisions, name.decision.order)
         for stage in stages:
             name = table.names.setdefault(stage.key.name, _Name(stage.key.staged_ms))
             name.stages.add(stage)
             name.used_ms = max(name.used_ms, stage.key.staged_ms)
-        for name in table.names.values():
-            await self._go_on(table, name)
+        decided = [(name, name.decision) for name in table.names.values() if name.decision is not None]
+        for name, decision in decided:
+            if not decision.applied:
+                self._complete(table, name, decision)
+        for name, decision in decided:
+            kept = () if decision.applied else _chosen(name, decision)
+            await self._drop_superseded(table, name, frozenset(kept))
         return table
-
-    async def _go_on(self, table: _Table, name: _Name) -> None:
-        decision = name.decision
-        if decision is None:
-            return
-        kept = {
-            stage.key
-            for part, attempt in decision.attempts.items()
-            for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
-            if not decision.applied
-        }
-        if not decision.applied:
-            self._complete(table, name, decision)
-        await self._drop_superseded(table, name, kept)
 
 
 class StageWriter:
@@ -677,6 +684,15 @@ class StageWriter:
             self._name.sessions -= 1
             self._transactions._writing_bytes -= self._bytes
             await self._transactions._run_blocking(self._sink.discard)
+
+
+def _chosen(name: _Name, decision: Decision) -> list[StageKey]:
+    """The stages that count in a decision, in the order in which they are applied."""
+    return [
+        stage.key
+        for part, attempt in sorted(decision.attempts.items())
+        for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
+    ]
 
 
 def _with_transactions(store: Store, names: Sequence[str]) -> list[str]:

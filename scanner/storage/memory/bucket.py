@@ -169,6 +169,7 @@ class MemoryBucket:
         self._require_open()
         now = self._clock() if clock_us is None else clock_us
         before = self._unfinished or self.contents
+        continues = self._unfinished is not None
         fresh = BucketContents(rows=dict(before.rows), timestamp_us=before.timestamp_us)
         fresh.log_start = before.log_end
         offsets, refusals = [], {}
@@ -187,7 +188,7 @@ class MemoryBucket:
                 _undo(fresh, changes)
             if fresh.log_end > start:
                 fresh.timestamp_us = timestamp_us
-                fresh.entries.append(Entry(start, fresh.log_end, timestamp_us, now))
+                fresh.entries.append(Entry(start, fresh.log_end, timestamp_us, now, continues))
             offsets.append((start, fresh.log_end))
         return PreparedCommit(before.log_end, offsets, refusals, fresh)
 
@@ -319,9 +320,11 @@ class MemoryBucket:
     def offset_at(self, timestamp_us: int) -> int:
         """See `Bucket.offset_at`."""
         self._require_open()
+        start = self.log_start
         for entry in self.contents.entries:
+            start = start if entry.continues else entry.start
             if entry.timestamp_us >= timestamp_us:
-                return entry.start
+                return start
         return self.log_end
 
     def split(self, wish: SplitWish, key_range: KeyRange = ALL_KEYS) -> BucketSplit:

@@ -688,6 +688,7 @@ class RocksBucket:
         batch = WriteBatch(raw_mode=True)
         put, log = batch.put, database.log_family
         first = log_range = self._reached or self._range
+        continues = self._reached is not None
         offsets: list[tuple[int, int]] = []
         refusals: dict[int, ScannerError] = {}
         for index, group in enumerate(groups):
@@ -700,7 +701,7 @@ class RocksBucket:
                 end = start + len(changes.rows)
             if end > start:
                 timestamp_us = max(clock_us, log_range.timestamp_us + 1, after_us + 1)
-                entry = Entry(start, end, timestamp_us, clock_us)
+                entry = Entry(start, end, timestamp_us, clock_us, continues)
                 ordinal = log_range.end_ordinal
                 for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
                     put(key, value, log)

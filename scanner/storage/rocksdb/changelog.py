@@ -53,7 +53,7 @@ _KEY = struct.Struct(">QQ")
 _HEADER = struct.Struct("<BBBxIQQqqI")
 _RANGE = struct.Struct(">BQQQQqq")
 _LENGTH_BYTES: Final = 4
-_COMPRESSED, _ONE_KIND, _ONE_LENGTH = 1, 2, 4
+_COMPRESSED, _ONE_KIND, _ONE_LENGTH, _CONTINUES = 1, 2, 4, 8
 _COMPRESSION: Final = "lz4_raw"
 _COMPRESSED_BYTES_MIN: Final = 128
 """Less is not worth it."""
@@ -166,7 +166,7 @@ def encode_entry(
 def _encode_chunk(
     entry: Entry, kinds: bytes | bytearray, lengths: NDArray[np.uint32], rows: Sequence[bytes]
 ) -> bytes:
-    flags, occurring = 0, 0
+    flags, occurring = _CONTINUES * entry.continues, 0
     for kind in set(kinds):
         occurring |= 1 << (kind - 1)
     if occurring & (occurring - 1) == 0:
@@ -237,7 +237,7 @@ def _header_of(key: bytes, value: bytes) -> tuple[Entry, int, int, int]:
         )
     if not (count and start <= offset and offset + count <= end):
         raise _damaged(offset, f"{count} changes do not belong into the entry [{start}, {end})")
-    return Entry(start, end, timestamp_us, clock_us), flags, count, size
+    return Entry(start, end, timestamp_us, clock_us, bool(flags & _CONTINUES)), flags, count, size
 
 
 def decode_chunk(key: bytes, value: bytes) -> LogChunk:

@@ -93,7 +93,19 @@ class LogReader:
                 low = entry.end
             else:
                 high = entry.start
-        return max(low, self._log_range().start)
+        return self._share_start(low)
+
+    def _share_start(self, offset: int) -> int:
+        """Where the share begins that an entry at an offset continues; the offset, if it continues none."""
+        try:
+            while (
+                self._log_range().start < offset < self._log_range().end
+                and self.entry_at(offset)[0].continues
+            ):
+                offset = self.entry_at(offset - 1)[0].start
+        except OffsetOutOfRange:
+            pass  # What was truncated meanwhile is out of the question.
+        return max(offset, self._log_range().start)
 
     def entry_at(self, offset: int) -> tuple[Entry, bytes]:
         """The entry that holds an offset, and the key of the chunk of it that does."""

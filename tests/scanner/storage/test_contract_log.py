@@ -45,7 +45,7 @@ def test_an_entry_is_found_by_any_of_its_offsets(store: Store) -> None:
     bucket = store.bucket("items", 0)
     bucket.commit([puts((number, "a" * 3000) for number in range(300)), [put(3, "b")], [delete(999)]], 7)
     bucket.commit([[delete(4)]], 7)
-    expected = [(0, 300, 7, 7), (300, 302, 8, 7), (302, 303, 9, 7)]
+    expected = [(0, 300, 7, 7, False), (300, 302, 8, 7, False), (302, 303, 9, 7, False)]
     for offset in (0, 1, 150, 299, 300, 301, 302):
         assert bucket.entry_at(offset) == next(each for each in expected if each[0] <= offset < each[1])
     for offset in (-1, 303, 1 << 40):

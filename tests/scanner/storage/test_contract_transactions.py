@@ -238,3 +238,29 @@ def test_memory_forgets_an_unfinished_share_with_its_bucket() -> None:
     store.create_table(ITEMS)
     apply(store.bucket("items", 0), [put(1, "x")], unfinished=True)
     assert contents(MemoryStore(disk=store.disk).bucket("items", 0)) == {}
+
+
+def test_a_share_in_pieces_has_one_place_in_time(store: Store, restart: Callable[[Store], Store]) -> None:
+    """A time between two of its pieces is in front of all of them, so no state of a time shows a part; nor later."""
+    bucket = store.bucket("items", 0)
+    bucket.commit([[put(1, "old")]])
+    for number in range(3):
+        apply(bucket, [put(number, "new"), put(number + 10, "new")], unfinished=True)
+    apply(bucket, [], unfinished=False, load=AppliedShare(1, 1, bucket.log_end))
+    bucket.commit([[put(1, "newer")]])
+    bucket = restart(store).bucket("items", 0)
+    assert [bucket.entry_at(offset).continues for offset in (0, 1, 3, 6, 8)] == [
+        False,
+        False,
+        True,
+        True,
+        False,
+    ]
+    changes = list(bucket.read_changes(0, bucket.log_end))
+    share = changes[1:-2]
+    assert len({change.timestamp_us for change in share}) == 3
+    for time in {change.timestamp_us for change in share}:
+        assert (bucket.offset_at(time), bucket.offset_at(time - 1)) == (1, 1)
+    assert bucket.offset_at(share[-1].timestamp_us + 1) == bucket.log_end - 2
+    bucket.truncate_log(4)
+    assert bucket.offset_at(0) == bucket.log_start == bucket.offset_at(share[-1].timestamp_us)

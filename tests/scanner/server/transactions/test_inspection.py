@@ -16,7 +16,7 @@ from tests.support.storage_tables import ITEMS, put
 pytestmark = pytest.mark.rocks
 
 KEY = StageKey("load", 1, 0, 2, 1, 0, bytes(16))
-DECISION = Decision(table_id=0, name="load", version=1, attempts={0: 2}, buckets=(0,), decided_ms=0)
+DECISION = Decision(table_id=0, name="load", version=1, attempts={0: 2}, buckets=(0,), decided_ms=0, order=1)
 
 
 def problems(path: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
-from scanner.storage.transactions import mutation_frames
+from scanner.storage.transactions import StageKey, mutation_frames
 from scanner.tasks import inline
 from tests.scanner.server.auth import test_access as access
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
@@ -563,3 +563,66 @@ async def test_a_share_that_fails_half_way_is_undone_and_applied_again(
         assert set((await contents(table)).values()) == {"x" * 50}
         assert len(await changes(table)) == 20 + 2 * 20 + 30
         assert server.statistics().transactions_unapplied == 0
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("overwrite", [False, True])
+async def test_what_is_decided_first_is_applied_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, restarted: bool, overwrite: bool
+) -> None:
+    """A version that a bucket could not apply is not laid over one that was decided after it, by another name."""
+    failing = {"z"}
+    real_commit = RocksBucket.commit_prepared
+
+    def commit(self: RocksBucket, *args: Any, **kwargs: Any) -> None:
+        applied = {**(args[2] if len(args) > 2 else {}), **kwargs.get("applied", {})}
+        if failing & applied.keys() and "01" in self._path.name:
+            raise StoreFailed("the disk refused")
+        real_commit(self, *args, **kwargs)
+
+    async def publish(table: scanner.Table, name: str) -> None:
+        await table.transaction(name, 1).publish({0: 0}, overwrite=overwrite)
+
+    monkeypatch.setattr(RocksBucket, "commit_prepared", commit)
+    async with AsyncExitStack() as stack:
+        _, client = await stack.enter_async_context(serving(tmp_path))
+        table = await make_table(client)
+        for name in ("z", "a"):
+            await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
+        with pytest.raises(StoreFailed, match="is decided, and the server goes on applying it"):
+            await publish(table, "z")
+        with pytest.raises(StoreFailed, match="version 1 of transaction 'z' of table 't' is decided"):
+            await publish(table, "a")
+        if restarted:
+            await stack.aclose()
+            failing.clear()
+            _, client = await stack.enter_async_context(serving(tmp_path))
+            table = await client.table("t")
+        failing.clear()
+        for name in ("z", "a"):
+            await publish(table, name)
+        assert await contents(table) == dict.fromkeys(range(30), "a")
+
+
+@pytest.mark.rocks
+async def test_a_version_whose_stage_is_damaged_holds_up_its_name_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It can never be applied, so what other names publish does not wait for it."""
+    real_open = RocksTransactionFiles.open_source
+
+    def open_source(self: RocksTransactionFiles, key: StageKey) -> Any:
+        if key.name == "z" and "z" in self.decisions():
+            raise DataCorrupted("the stage is damaged")
+        return real_open(self, key)
+
+    monkeypatch.setattr(RocksTransactionFiles, "open_source", open_source)
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        for name in ("z", "a"):
+            await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
+        with pytest.raises(DataCorrupted):
+            await table.transaction("z", 1).publish({0: 0})
+        assert (await table.transaction("a", 1).publish({0: 0})).decided
+        assert await contents(table) == dict.fromkeys(range(30), "a")

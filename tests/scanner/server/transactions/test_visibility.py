@@ -81,3 +81,21 @@ async def test_every_reader_sees_whole_versions(tmp_path: Path) -> None:
                 nursery.start_soon(_publish_all, table, done)
             assert seen == sorted(seen)
             assert set((await table.new_scan().to_arrow())["text"].to_pylist()) == {f"version {VERSIONS}"}
+
+
+async def test_no_time_shows_a_part_of_a_version(tmp_path: Path) -> None:
+    """A share that is applied in pieces has many commit times; as of each of them the bucket has it whole, or not."""
+    async with open_server(tmp_path, config=CONFIG) as server:
+        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+            table = await client.create_table("t", SCHEMA, ["id"], 1)
+            await table.write(rows(version_rows(0)))
+            load = table.transaction("load", 1)
+            await load.stage(rows(version_rows(1)), part=0, attempt=0)
+            await load.publish({0: 0})
+            log = table.new_scan().with_source("log").start_at("earliest").stop_at("end")
+            times = sorted(set((await log.to_arrow())["_commit_timestamp"].to_pylist()))
+            assert len(times) > 3
+            for time in times[1:]:
+                [place] = await table.offsets(at=time)
+                found = await table.new_scan().as_of(place.at_offset).to_arrow()
+                assert set(found["text"].to_pylist()) == {"version 0"}
