@@ -4,10 +4,11 @@ Invariants:
 
 1. It yields what a scan of the row store as of the same offset yields: rows, order, and the stored bytes' length and
    digest up to every row. So positions, and the tokens made of them, are those of the row store.
-2. What was changed since the image is laid over it; a block without a change in it goes out as it lies.
+2. What differs at the offset that is shown is laid over it; a block without a change in it goes out as it lies.
 3. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read; so it is where
    the changes cannot be had.
-4. A block is read whole, whatever is asked for: 256 KiB as a rule.
+4. A block is read whole, whatever is asked for: 256 KiB as a rule. A read does a few milliseconds of work: it reads one
+   block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
 
 This module knows no transport, no task and no clock.
 """
@@ -15,9 +16,10 @@ This module knows no transport, no task and no clock.
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +30,7 @@ from scanner.data.row_block import RowBlock
 from scanner.data.table import require_columns
 from scanner.errors import DataCorrupted, StoreClosed
 from scanner.sources.merged_rows import merged
+from scanner.sources.sorted_runs import Entries
 from scanner.storage.images.format import ImageDamaged
 from scanner.wire.batches import EncodedRows, decode_batch
 
@@ -35,13 +38,12 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
-    from scanner.sources.image_delta import DeltaView
     from scanner.sources.interface import ReadRows, StoredRows
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
 
-_TAIL_ROWS: Final = 2048
-"""Rows behind the last block that are read at once."""
+_MERGE_ENTRIES: Final = 1024
+"""Changes that are merged at once: a millisecond or two."""
 
 
 class ImageRows:
@@ -149,6 +151,65 @@ class RowsRead:
         return self._rows
 
 
+_UNFINISHED: Final = RowsRead(unfinished=True)
+
+
+class Changes(Protocol):
+    """What differs between an image and the state that a scan of it shows, in the scan's key range."""
+
+    @property
+    def log_offset(self) -> int:
+        """Of that state."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be taken from."""
+
+    def step(self) -> None:
+        """Do a piece of what makes it ready, a few milliseconds long.
+
+        Raises:
+            ImageDamaged: The changes cannot be had.
+            ScannerError: Storage failed, or that state can no longer be had.
+        """
+
+    def take(self, last_key: bytes | None, count: int, bytes_max: int) -> tuple[Entries, bytes | None]:
+        """Remove some of the next entries, in a few milliseconds.
+
+        Args:
+            last_key: None is taken that has a greater key; None: any may be.
+            count: About how many at most, above 0.
+            bytes_max: About how many bytes of rows at most; one row may be larger.
+
+        Returns:
+            Entries, and a bound: no entry up to and with it is left. The bound is `last_key`, or less if there may be
+            more up to there; None: no entry is left at all.
+        """
+
+    def close(self) -> None:
+        """Free what only this scan uses. Idempotent."""
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    """A block that is being given: with changes, piece by piece."""
+
+    block: ImageBlock
+    batch: pa.RecordBatch
+    """The block, decoded."""
+    start: int
+    """The first row that was not given."""
+    stop: int
+    """The row behind the last one in the range."""
+    keys: list[bytes] | None = None
+    """Of all rows, worked out for the first change; those in front of `start` are not used any more."""
+
+    def cut(self, stop: int) -> ImageRows:
+        """The next rows, in front of `stop`; they count as given."""
+        start, self.start = self.start, stop
+        return ImageRows(self.block, self.batch, start, stop)
+
+
 class ImageScan:
     """One pass over a key range of an image. See `scanner.sources.interface.RowScan`.
 
@@ -158,7 +219,8 @@ class ImageScan:
         key_codec: Of the table.
         from_rows: Opens the row store as of the same offset, from a key on, when the image fails.
         on_damage: Told when it does; called once.
-        changes: What was changed between the image and the offset that is shown; None: the image is of that offset.
+        changes: What differs from the image at the offset that is shown, in this range; closed with this scan. None:
+            the image is of that offset.
     """
 
     def __init__(
@@ -168,7 +230,7 @@ class ImageScan:
         key_codec: KeyCodec,
         from_rows: Callable[[KeyRange], BucketScan],
         on_damage: Callable[[ImageDamaged], None],
-        changes: DeltaView | None = None,
+        changes: Changes | None = None,
     ) -> None:
         self._image: Image | None = image
         image.hold()
@@ -179,61 +241,66 @@ class ImageScan:
         self._on_damage = on_damage
         self._first = self._next = image.block_of(key_range.start)
         self._changes = changes
-        self._changes_left: tuple[int, int] | None = None
-        """Numbers of the changes that were not merged yet, [start, end); None: they are not ready."""
+        self._open: _OpenBlock | None = None
+        """The block that was read last, as long as there is more of it."""
         self._fetched: ImageBlock | ImageDamaged | None = None
         """What `fetch` has found, for the next read."""
         self.fetch: Callable[[], None] | None = None
         """Reads what the next read needs, and blocks on the disk: meant for a thread. None: nothing need be waited for.
         A read without it does it by itself."""
+        self._rest: KeyRange | None = None
+        """What is left for the row store, where the image has failed."""
         self._rows: BucketScan | None = None
-        """The row store, where the image has failed."""
+        """The row store, open."""
         self._closed = False
         self.log_offset = image.header.log_offset if changes is None else changes.log_offset
         """The scan shows the changes with a smaller offset, and no other."""
 
     def read(self, rows_max: int, bytes_max: int) -> ReadRows:
-        """Read the next block, whatever its size.
+        """Read the next block, whatever its size; where something was changed, a piece of it, no larger than asked for.
 
         Raises:
-            ScannerError: The image failed, and so did the row store.
+            ScannerError: The image failed, and so did the row store; or the state can no longer be had.
             StoreClosed: This was closed.
         """
         if self._closed:
             raise StoreClosed(f"this scan of an image as of {self.log_offset} was closed")
-        if self._rows is None:
+        if self._rest is None:
             try:
-                return self._read()
+                return self._read(rows_max, bytes_max)
             except ImageDamaged as error:
-                self._fall_back(error)
-        assert self._rows is not None
+                self._give_up(error)
+        if self._rows is None:
+            assert self._rest is not None
+            self._rows = self._from_rows(self._rest)
         return self._rows.read(rows_max, bytes_max)
 
     def close(self) -> None:
         """Release image and row store. Idempotent."""
         self._closed = True
-        self.fetch = None
         self._release()
+        if self._changes is not None:
+            self._changes.close()
         if self._rows is not None:
             self._rows.close()
 
-    def _read(self) -> RowsRead:
-        if self._changes is not None and self._changes_left is None:
-            if not self._changes.ready:
-                self._changes.step()
-                return RowsRead(unfinished=True)
-            self._changes_left = self._changes.bounds(self._range)
-        while self._image is not None:
-            block = self._next_block(self._image)
-            if self.fetch is not None:
-                return RowsRead(unfinished=True)
-            rows = None if block is None else self._of_block(block)
-            if rows is not None:
-                return RowsRead(rows)
-        return RowsRead(self._read_tail())
+    def _read(self, rows_max: int, bytes_max: int) -> RowsRead:
+        if self._changes is not None and not self._changes.ready:
+            self._changes.step()
+            return _UNFINISHED
+        if self._open is None and self._image is not None:
+            self._open = self._next_block(self._image)
+            if self._open is None:
+                return _UNFINISHED  # It has to be fetched, or there was none.
+        entries, reached = Entries([], []), None if self._open is None else self._open.block.last_key
+        if self._changes is not None:
+            entries, reached = self._changes.take(reached, min(rows_max, _MERGE_ENTRIES), bytes_max)
+        if self._open is None:
+            return _added(entries, more=reached is not None)
+        return self._of_block(self._open, entries, reached)
 
-    def _next_block(self, image: Image) -> ImageBlock | None:
-        """The next block; None: there are none left, or it has to be fetched first."""
+    def _next_block(self, image: Image) -> _OpenBlock | None:
+        """The next block; None: there are none left, and the image is released, or it has to be fetched first."""
         if self._next == len(image) or self._is_past_end(image):
             self._release()
             return None
@@ -242,10 +309,14 @@ class ImageScan:
         found, self.fetch, self._fetched = self._fetched, None, None
         if isinstance(found, ImageDamaged):
             raise found
-        found = found or image.read_block(self._next)
-        if found is None:
+        block = found or image.read_block(self._next)
+        if block is None:
             self.fetch = functools.partial(self._fetch, image, self._next)
-        return found
+            return None
+        batch = self._decoded(block)
+        start, stop = self._inside(batch, block.last_key, first=self._next == self._first)
+        self._next += 1
+        return _OpenBlock(block, batch, start, stop)
 
     def _fetch(self, image: Image, number: int) -> None:
         # The scan may be closed meanwhile, and the file with it; then nobody takes what is found.
@@ -254,38 +325,22 @@ class ImageScan:
         except ImageDamaged as error:
             self._fetched = error
 
-    def _of_block(self, block: ImageBlock) -> StoredRows | None:
-        """The rows of the next block that are in the range, with their changes; None: there are none."""
-        batch = self._decoded(block)
-        start, stop = self._inside(batch, block.last_key, first=self._next == self._first)
-        self._next += 1
-        return self._merged(block, batch, start, stop)
-
-    def _merged(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> StoredRows | None:
-        """The rows [start, stop) of a block with the changes up to its last key; None: there are none."""
-        rows = ImageRows(block, batch, start, stop)
-        if self._changes is not None and self._changes_left is not None:
-            first, end = self._changes_left
-            behind = self._changes.up_to(first, end, block.last_key)
-            if first < behind:
-                self._changes_left = behind, end
-                return merged(
-                    rows, self._keys(batch.slice(start, stop - start)), self._changes.entries(first, behind)
-                )
-        return rows if len(rows) else None
-
-    def _read_tail(self) -> StoredRows | None:
-        """Some of the rows that were added behind the last block; None: there are none left."""
-        while self._changes is not None and self._changes_left is not None:
-            first, end = self._changes_left
-            if first == end:
-                break
-            behind = min(end, first + _TAIL_ROWS)
-            self._changes_left = behind, end
-            rows = [row for row in self._changes.entries(first, behind).rows if row is not None]
-            if rows:
-                return RowBlock.join(rows)
-        return None
+    def _of_block(self, part: _OpenBlock, entries: Entries, reached: bytes | None) -> RowsRead:
+        """The rows of a block up to a key, with the changes up to there."""
+        whole = reached == part.block.last_key
+        if whole:
+            self._open = None
+        if not entries.keys:
+            # What was looked up changed nothing, so the block is not cut there.
+            return RowsRead(part.cut(part.stop)) if whole and part.start < part.stop else _UNFINISHED
+        if part.keys is None:
+            part.keys = self._keys(part.batch)
+        start, stop = part.start, part.stop
+        if not whole:
+            assert reached is not None
+            stop = bisect_right(part.keys, reached, start, stop)
+        rows = merged(part.cut(stop), part.keys[start:stop], entries)
+        return _UNFINISHED if rows is None else RowsRead(rows)
 
     def _decoded(self, block: ImageBlock) -> pa.RecordBatch:
         try:
@@ -320,16 +375,25 @@ class ImageScan:
     def _keys(self, batch: pa.RecordBatch) -> list[bytes]:
         return self._key_codec.encode_batch(batch.select(self._key_codec.schema.names)) if len(batch) else []
 
-    def _fall_back(self, error: ImageDamaged) -> None:
+    def _give_up(self, error: ImageDamaged) -> None:
+        """Read the rest from the row store. Blocks fail as a whole, so it begins behind the last one that did not."""
         assert self._image is not None
         start = self._range.start
         if self._next > self._first:
             start = max(start, successor(self._image.last_key(self._next - 1)))
-        self._rows = self._from_rows(KeyRange(start, self._range.end))
+        self._rest = KeyRange(start, self._range.end)
         self._release()
         self._on_damage(error)
 
     def _release(self) -> None:
+        """Give up the image, and what is read of it."""
+        self.fetch = self._fetched = self._open = None
         if self._image is not None:
             image, self._image = self._image, None
             image.release()
+
+
+def _added(entries: Entries, *, more: bool) -> RowsRead:
+    """Rows that were added behind the last block."""
+    rows = [row for row in entries.rows if row is not None]
+    return RowsRead(RowBlock.join(rows) if rows else None, unfinished=more)

@@ -5,7 +5,8 @@ Invariants:
 1. The delta knows, of every key, every change in [B, E), where B is the image's offset: so it tells the state as of any
    S in between. (What undoes changes, `scanner.sources.overlay`, goes the other way, and needs a key's first change.)
 2. It is bounded in bytes. Past that the image is of no use.
-3. A step does a few milliseconds of work.
+3. A commit costs it the commit's own changes, and a scan the keys that it comes to, however many there are of either:
+   nothing is sorted or built anew. A step does a few milliseconds of work.
 
 This module knows no tasks and no clock.
 """
@@ -15,7 +16,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from scanner.data.keys import successor
 from scanner.errors import DataCorrupted, OffsetOutOfRange
+from scanner.sources.sorted_keys import SortedKeys
 from scanner.sources.sorted_runs import Entries
 from scanner.storage.images.format import ImageDamaged
 from scanner.storage.interface import ChangeKind
@@ -24,11 +27,12 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
     from scanner.storage.interface import Bucket, ChangeBlock
 
-_STEP_CHANGES: Final = 4096
+_STEP_CHANGES: Final = 2048
 _STEP_BYTES: Final = 1024 * 1024
-_STEP_KEYS: Final = 8192
 _ENTRY_BYTES: Final = 300
 """Of a change, about, beside its key and row."""
+_TAKE_KEYS: Final = 2048
+"""Keys that are looked up at once."""
 _Changes: TypeAlias = list[tuple[int, bytes | None]]
 """Of one key, oldest first: the offset of each change, and the row since then; None: there is none."""
 
@@ -46,17 +50,16 @@ class ImageDelta:
         self._bucket = bucket
         self._bytes_max = bytes_max
         self._changes: dict[bytes, _Changes] = {}
+        self._keys = SortedKeys()
+        """Those of `_changes`."""
         self.end = start
         """E: it has the changes with a smaller offset."""
         self.memory_bytes = 0
         """Estimate of what it takes."""
-        self._view: DeltaView | None = None
 
-    def as_of(self, log_offset: int) -> DeltaView:
-        """What differs from the image as of an offset, at or above the image's; shared by all that ask for the same."""
-        if self._view is None or self._view.log_offset != log_offset:
-            self._view = DeltaView(self, log_offset)
-        return self._view
+    def as_of(self, log_offset: int, key_range: KeyRange) -> DeltaChanges:
+        """What differs from the image as of an offset, at or above the image's, in a key range; for one scan."""
+        return DeltaChanges(self, log_offset, key_range)
 
     def extend(self, until: int) -> None:
         """Read some more changes, up to `until` at most.
@@ -85,82 +88,83 @@ class ImageDelta:
         for offset, (key, row, present) in enumerate(
             zip(keys, block.rows, put.tolist(), strict=True), block.offset
         ):
-            changes = self._changes.setdefault(key, [])
+            changes = self._changes.get(key)
+            if changes is None:
+                changes = self._changes[key] = []
+                self._keys.add(key)
+                self.memory_bytes += len(key)
             changes.append((offset, row if present else None))
-            self.memory_bytes += (
-                _ENTRY_BYTES + (len(row) if present else 0) + (len(key) if len(changes) == 1 else 0)
-            )
+            self.memory_bytes += _ENTRY_BYTES + (len(row) if present else 0)
         self.end += len(block)
 
-    def keys(self) -> list[bytes]:
-        """All keys that were changed, ascending."""
-        return sorted(self._changes)
+    def keys(self, start: bytes, count: int) -> list[bytes]:
+        """The first `count` keys that were changed, from `start` on; fewer: there are no more."""
+        return self._keys.first(start, count)
 
-    def below(self, keys: list[bytes], log_offset: int) -> Entries:
-        """What some keys have as of an offset, of those that were changed before it.
-
-        Args:
-            keys: Ascending.
-            log_offset: At most `end`.
-        """
-        entries = Entries([], [])
-        for key in keys:
-            changes = self._changes[key]
-            count = bisect_left(changes, (log_offset,))
-            if count:
-                entries.keys.append(key)
-                entries.rows.append(changes[count - 1][1])
-        return entries
+    def change_of(self, key: bytes, log_offset: int) -> tuple[bytes | None] | None:
+        """What a key that was changed has as of an offset, at most `end`: its row or None; None: as in the image."""
+        changes = self._changes[key]
+        count = bisect_left(changes, (log_offset,))
+        return (changes[count - 1][1],) if count else None
 
 
-class DeltaView:
-    """What differs from an image as of one offset. Made by `ImageDelta.as_of`.
+class DeltaChanges:
+    """What differs from an image as of one offset, for one scan. See `scanner.sources.image.Changes`.
+
+    Made by `ImageDelta.as_of`.
 
     Args:
         delta: Where the changes come from.
         log_offset: S.
+        key_range: What of it.
     """
 
-    def __init__(self, delta: ImageDelta, log_offset: int) -> None:
+    def __init__(self, delta: ImageDelta, log_offset: int, key_range: KeyRange) -> None:
         self._delta = delta
         self.log_offset = log_offset
-        self._left: list[bytes] | None = None
-        """Keys that were not looked up yet; None: they are not known yet."""
-        self._entries = Entries([], [])
+        self._next, self._end = key_range
+        """The smallest key that was not taken, and the one behind the last."""
 
     @property
     def ready(self) -> bool:
-        """Whether it can be read."""
-        return self._left == [] and self._delta.end >= self.log_offset
+        """See `Changes`."""
+        return self._delta.end >= self.log_offset
 
     def step(self) -> None:
-        """Do a piece of what makes it ready.
+        """See `Changes`.
 
         Raises:
             ImageDamaged: The changes cannot be had.
             ScannerError: Storage failed.
         """
-        if self._delta.end < self.log_offset:
-            self._delta.extend(self.log_offset)
-        elif self._left is None:
-            # What is added from now on has offsets behind this one.
-            self._left = self._delta.keys()
-        else:
-            some, self._left = self._left[:_STEP_KEYS], self._left[_STEP_KEYS:]
-            found = self._delta.below(some, self.log_offset)
-            self._entries.keys.extend(found.keys)
-            self._entries.rows.extend(found.rows)
+        self._delta.extend(self.log_offset)
 
-    def bounds(self, key_range: KeyRange) -> tuple[int, int]:
-        """Which entries are in a key range: their numbers, [start, end)."""
-        keys = self._entries.keys
-        start = bisect_left(keys, key_range.start)
-        return start, max(start, bisect_left(keys, key_range.end) if key_range.end else len(keys))
+    def take(self, last_key: bytes | None, count: int, bytes_max: int) -> tuple[Entries, bytes | None]:
+        """See `Changes`."""
+        keys = self._delta.keys(self._next, _TAKE_KEYS)
+        stop = bisect_left(keys, self._end) if self._end else len(keys)
+        if last_key is not None:
+            stop = min(stop, bisect_right(keys, last_key))
+        all_there = stop < len(keys) or len(keys) < _TAKE_KEYS
+        entries, taken = self._entries(keys[:stop], count, bytes_max)
+        reached = last_key if all_there and taken == stop else keys[taken - 1]
+        self._next = max(self._next, successor(reached or keys[-1])) if keys else self._next
+        return entries, reached
 
-    def up_to(self, start: int, end: int, last_key: bytes) -> int:
-        """The number behind the last of the entries [start, end) whose key is not behind `last_key`."""
-        return bisect_right(self._entries.keys, last_key, start, end)
+    def _entries(self, keys: list[bytes], count: int, bytes_max: int) -> tuple[Entries, int]:
+        """What some keys have: as much as may be, and of how many of the keys that is."""
+        entries, size = Entries([], []), 0
+        for looked_up, key in enumerate(keys):
+            found = self._delta.change_of(key, self.log_offset)
+            if found is None:
+                continue
+            (row,) = found
+            size += 0 if row is None else len(row)
+            if entries.keys and (len(entries.keys) == count or size > bytes_max):
+                return entries, looked_up
+            entries.keys.append(key)
+            entries.rows.append(row)
+        return entries, len(keys)
 
-    def entries(self, start: int, end: int) -> Entries:
-        """The entries [start, end): keys, ascending, and the row of each, or None where there is none."""
-        return Entries(self._entries.keys[start:end], self._entries.rows[start:end])
+    def close(self) -> None:
+        """See `Changes`; the delta is shared."""

@@ -219,7 +219,7 @@ class ReadSources:
             delta = bucket.image.delta_of(
                 image, bucket.storage, bucket.storage_openings, self._config.image_delta_bytes_max
             )
-            changes = delta.as_of(log_offset)
+            changes = delta.as_of(log_offset, key_range)
 
         def drop(damage: ImageDamaged) -> None:
             # Unless it was replaced since.

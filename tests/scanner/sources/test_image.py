@@ -6,7 +6,8 @@ That images keep to the contract of a source is in `test_kv`.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Never
 
 import pyarrow as pa
 import pytest
@@ -15,78 +16,41 @@ from hypothesis import strategies as st
 
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import ALL_KEYS, KeyRange
-from scanner.data.position import START, Position
+from scanner.data.position import START
 from scanner.data.table import TableDescription
-from scanner.errors import StoreClosed
+from scanner.errors import SnapshotLost, StoreClosed
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.image_builder import ImageBuilder
 from scanner.sources.image_delta import ImageDelta
 from scanner.sources.interface import Batch, EndReason
-from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
 from scanner.storage.images.format import BLOCK_PAYLOAD_BYTES, ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
-from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import decode_batch, encode_rows
 from scanner.wire.queries import ScanQuery
-from tests.support.images import ANY, unexpected_damage, write_image
+from tests.support.images import (
+    ANY,
+    FetchedScan,
+    changed,
+    drive,
+    scan_of,
+    scan_with_changes,
+    source_over,
+    table_of,
+    write_image,
+)
 from tests.support.scans import SCHEMA, filled_store, mutations, sample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from scanner.sources.interface import RowScan
-    from scanner.storage.interface import BucketScan
 
 ROWS = 200
 STORE = filled_store(ROWS)
-
-
-def source_over(
-    scan: RowScan, store: MemoryStore, query: ScanQuery, position: Position = START, table: str = "items"
-) -> KvSource:
-    """A source as the server makes it."""
-    return KvSource(
-        scan,
-        store.table(table),
-        store.row_codec(table),
-        query,
-        position=position,
-        block_rows_max=50,
-        block_bytes_max=ANY,
-    )
-
-
-def scan_of(
-    image: Image,
-    store: MemoryStore,
-    key_range: KeyRange = ALL_KEYS,
-    on_damage: Callable[[ImageDamaged], None] = unexpected_damage,
-    table: str = "items",
-) -> ImageScan:
-    """A scan of an image, with the row store behind it."""
-    return ImageScan(image, key_range, store.key_codec(table), store.bucket(table, 0).open_scan, on_damage)
-
-
-def drive(source: KvSource, payload_bytes_max: int = ANY, batches_max: int = ANY) -> list[Batch]:
-    """Step and take as a push scan does."""
-    batches: list[Batch] = []
-    while source.end is None and len(batches) < batches_max:
-        batch = source.take(payload_bytes_max, ANY)
-        if batch is None:
-            source.step()
-        else:
-            batches.append(batch)
-    return batches
-
-
-def table_of(batches: list[Batch], schema: pa.Schema = SCHEMA) -> pa.Table:
-    """All rows."""
-    return pa.Table.from_batches([batch.rows for batch in batches], schema)
 
 
 def test_whole_blocks_go_out_as_they_lie(tmp_path: Path) -> None:
@@ -258,35 +222,6 @@ def test_a_builder_fills_blocks(tmp_path: Path) -> None:
     assert table_of(drive(source)).equals(pa.Table.from_batches([rows]))
 
 
-def changed(store: MemoryStore, puts: list[int], deletes: list[int]) -> None:
-    """One commit."""
-    keys = store.key_codec("items").encode_batch(sample(deletes))
-    bucket = store.bucket("items", 0)
-    bucket.commit([mutations(store, "items", repriced(puts)), [Mutation(key, None) for key in keys]])
-
-
-def repriced(ids: list[int]) -> pa.RecordBatch:
-    """Rows that differ from those of `sample`, in length too."""
-    rows = sample(ids)
-    return rows.set_column(
-        1, SCHEMA.field("name"), pa.array([f"changed-{each}" for each in ids], pa.string())
-    )
-
-
-def scan_with_changes(
-    image: Image, store: MemoryStore, delta: ImageDelta, log_offset: int, key_range: KeyRange = ALL_KEYS
-) -> ImageScan:
-    """A scan of an image with what was changed up to an offset, and the row store as of that offset behind it."""
-    bucket = store.bucket("items", 0)
-
-    def from_rows(rest: KeyRange) -> BucketScan:
-        return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
-
-    return ImageScan(
-        image, key_range, store.key_codec("items"), from_rows, lambda _: None, delta.as_of(log_offset)
-    )
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> None:
@@ -303,7 +238,7 @@ def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> 
         changed(store, puts, deletes)
         ends.append(bucket.log_end)
         if data.draw(st.booleans()):
-            delta.as_of(bucket.log_end).step()
+            delta.as_of(bucket.log_end, ALL_KEYS).step()
     log_offset = data.draw(st.integers(ends[0], ends[-1]))
     low, high = data.draw(st.integers(-101, 101)), data.draw(st.integers(-101, 101))
     key_range = KeyRange(
@@ -398,7 +333,7 @@ def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> N
         store.key_codec("items"),
         bucket.open_scan,
         told.append,
-        delta.as_of(bucket.log_end),
+        delta.as_of(bucket.log_end, ALL_KEYS),
     )
     batches = drive(source_over(scan, store, ScanQuery(table="items")))
     expected = drive(source_over(bucket.open_scan(), store, ScanQuery(table="items")))
@@ -427,3 +362,79 @@ def test_what_is_not_cached_is_fetched_first(tmp_path: Path) -> None:
 
     assert table_of(batches).equals(pa.Table.from_batches([sample(range(ROWS))]))
     assert source.fetch is None
+
+
+def test_a_read_touches_one_block(tmp_path: Path) -> None:
+    """However many blocks have no row left, each is read by itself, and others get their turn between them."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store, rows_max=4)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    changed(store, [ROWS], list(range(ROWS)))
+    scan = scan_with_changes(image, store, delta, bucket.log_end, kind=FetchedScan)
+    reads = 0
+    while not (read := scan.read(ANY, ANY)):
+        assert read.unfinished
+        reads += 1
+    assert len(read) == 1
+    assert reads >= len(image)
+    scan.close()
+
+
+@pytest.mark.parametrize("where", ["inside a block", "behind the last"])
+def test_a_read_merges_a_bounded_number_of_changes(tmp_path: Path, where: str) -> None:
+    """Many rows that were added between two of a block, or behind the last, come piece by piece."""
+    store = filled_store(0)
+    bucket = store.bucket("items", 0)
+    bucket.commit([mutations(store, "items", sample([0, 1, 90_000]))])
+    image = write_image(tmp_path / "image", store)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    added = range(10, 6000) if where == "inside a block" else range(90_010, 96_000)
+    changed(store, list(added), [90_000])
+    scan = scan_with_changes(image, store, delta, bucket.log_end)
+    pieces = []
+    while (read := scan.read(ANY, ANY)).unfinished or read:
+        pieces.append(len(read))
+    assert sum(pieces) == 2 + len(added)
+    assert max(pieces) <= 1100
+
+
+def test_a_read_merges_no_more_octets_than_are_asked_for(tmp_path: Path) -> None:
+    """Large rows that were added come as a scan of the row store gives them; one may be larger."""
+    store = filled_store(3)
+    image = write_image(tmp_path / "image", store)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    names = pa.array(["x" * (5_000 if number % 4 else 30_000) for number in range(40)])
+    rows = sample(range(10, 50)).set_column(1, SCHEMA.field("name"), names)
+    bucket.commit([mutations(store, "items", rows)])
+    scan = scan_with_changes(image, store, delta, bucket.log_end)
+    sizes, count = [], 0
+    while (read := scan.read(ANY, 20_000)).unfinished or read:
+        if read:
+            assert len(read) == 1 or read.block.size_of(0, len(read)) <= 20_000
+            sizes.append(len(read))
+            count += len(read)
+    assert count == 43
+    assert max(sizes[1:]) == 3
+
+
+def test_a_store_that_fails_too_is_asked_again(tmp_path: Path) -> None:
+    """Damage is told once; the error is the row store's, at every read."""
+    image = write_image(tmp_path / "image", STORE)
+    os.truncate(image.path, 100)
+    told: list[ImageDamaged] = []
+    reads = 0
+
+    def lost(_: KeyRange) -> Never:
+        nonlocal reads
+        reads += 1
+        raise SnapshotLost("it is gone")
+
+    scan = ImageScan(image, ALL_KEYS, STORE.key_codec("items"), lost, told.append)
+    for _ in range(4):
+        with suppress(SnapshotLost):
+            scan.read(ANY, ANY)
+    assert reads >= 2
+    assert len(told) == 1
+    scan.close()
