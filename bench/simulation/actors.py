@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from bench.simulation.network import Network
     from bench.simulation.serving import Serving
     from bench.simulation.workload import Workload
-    from scanner.storage.interface import Mutation
 
 SWIZZLE_S_MAX = 3.0
 
@@ -58,7 +57,6 @@ class Actors:
         """Fill the table, before anybody is there."""
         rows, store = self._workload.rows, self._serving.store
         for keys in self._workload.initial:
-            routed: dict[int, list[Mutation]] = {}
             batch = rows.to_arrow(list(rows.make(keys).values()))
             for mutations in encode_mutations(
                 batch,
@@ -68,9 +66,8 @@ class Actors:
                 slice_rows=1_000,
                 row_bytes_max=ScannerConfig().row_bytes_max,
             ):
-                route(mutations, rows.description.buckets, routed)
-            for bucket, part in sorted(routed.items()):
-                store.bucket(TABLE, bucket).commit([part])
+                for bucket, part in route(mutations, rows.description.buckets):
+                    store.bucket(TABLE, bucket).commit([part])
 
     async def run(self, servers: trio.Nursery) -> None:
         """Act, until everybody is done.

@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.data.comparisons import exact_cell
-from scanner.data.digest import checksum
+from scanner.data.digest import checksum, checksums
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -68,6 +68,11 @@ ALL_KEYS = KeyRange()
 def bucket_of(key: bytes, buckets: int) -> int:
     """The bucket that a key belongs to, for ever: CRC-32C of the encoded key, modulo the bucket count."""
     return checksum(key) % buckets
+
+
+def buckets_of(keys: pa.BinaryArray, buckets: int) -> NDArray[np.uint32]:
+    """`bucket_of` of every key of a binary array without nulls."""
+    return checksums(keys) % np.uint32(buckets)
 
 
 def successor(key: bytes) -> bytes:
@@ -144,19 +149,12 @@ class KeyCodec:
             KeyInvalid: a key column is missing or null in some row, or a key is longer than KEY_BYTES_MAX.
             SchemaMismatch: a key column has another type.
         """
-        return self._encode(self._columns(batch))
+        encoded: list[bytes] = self.encode_array(batch).to_pylist()
+        return encoded
 
     def encode_array(self, batch: pa.RecordBatch) -> pa.Array:
-        """Encode the keys of a batch of stored rows as a binary array, without an object for each.
-
-        Args:
-            batch: As in `encode_batch`.
-
-        Raises:
-            KeyInvalid: a key column is missing or null in some row.
-            SchemaMismatch: a key column has another type.
-        """
-        return self._joined(self._columns(batch))
+        """`encode_batch` as a binary array, without an object for each key."""
+        return self._encode(self._columns(batch))
 
     def encode(self, values: Sequence[object]) -> bytes:
         """Encode one key, or the first columns of one: a prefix that bounds a key range.
@@ -172,7 +170,7 @@ class KeyCodec:
         columns = []
         for value, field in zip(values, self.schema, strict=False):
             columns.append(key_cells([value], field))
-        return self._encode(columns)[0] if columns else b""
+        return bytes(self._encode(columns)[0].as_py()) if columns else b""
 
     def encode_cells(self, column: int, cells: pa.Array) -> list[bytes]:
         """Encode cells of one key column: what a key has at its place, and a prefix of keys if it is the first one.
@@ -244,9 +242,9 @@ class KeyCodec:
             parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, pa.scalar(b"", pa.binary()))
         )
 
-    def _encode(self, columns: Sequence[pa.Array]) -> list[bytes]:
-        encoded: list[bytes] = self._joined(columns).to_pylist()
-        longest = max(map(len, encoded), default=0)
+    def _encode(self, columns: Sequence[pa.Array]) -> pa.Array:
+        encoded = self._joined(columns)
+        longest = pc.max(pc.binary_length(encoded)).as_py() or 0
         if longest > KEY_BYTES_MAX:
             raise KeyInvalid(f"a primary key takes {longest} bytes; at most {KEY_BYTES_MAX} are allowed")
         return encoded

@@ -81,14 +81,25 @@ class RowCodec:
         Raises:
             SchemaMismatch: it has others, or a row takes more than ROW_BYTES_MAX.
         """
-        if batch.schema.types != self.schema.types or batch.schema.names != self.schema.names:
-            raise SchemaMismatch("the batch does not have the columns of the table, in order")
         layout = self._layouts[self.schema_id]
         if len(batch) > 1 and batch.nbytes + len(batch) * layout.head_bytes > BLOCK_BYTES_MAX // 2:
             half = len(batch) // 2
             return self.encode_batch(batch.slice(0, half)) + self.encode_batch(batch.slice(half))
-        rows = _encode(batch, layout) if len(batch) else []
-        longest = max(map(len, rows), default=0)
+        rows: list[bytes] = self.encode_array(batch).to_pylist()
+        return rows
+
+    def encode_array(self, batch: pa.RecordBatch) -> pa.Array:
+        """`encode_batch` as a binary array, without an object for each row.
+
+        Args:
+            batch: As there; its rows take less than 1 GiB as stored.
+        """
+        if batch.schema.types != self.schema.types or batch.schema.names != self.schema.names:
+            raise SchemaMismatch("the batch does not have the columns of the table, in order")
+        if not len(batch):
+            return pa.array([], pa.binary())
+        rows = _encode(batch, self._layouts[self.schema_id])
+        longest = pc.max(pc.binary_length(rows)).as_py()
         if longest > ROW_BYTES_MAX:
             raise SchemaMismatch(f"a row takes {longest} bytes; at most {ROW_BYTES_MAX} are allowed")
         return rows
@@ -217,7 +228,7 @@ def _fixed_width(data_type: pa.DataType) -> int:
     return 1 if pa.types.is_boolean(data_type) else int(data_type.bit_width) // 8
 
 
-def _encode(batch: pa.RecordBatch, layout: _Layout) -> list[bytes]:
+def _encode(batch: pa.RecordBatch, layout: _Layout) -> pa.Array:
     count = len(batch)
     matrix = np.zeros((count, layout.head_bytes), np.uint8)
     matrix[:, :_SCHEMA_ID_BYTES] = np.frombuffer(
@@ -240,10 +251,9 @@ def _encode(batch: pa.RecordBatch, layout: _Layout) -> list[bytes]:
     starts = np.arange(0, matrix.nbytes + 1, layout.head_bytes, dtype=np.int32)
     heads = binary_view(matrix, starts)
     if not variable:
-        return heads.to_pylist()  # type: ignore[no-any-return]
+        return heads
     empty = pa.scalar(b"", pa.binary())
-    rows = pc.binary_join_element_wise(heads, *variable, empty, null_handling="replace", null_replacement="")
-    return rows.to_pylist()  # type: ignore[no-any-return]
+    return pc.binary_join_element_wise(heads, *variable, empty, null_handling="replace", null_replacement="")
 
 
 def _null_mask(cells: pa.Array) -> NDArray[np.uint8] | None:

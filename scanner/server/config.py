@@ -13,6 +13,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 _MAY_BE_ZERO = frozenset({"snapshot_linger_s", "checkpoint_interval_s"})
+_WRITE_DECODED_BYTES_MAX = 512 * MIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -240,7 +241,7 @@ class ScannerConfig:
     write_requests_in_flight_max: int = 8
     """Requests of one Write stream that may be decoded and wait for their response; one more is being decoded."""
 
-    write_slice_rows_max: int = 2048
+    write_slice_rows_max: int = 8192
     """Rows of a write encoded in one go; it bounds the time for which one write holds the event loop."""
 
     write_queue_requests_max: int = 256
@@ -258,7 +259,7 @@ class ScannerConfig:
 
     write_decoded_bytes_max: int = 128 * MIB
     """What one WriteRequest may take in memory once it is decompressed and every value is spelled out, whatever it
-    took on the wire; more is an ARGUMENT_INVALID."""
+    took on the wire; more is an ARGUMENT_INVALID. At most 512 MiB: keys and rows are columns of 32-bit offsets."""
 
     row_bytes_max: int = 60 * MIB
     """One stored row, its key included; more is a SCHEMA_MISMATCH. A scan sends a row in one message, which clients
@@ -304,6 +305,11 @@ class ScannerConfig:
         self._check_order("session_sweep_interval_s", "page_snapshot_ttl_s")
         # A write that is allowed has to fit beside nothing else, or it would never have its turn.
         self._check_order("write_decoded_bytes_max", "write_queue_bytes_max")
+        if self.write_decoded_bytes_max > _WRITE_DECODED_BYTES_MAX:
+            raise ValueError(
+                f"write_decoded_bytes_max must be at most {_WRITE_DECODED_BYTES_MAX}, but is"
+                f" {self.write_decoded_bytes_max}"
+            )
         # What the client gets by default has to fit into an answer.
         self._check_order("fetch_bucket_bytes", "fetch_bytes_max")
         # A row comes in one write.

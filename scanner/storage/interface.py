@@ -37,6 +37,7 @@ from scanner.storage.records import (
     EntrySize,
     KeysOf,
     Mutation,
+    Mutations,
     PreparedCommit,
     Rows,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "KeyRange",
     "KeysOf",
     "Mutation",
+    "Mutations",
     "PreparedCommit",
     "Rows",
     "SplitWish",

@@ -6,12 +6,13 @@ Pure data. This module knows no RocksDB and no trio.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
+import pyarrow as pa
 
 from scanner.data.row_block import RowBlock
 from scanner.storage.lineage import NO_HISTORY
@@ -61,6 +62,75 @@ class Mutation(NamedTuple):
     """Encoded primary key."""
     row: bytes | None
     """Encoded row, which holds the same primary key; None deletes."""
+
+
+class Mutations(Sequence[Mutation]):
+    """Upserts and deletes, in order, as two columns: without objects for each of them.
+
+    Args:
+        keys: Binary array of encoded primary keys, without nulls.
+        rows: Binary array of encoded rows, as many; null deletes.
+    """
+
+    __slots__ = ("keys", "rows")
+
+    def __init__(self, keys: pa.BinaryArray, rows: pa.BinaryArray) -> None:
+        self.keys = keys
+        self.rows = rows
+
+    @classmethod
+    def of(cls, mutations: Sequence[Mutation]) -> Mutations:
+        """Mutations as columns; those that are so already are themselves.
+
+        Raises:
+            pyarrow.ArrowInvalid: Their keys or their rows take more than 2 GiB.
+        """
+        if isinstance(mutations, Mutations):
+            return mutations
+        keys, rows = ([each[at] for each in mutations] for at in (0, 1))
+        return cls(_binary(keys), _binary(rows))
+
+    @classmethod
+    def concat(cls, parts: Sequence[Mutations]) -> Mutations:
+        """Several, one after the other; a single one is that one.
+
+        Args:
+            parts: One or more; their keys and their rows take less than 2 GiB each.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            pa.concat_arrays([part.keys for part in parts]), pa.concat_arrays([part.rows for part in parts])
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Mutation: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Mutations: ...
+
+    def __getitem__(self, index: int | slice) -> Mutation | Mutations:
+        if isinstance(index, slice):
+            return Mutations(self.keys[index], self.rows[index])
+        return Mutation(self.keys[index].as_py(), self.rows[index].as_py())
+
+    def __iter__(self) -> Iterator[Mutation]:
+        return map(Mutation, self.keys.to_pylist(), self.rows.to_pylist())
+
+    def take(self, indices: NDArray[np.int64]) -> Mutations:
+        """Copy some of them, in the order of their indices."""
+        wanted = pa.array(indices)
+        return Mutations(self.keys.take(wanted), self.rows.take(wanted))
+
+
+def _binary(values: list[bytes | None]) -> pa.BinaryArray:
+    array = pa.array(values, pa.binary())
+    if isinstance(array, pa.ChunkedArray):
+        raise pa.ArrowInvalid("values of more than 2 GiB")
+    return array
 
 
 class Entry(NamedTuple):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.fairness import pass_turn
 from scanner.server.tables.writes import WriteCall, conform_request, encode_mutations, route
+from scanner.storage.interface import Mutations
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.catalog import TableSchema
-    from scanner.storage.interface import Mutation
 
 
 async def encode_routed(
     request: WriteCall, schema: TableSchema, config: ScannerConfig
-) -> dict[int, list[Mutation]]:
+) -> dict[int, Mutations]:
     """The mutations of a request, by bucket, in row order.
 
     Args:
@@ -36,7 +36,7 @@ async def encode_routed(
     batch = conform_request(
         request, schema.description, config.write_rows_max, config.write_decoded_bytes_max
     )
-    routed: dict[int, list[Mutation]] = {}
+    routed: dict[int, list[Mutations]] = {}
     for mutations in encode_mutations(
         batch,
         delete=request.operation == pb.WriteRequest.OPERATION_DELETE,
@@ -45,6 +45,7 @@ async def encode_routed(
         slice_rows=config.write_slice_rows_max,
         row_bytes_max=config.row_bytes_max,
     ):
-        route(mutations, schema.description.buckets, routed)
+        for bucket, part in route(mutations, schema.description.buckets):
+            routed.setdefault(bucket, []).append(part)
         await pass_turn()
-    return routed
+    return {bucket: Mutations.concat(parts) for bucket, parts in routed.items()}

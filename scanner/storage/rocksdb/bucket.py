@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rocksdict import WriteBatch
+from rocksdict import ColumnFamily, WriteBatch
 
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import (
@@ -62,6 +62,7 @@ from scanner.storage.interface import (
     KeyRange,
     KeysOf,
     Mutation,
+    Mutations,
     PreparedCommit,
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage, decode_lineage, encode_lineage
@@ -75,7 +76,7 @@ from scanner.storage.rocksdb.changelog import (
     ordinal_of_key,
 )
 from scanner.storage.rocksdb.checkpoints import make_checkpoint, next_checkpoint_id, note_checkpoint
-from scanner.storage.rocksdb.commits import Planner
+from scanner.storage.rocksdb.commits import CommitPlan, GroupChanges, plan_commit
 from scanner.storage.rocksdb.database import (
     Database,
     RocksResources,
@@ -684,38 +685,23 @@ class RocksBucket:
     def _prepare(
         self, database: Database, groups: Sequence[Sequence[Mutation]], clock_us: int, after_us: int
     ) -> PreparedCommit:
-        planner = Planner(partial(self._read_rows, database))
+        plan = plan_commit(list(map(Mutations.of, groups)), partial(self._read_rows, database))
         batch = WriteBatch(raw_mode=True)
-        put, log = batch.put, database.log_family
         first = log_range = self._reached or self._range
         continues = self._reached is not None
         offsets: list[tuple[int, int]] = []
         refusals: dict[int, ScannerError] = {}
-        for index, group in enumerate(groups):
+        for index, changes in enumerate(plan.groups):
             start = end = log_range.end
-            try:
-                changes = planner.add(group)
-            except ArgumentInvalid as refusal:
-                refusals[index] = refusal
-            else:
+            if isinstance(changes, ArgumentInvalid):
+                refusals[index] = changes
+            elif len(changes.rows):
                 end = start + len(changes.rows)
-            if end > start:
                 timestamp_us = max(clock_us, log_range.timestamp_us + 1, after_us + 1)
                 entry = Entry(start, end, timestamp_us, clock_us, continues)
-                ordinal = log_range.end_ordinal
-                for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
-                    put(key, value, log)
-                    ordinal += 1
-                log_range = LogRange(
-                    log_range.start, end, log_range.start_ordinal, ordinal, timestamp_us, clock_us
-                )
+                log_range = _put_entry(batch, database.log_family, log_range, entry, changes)
             offsets.append((start, end))
-        kv, delete = database.kv_family, batch.delete
-        for key, row in planner.outcome():
-            if row is None:
-                delete(key, kv)
-            else:
-                put(key, row, kv)
+        _put_rows(batch, database.kv_family, plan)
         return PreparedCommit(first.end, offsets, refusals, (batch, log_range))
 
     def _read_rows(self, database: Database, keys: list[bytes]) -> Sequence[bytes | None]:
@@ -845,6 +831,29 @@ class RocksBucket:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         self._make_durable(database, batch)
+
+
+def _put_entry(
+    batch: WriteBatch, family: ColumnFamily, log_range: LogRange, entry: Entry, changes: GroupChanges
+) -> LogRange:
+    """Add an entry to a commit; the log's range with it."""
+    ordinal = log_range.end_ordinal
+    for key, value in encode_entry(entry, ordinal, changes.kinds, changes.rows):
+        batch.put(key, value, family)
+        ordinal += 1
+    return log_range._replace(
+        end=entry.end, end_ordinal=ordinal, timestamp_us=entry.timestamp_us, clock_us=entry.clock_us
+    )
+
+
+def _put_rows(batch: WriteBatch, family: ColumnFamily, plan: CommitPlan) -> None:
+    """Add what becomes of the keys to a commit."""
+    put, delete = batch.put, batch.delete
+    for key, row in zip(plan.keys, plan.rows, strict=True):
+        if row is None:
+            delete(key, family)
+        else:
+            put(key, row, family)
 
 
 def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:

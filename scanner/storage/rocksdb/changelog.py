@@ -30,7 +30,7 @@ This module knows no RocksDB.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -140,47 +140,47 @@ def _parts_of_key(key: bytes) -> tuple[int, int]:
 
 
 def encode_entry(
-    entry: Entry, ordinal: int, kinds: bytes | bytearray, rows: Sequence[bytes]
+    entry: Entry, ordinal: int, kinds: NDArray[np.uint8], rows: pa.BinaryArray
 ) -> Iterator[tuple[bytes, bytes]]:
     """Encode the changes of an entry as chunks: keys and values, in order.
 
     Args:
         entry: Its range and times.
         ordinal: Of the first chunk.
-        kinds: `ChangeKind` of each change.
-        rows: Their stored rows, as many.
+        kinds: `ChangeKind` of each change; one or more.
+        rows: Their stored rows, as many, none of them null.
     """
-    lengths = np.fromiter(map(len, rows), np.uint32, len(rows))
-    starts = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(lengths, dtype=np.int64, out=starts[1:])
+    _, offsets, data = rows.buffers()
+    starts = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1]
+    octets = memoryview(data or b"")
     first = 0
     while first < len(rows):
         # As many rows as fit, and at least one.
-        fitting = int(np.searchsorted(starts, starts[first] + CHUNK_BYTES_MAX, side="right")) - 1
+        fitting = int(np.searchsorted(starts, int(starts[first]) + CHUNK_BYTES_MAX, side="right")) - 1
         last = max(first + 1, fitting)
-        value = _encode_chunk(entry, kinds[first:last], lengths[first:last], rows[first:last])
+        lengths = np.diff(starts[first : last + 1])
+        value = _encode_chunk(entry, kinds[first:last], lengths, octets[starts[first] : starts[last]])
         yield log_key(entry.start + first, ordinal), value
         first, ordinal = last, ordinal + 1
 
 
 def _encode_chunk(
-    entry: Entry, kinds: bytes | bytearray, lengths: NDArray[np.uint32], rows: Sequence[bytes]
+    entry: Entry, kinds: NDArray[np.uint8], lengths: NDArray[np.int32], rows: memoryview
 ) -> bytes:
-    flags, occurring = _CONTINUES * entry.continues, 0
-    for kind in set(kinds):
-        occurring |= 1 << (kind - 1)
+    flags, count = _CONTINUES * entry.continues, len(kinds)
+    occurring = int(np.bitwise_or.reduce(np.uint8(1) << (kinds - np.uint8(1))))
     if occurring & (occurring - 1) == 0:
         flags, kinds = flags | _ONE_KIND, kinds[:1]
     if (lengths == lengths[0]).all():
         flags, lengths = flags | _ONE_LENGTH, lengths[:1]
-    body = b"".join([kinds, lengths.astype("<u4").tobytes(), *rows])
+    body = b"".join([kinds.tobytes(), lengths.astype("<u4").tobytes(), rows])
     size = len(body)
     if size >= _COMPRESSED_BYTES_MIN:
         packed: bytes = pa.compress(body, codec=_COMPRESSION, asbytes=True)
         if len(packed) < size:
             flags, body = flags | _COMPRESSED, packed
     header = _HEADER.pack(
-        FORMAT, flags, occurring, len(rows), entry.start, entry.end, entry.timestamp_us, entry.clock_us, size
+        FORMAT, flags, occurring, count, entry.start, entry.end, entry.timestamp_us, entry.clock_us, size
     )
     return header + body
 

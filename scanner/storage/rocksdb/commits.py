@@ -1,7 +1,10 @@
 """What a commit writes, worked out before it may write: the changes of each request, and what becomes of each key.
 
-The before-image of every key that a request touches is read first, in slices, so that a request whose entry would be
-too
+Commonly no two mutations of a commit are of one key. Then all are worked out together, as columns: before-images are
+read in key order, and changes and outcome are picked by index. A commit in which a key comes twice, or in which a
+request is too large, is worked out mutation by mutation. Both give the same.
+
+The before-image of every key that a request touches is read in slices, so that a request whose entry would be too
 large is refused before it takes more memory than an entry may.
 
 This module knows no RocksDB: it is given a function that reads rows.
@@ -10,12 +13,19 @@ This module knows no RocksDB: it is given a function that reads rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scanner.errors import ArgumentInvalid
-from scanner.storage.records import ENTRY_BYTES_MAX, ChangeKind, Mutation
+from scanner.storage.records import ENTRY_BYTES_MAX, ChangeKind, Mutations
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ReadRows = Callable[[list[bytes]], Sequence[bytes | None]]
 """Keys to their stored rows; None for a key that is absent."""
@@ -23,53 +33,180 @@ ReadRows = Callable[[list[bytes]], Sequence[bytes | None]]
 _SLICE_KEYS_MIN: Final = 64
 _SLICE_KEYS_MAX: Final = 4096
 _SLICE_GROWTH: Final = 4
+COLUMNS_ROWS_MIN: Final = 128
+"""A commit of fewer mutations is worked out one by one: the fixed cost of columns is more than that."""
+_COLUMNS_BYTES_MAX: Final = ENTRY_BYTES_MAX
+"""Of the keys and rows of a commit, and of the rows that it replaces, if it is worked out as columns: they are copied
+a few times."""
 
 _INSERT, _DELETE = int(ChangeKind.INSERT), int(ChangeKind.DELETE)
 _BEFORE, _AFTER = int(ChangeKind.UPDATE_BEFORE), int(ChangeKind.UPDATE_AFTER)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class GroupChanges:
     """The changes of one write request."""
 
-    kinds: bytes | bytearray = b""
+    kinds: NDArray[np.uint8]
     """`ChangeKind` of each."""
-    rows: list[bytes] = field(default_factory=list)
+    rows: pa.BinaryArray
     """The row of each."""
 
 
-class Planner:
-    """Works out the changes of one commit, request by request.
+@dataclass(frozen=True, slots=True)
+class CommitPlan:
+    """What a commit writes."""
+
+    groups: list[GroupChanges | ArgumentInvalid]
+    """The changes of each request, or why it is refused: it changes nothing then."""
+    keys: list[bytes]
+    """The keys that have another row than before, ascending."""
+    rows: list[bytes | None]
+    """The row of each from now on; None: it has none any more."""
+
+
+def plan_commit(groups: Sequence[Mutations], read_rows: ReadRows) -> CommitPlan:
+    """Work out a commit.
 
     Args:
+        groups: The mutations of each request; a later one sees what those before it do.
         read_rows: Reads rows as of the end of the log.
     """
+    images = _BeforeImages(read_rows)
+    return _plan_together(groups, images) or _plan_in_turn(groups, images)
+
+
+class _BeforeImages:
+    """Reads before-images in slices that follow the size of the rows."""
 
     def __init__(self, read_rows: ReadRows) -> None:
         self._read_rows = read_rows
+        self._slice_keys = _SLICE_KEYS_MIN
+
+    def read(self, keys: list[bytes], bytes_max: int) -> tuple[list[bytes | None], int]:
+        """The rows of keys, and the octets that they take; it ends early once those are more than `bytes_max`.
+
+        Args:
+            keys: Ascending: neighbours share the blocks and the branches of the memtable that they are looked up in.
+            bytes_max: Octets of rows, above 0.
+        """
+        found: list[bytes | None] = []
+        size = 0
+        while len(found) < len(keys) and size <= bytes_max:
+            part = keys[len(found) : len(found) + self._slice_keys]
+            rows = self._read_rows(part)
+            assert len(rows) == len(part)
+            found += rows
+            size += sum(map(len, filter(None, rows)))
+            # As many keys at once as would fit if their rows were like those before.
+            fitting = ENTRY_BYTES_MAX * len(found) // max(1, size)
+            self._slice_keys = max(1, min(_SLICE_KEYS_MAX, fitting, _SLICE_GROWTH * self._slice_keys))
+        return found, size
+
+
+def _plan_together(groups: Sequence[Mutations], images: _BeforeImages) -> CommitPlan | None:
+    """Work out a commit as columns; None: a key comes twice, or it is too little or too much for that."""
+    size = sum(group.keys.nbytes + group.rows.nbytes for group in groups)
+    if sum(map(len, groups)) < COLUMNS_ROWS_MIN or size > _COLUMNS_BYTES_MAX:
+        return None
+    together = Mutations.concat(groups)
+    order = pc.array_sort_indices(together.keys).to_numpy()
+    ordered = together.take(order)
+    keys = ordered.keys.to_pylist()
+    if len(set(keys)) < len(keys):
+        return None
+    before, size = images.read(keys, _COLUMNS_BYTES_MAX)
+    if size > _COLUMNS_BYTES_MAX:
+        return None
+    if before.count(None) == len(before):
+        changes = [_insertions(group.rows) for group in groups]
+        changed = ordered.rows.is_valid().to_numpy(zero_copy_only=False)
+    else:
+        replaced = pa.array(before, pa.binary())
+        changes = _updates(groups, replaced.take(pa.array(_inverse(order))))
+        changed = _different(ordered.rows, replaced)
+    if any(_is_too_large(group, each.rows.nbytes) for group, each in zip(groups, changes, strict=True)):
+        return None
+    if not changed.all():
+        ordered = ordered.take(np.flatnonzero(changed))
+        keys = ordered.keys.to_pylist()
+    return CommitPlan(list(changes), keys, ordered.rows.to_pylist())
+
+
+def _insertions(rows: pa.BinaryArray) -> GroupChanges:
+    """The changes of mutations whose keys are absent."""
+    rows = rows.drop_null()
+    return GroupChanges(np.full(len(rows), _INSERT, np.uint8), rows)
+
+
+def _updates(groups: Sequence[Mutations], replaced: pa.BinaryArray) -> list[GroupChanges]:
+    """The changes of mutations, by what each of them replaces."""
+    start, changes = 0, []
+    for group in groups:
+        count = len(group)
+        before = replaced.slice(start, count)
+        present = before.is_valid().to_numpy(zero_copy_only=False)
+        put = group.rows.is_valid().to_numpy(zero_copy_only=False)
+        # Two places for each mutation: what was there, and what is there now.
+        places = np.column_stack((np.arange(count), np.arange(count, 2 * count)))
+        kinds = np.column_stack((np.where(put, _BEFORE, _DELETE), np.where(present, _AFTER, _INSERT)))
+        taken = np.column_stack((present, put))
+        rows = pa.concat_arrays([before, group.rows]).take(pa.array(places[taken]))
+        changes.append(GroupChanges(kinds[taken].astype(np.uint8), rows))
+        start += count
+    return changes
+
+
+def _inverse(order: NDArray[Any]) -> NDArray[np.int64]:
+    """Where each element came to stand."""
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return places
+
+
+def _different(rows: pa.BinaryArray, replaced: pa.BinaryArray) -> NDArray[np.bool_]:
+    """Where a key has another row than before, or none any more, or one at last."""
+    same = pc.fill_null(pc.equal(rows, replaced), False)
+    neither = pc.and_(rows.is_null(), replaced.is_null())
+    return np.asarray(pc.invert(pc.or_(same, neither)).to_numpy(zero_copy_only=False))
+
+
+def _plan_in_turn(groups: Sequence[Mutations], images: _BeforeImages) -> CommitPlan:
+    """Work out a commit request by request, and mutation by mutation."""
+    planner = _Planner(images)
+    changes: list[GroupChanges | ArgumentInvalid] = []
+    for group in groups:
+        try:
+            changes.append(planner.add(group))
+        except ArgumentInvalid as refusal:
+            changes.append(refusal)
+    outcome = list(planner.outcome())
+    return CommitPlan(changes, [key for key, _ in outcome], [row for _, row in outcome])
+
+
+class _Planner:
+    """Works out the changes of one commit, request by request.
+
+    Args:
+        images: Of the end of the log.
+    """
+
+    def __init__(self, images: _BeforeImages) -> None:
+        self._images = images
         self._before: dict[bytes, bytes | None] = {}
         """What each key had before the commit, as far as it was read."""
         self._now: dict[bytes, bytes | None] = {}
         """What each key that was touched has after the requests so far."""
-        self._slice_keys = _SLICE_KEYS_MIN
 
-    def add(self, group: Sequence[Mutation]) -> GroupChanges:
+    def add(self, group: Mutations) -> GroupChanges:
         """The changes of the next request; what those before it did to a key is seen.
 
         Raises:
             ArgumentInvalid: Its entry would hold more than it may. It changes nothing then.
         """
         self._fetch(group)
-        now = self._now
-        keys = [key for key, _ in group]
-        rows = [row for _, row in group if row is not None]
-        size = sum(map(len, rows))
-        if len(rows) == len(keys) and len(set(keys)) == len(keys) and self._all_absent(keys):
-            _require_size(size, group)
-            now.update(zip(keys, rows, strict=True))
-            return GroupChanges(bytes((_INSERT,)) * len(rows), rows)
-        changes, touched = GroupChanges(bytearray()), dict[bytes, bytes | None]()
-        kinds, changed = bytearray(), changes.rows
+        touched = dict[bytes, bytes | None]()
+        kinds, changed = bytearray(), list[bytes]()
         for key, row in group:
             was = touched[key] if key in touched else self._current(key)
             if row is None:
@@ -84,47 +221,33 @@ class Planner:
                 kinds += bytes((_BEFORE, _AFTER))
                 changed += (was, row)
             touched[key] = row
-        changes.kinds = kinds
         _require_size(sum(map(len, changed)), group)
-        now.update(touched)
-        return changes
+        self._now.update(touched)
+        return GroupChanges(np.frombuffer(kinds, np.uint8), pa.array(changed, pa.binary()))
 
     def outcome(self) -> Iterator[tuple[bytes, bytes | None]]:
         """The keys that have another row than before, ascending, and that row; None: none any more."""
-        before, ordered = self._before, sorted(self._now.items(), key=itemgetter(0))
-        if not any(before.values()):
-            return ((key, row) for key, row in ordered if row is not None)
+        before = self._before
+        ordered = sorted(self._now.items(), key=itemgetter(0))
         return ((key, row) for key, row in ordered if row != before[key])
 
     def _current(self, key: bytes) -> bytes | None:
         return self._now[key] if key in self._now else self._before[key]
 
-    def _all_absent(self, keys: list[bytes]) -> bool:
-        now, before = self._now, self._before
-        if not now:
-            return not any(map(before.__getitem__, keys))
-        return all(self._current(key) is None for key in keys)
-
-    def _fetch(self, group: Sequence[Mutation]) -> None:
+    def _fetch(self, group: Mutations) -> None:
         """Read the before-images of a group that are not known yet, unless they are more than an entry may hold."""
-        before = self._before
-        # In key order: neighbours share the blocks and the branches of the memtable that they are looked up in.
-        wanted = sorted({key for key, _ in group if key not in before})
-        size, at = 0, 0
-        while at < len(wanted):
-            part = wanted[at : at + self._slice_keys]
-            rows = self._read_rows(part)
-            before.update(zip(part, rows, strict=True))
-            size += sum([len(row) for row in rows if row is not None])
-            _require_size(size, group)
-            at += len(part)
-            # As many keys at once as would fit if their rows were like those before.
-            fitting = ENTRY_BYTES_MAX * at // max(1, size)
-            self._slice_keys = max(1, min(_SLICE_KEYS_MAX, fitting, _SLICE_GROWTH * self._slice_keys))
+        wanted = sorted(set(group.keys.to_pylist()).difference(self._before))
+        rows, size = self._images.read(wanted, ENTRY_BYTES_MAX)
+        self._before.update(zip(wanted, rows, strict=False))
+        _require_size(size, group)
 
 
-def _require_size(size: int, group: Sequence[Mutation]) -> None:
-    if size > ENTRY_BYTES_MAX and len(group) > 1:
+def _is_too_large(group: Mutations, size: int) -> bool:
+    return size > ENTRY_BYTES_MAX and len(group) > 1
+
+
+def _require_size(size: int, group: Mutations) -> None:
+    if _is_too_large(group, size):
         raise ArgumentInvalid(
             f"a write of {len(group)} rows or keys changes at least {size} bytes of rows in one bucket, those that it"
             f" replaces or deletes included, and {ENTRY_BYTES_MAX} are allowed; write fewer rows at once",

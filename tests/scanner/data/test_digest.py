@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.data.digest import DIGEST_EMPTY, checksum, combine_digests, join_digests
+from scanner.data.digest import DIGEST_EMPTY, checksum, checksums, combine_digests, join_digests
 
 
 def test_the_checksum_is_crc32c() -> None:
@@ -32,6 +32,22 @@ def test_the_library_is_the_compiled_one() -> None:
 def test_any_buffer_will_do(wrap: type[bytes], data: bytes) -> None:
     """The same bytes have the same checksum, whatever they are in."""
     assert checksum(wrap(data)) == checksum(data)
+
+
+@st.composite
+def _values(draw: st.DrawFn) -> list[bytes]:
+    """Of one length, or of several."""
+    length = draw(st.integers(0, 40))
+    shortest = draw(st.sampled_from([length, 0]))
+    return draw(st.lists(st.binary(min_size=shortest, max_size=length), max_size=8))
+
+
+@given(values=_values(), cut=st.integers(0, 8))
+def test_many_checksums_are_those_of_each(values: list[bytes], cut: int) -> None:
+    """Of one length or several, in a slice as well."""
+    array = pa.array(values, pa.binary())
+    assert checksums(array).tolist() == [checksum(value) for value in values]
+    assert checksums(array[cut:]).tolist() == [checksum(value) for value in values[cut:]]
 
 
 @given(data=st.binary(max_size=200), cut=st.integers(0, 200))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.data.keys import KEY_BYTES_MAX, KeyCodec, bucket_of, prefix_end, successor
+from scanner.data.keys import KEY_BYTES_MAX, KeyCodec, bucket_of, buckets_of, prefix_end, successor
 from scanner.data.table import TableDescription
 from scanner.errors import DataCorrupted, KeyInvalid, SchemaMismatch
 from tests.support.arrow_values import STORED_TYPES, column, raw_values
@@ -255,6 +255,7 @@ def test_a_key_is_found_by_equal_values(data_type: pa.DataType, value: object, s
 def test_a_key_never_changes_its_bucket(key: bytes, buckets: int, expected: int) -> None:
     """The assignment of keys to buckets is stored: these values are fixed."""
     assert bucket_of(key, buckets) == expected
+    assert buckets_of(pa.array([key]), buckets).tolist() == [expected]
 
 
 def test_neighbouring_keys_spread_over_the_buckets() -> None:

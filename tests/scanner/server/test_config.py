@@ -28,6 +28,7 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
         ({"log_retention_s": math.nan}, "log_retention_s"),
         ({"lease_ttl_s": math.inf, "lease_ttl_max_s": math.inf}, "lease_ttl_s"),
         ({"write_queue_bytes_max": 1000}, "write_decoded_bytes_max .* write_queue_bytes_max"),
+        ({"write_decoded_bytes_max": 2**30, "write_queue_bytes_max": 2**30}, "write_decoded_bytes_max"),
         ({"row_bytes_max": 2**30}, "row_bytes_max .* write_decoded_bytes_max"),
         ({"session_ttl_s": 1.0}, "session_sweep_interval_s .* session_ttl_s"),
     ],

@@ -83,7 +83,8 @@ def test_slices_and_buckets_keep_the_row_order(slice_rows: int, buckets: int, de
         row_bytes_max=1_000,
     ):
         assert len(mutations) <= slice_rows
-        route(mutations, buckets, routed)
+        for bucket, part in route(mutations, buckets):
+            routed.setdefault(bucket, []).extend(part)
 
     keys, rows = key_codec.encode_batch(batch), row_codec.encode_batch(batch)
     for bucket in range(buckets):

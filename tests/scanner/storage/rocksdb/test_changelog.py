@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted, OffsetOutOfRange, StoreClosed
 from scanner.storage.records import Entry
-from scanner.storage.rocksdb.changelog import decode_chunk, encode_entry, log_key
+from scanner.storage.rocksdb.changelog import decode_chunk, log_key
+from tests.support.changelog import chunks
 from tests.support.histories import changes_of, commit, random_history
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ ANY = 1 << 30
 
 def encoded(kinds: bytes, rows: list[bytes]) -> tuple[bytes, bytes]:
     """The one chunk of an entry."""
-    (chunk,) = encode_entry(Entry(5, 5 + len(rows), 1, 2), 3, kinds, rows)
+    (chunk,) = chunks(Entry(5, 5 + len(rows), 1, 2), 3, kinds, rows)
     return chunk
 
 
@@ -30,6 +31,14 @@ def test_a_chunk_is_read_as_it_was_written() -> None:
     for kinds, rows in ((b"\1\1", [b"a", b"b"]), (b"\1\2", [b"", b"abc"]), (b"\4", [b"x" * 10_000])):
         chunk = decode_chunk(*encoded(kinds, rows))
         assert (chunk.offset, chunk.kinds.tobytes(), chunk.rows.to_list()) == (5, kinds, rows)
+
+
+def test_a_chunk_is_stored_as_it_always_was() -> None:
+    """Octet for octet: a directory goes on where another version left it."""
+    key, value = encoded(b"\2\3\1", [b"a", b"bc", b""])
+    assert key.hex() == "00000000000000050000000000000003"
+    header = "02000700030000000500000000000000080000000000000001000000000000000200000000000000"
+    assert value.hex() == header + "12000000" + "020301" + "010000000200000000000000" + b"abc".hex()
 
 
 @pytest.mark.parametrize("kinds", [b"\1\0", b"\5\1"])
@@ -52,10 +61,10 @@ def test_a_chunk_that_is_cut_is_damage() -> None:
 def test_a_chunk_outside_its_entry_is_damage() -> None:
     """Before its start, or past its end."""
     for start, end in ((5, 7), (3, 7), (5, 9)):
-        ((_, value),) = encode_entry(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
+        ((_, value),) = chunks(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
         assert len(decode_chunk(log_key(5, 3), value)) == 2
     for start, end in ((6, 9), (5, 6), (3, 6)):
-        ((_, value),) = encode_entry(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
+        ((_, value),) = chunks(Entry(start, end, 1, 2), 3, b"\1\1", [b"a", b"b"])
         with pytest.raises(DataCorrupted, match=rf"do not belong into the entry \[{start}, {end}\)"):
             decode_chunk(log_key(5, 3), value)
 

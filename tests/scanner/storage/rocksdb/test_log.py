@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from scanner.errors import DataCorrupted
 from scanner.storage.records import ChangeKind, Entry
 from scanner.storage.rocksdb import log as rocks_log
-from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, encode_entry, log_key
+from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, log_key
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.log import KeySpan, LogFile, unproven_spans
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.changelog import chunks
 from tests.support.storage_damage import delete_change, raw_database
 from tests.support.storage_tables import ITEMS, changes_of, put, puts
 
@@ -173,7 +174,7 @@ def test_writing_on_gives_the_space_back_without_being_asked(tmp_path: Path) -> 
         bucket.commit([[put(1, "z")]])
 
 
-_GOOD = next(iter(encode_entry(Entry(15_000, 15_001, 1, 1), 15_000, b"\x01", [b"row"])))[1]
+_GOOD = chunks(Entry(15_000, 15_001, 1, 1), 15_000, b"\x01", [b"row"])[0][1]
 
 
 @pytest.mark.parametrize(
@@ -222,10 +223,10 @@ def test_an_entry_is_read_back_as_it_was(
     kinds, rows = bytes(kind for kind, _ in changes), [row for _, row in changes]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scanner.storage.rocksdb.changelog.CHUNK_BYTES_MAX", chunk_bytes)
-        chunks = [decode_chunk(key, value) for key, value in encode_entry(entry, 5, kinds, rows)]
-    assert [chunk.ordinal for chunk in chunks] == list(range(5, 5 + len(chunks)))
-    assert [chunk.offset for chunk in chunks] == [70, *(chunk.end for chunk in chunks[:-1])]
-    assert all(chunk.entry == entry for chunk in chunks)
-    assert [kind for chunk in chunks for kind in chunk.kinds] == list(kinds)
-    assert [row for chunk in chunks for row in chunk.rows.to_list()] == rows
-    assert all(chunk.rows.nbytes <= chunk_bytes or len(chunk) == 1 for chunk in chunks)
+        found = [decode_chunk(key, value) for key, value in chunks(entry, 5, kinds, rows)]
+    assert [chunk.ordinal for chunk in found] == list(range(5, 5 + len(found)))
+    assert [chunk.offset for chunk in found] == [70, *(chunk.end for chunk in found[:-1])]
+    assert all(chunk.entry == entry for chunk in found)
+    assert [kind for chunk in found for kind in chunk.kinds] == list(kinds)
+    assert [row for chunk in found for row in chunk.rows.to_list()] == rows
+    assert all(chunk.rows.nbytes <= chunk_bytes or len(chunk) == 1 for chunk in found)
