@@ -423,6 +423,22 @@ def image(output: Path | None, rows: int, rounds: int) -> None:
     _judge(run(output, Console(), rows=rows, rounds=rounds))
 
 
+@main.command("image-building")
+@_json
+@click.option(
+    "--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of the bucket."
+)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Interleaved rounds.")
+def image_building(output: Path | None, rows: int, rounds: int) -> None:
+    """Short scans and writes while an image is made, and while none is.
+
+    Takes about three minutes. Example: python -m bench image-building --rows 400000 --rounds 1
+    """
+    from bench.questions.image_building import run
+
+    _judge(run(output, Console(), rows=rows, rounds=rounds))
+
+
 @main.command("as-of")
 @_json
 @click.option("--rows", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of the bucket.")

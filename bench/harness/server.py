@@ -57,6 +57,9 @@ def running_server(data: Path, *options: str) -> Iterator[RunningServer]:
         "0",
         "--data",
         str(data),
+        # What scans read is a question's own choice, and no round's before it.
+        "--images",
+        "off",
         *options,
     ]
     with tempfile.TemporaryFile("w+") as log:

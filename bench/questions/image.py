@@ -85,14 +85,14 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
     ):
         table = client.create_table("rows", SCHEMA, primary_key=["id"], buckets=1)
         for start in range(0, rows, LOAD_ROWS):
-            table.write(_rows(range(start, min(rows, start + LOAD_ROWS)), 0))
+            table.write(sample_rows(range(start, min(rows, start + LOAD_ROWS)), 0))
         started = time.perf_counter()
         (made,) = client.make_images("rows")
         made_s = time.perf_counter() - started
         found, changed = [], 0
         for step in STEPS:
             if step:
-                table.write(_rows(range(changed, rows, 100 // step), step))
+                table.write(sample_rows(range(changed, rows, 100 // step), step))
                 changed += step
             found.append(_measure(server, table, rows, rounds, changed))
     console.print(_shown(found))
@@ -127,7 +127,8 @@ def bars(found: list[Measured]) -> list[Bar]:
     ]
 
 
-def _rows(ids: range, version: int) -> pa.Table:
+def sample_rows(ids: range, version: int) -> pa.Table:
+    """Rows of the table; those of another version differ in every column but the key and the account."""
     return pa.table(
         {
             "id": ids,
