@@ -8,8 +8,9 @@ decides how much. What is shared out, to whom, and where:
    sends (`protocol/reader.py`), and then lets the others run.
 2. *Time*, among connections. A turn that took longer all the same is paid for with as many rounds of the others:
    `TurnDebt`. A peer that is cut off for the work that it made pays before it may come back.
-3. *Beginnings of calls*, among connections. The calls of one connection begin one after another, with rounds of the
-   others in between: `CallStarts`. So a thousand calls opened at once delay a call of another connection by one.
+3. *Beginnings of calls*, among connections. The calls of one connection begin in batches of about a millisecond, with
+   rounds of the others in between: `CallStarts`. So a thousand calls opened at once delay a call of another connection
+   by one batch, which is one call where calls are dear.
 4. *DATA frames*, among the streams of a connection: one frame each in turn (`protocol/send_queue.py`).
 
 A round costs microseconds where no other task is ready. So a peer that has a server for itself loses nothing.
@@ -17,15 +18,18 @@ A round costs microseconds where no other task is ready. So a peer that has a se
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from typing import Final, Protocol
 
 import trio
 
 _ROUND_S: Final = 0.000_25
 """Time of a turn that is paid for with one round."""
 _ROUNDS_MAX: Final = 100
-_ROUNDS_BEFORE_CALL: Final = 6
-"""What a call does first costs about a millisecond."""
+_ROUNDS_AFTER_BATCH: Final = 6
+_BATCH_S: Final = 0.001
+"""What the calls of a batch may do first, all of them, before the next batch is made smaller."""
+_BATCH_CALLS_MAX: Final = 16
 
 
 async def give_rounds(count: int) -> None:
@@ -57,19 +61,59 @@ class TurnDebt:
         await give_rounds(self._rounds)
 
 
-class CallStarts:
-    """The order in which the calls of one connection begin."""
+class Call(Protocol):
+    """A call that was accepted, and has not begun."""
 
-    __slots__ = ("_next",)
+    def begin(self) -> None:
+        """Start its task, unless the call is over."""
+
+    def drop(self) -> None:
+        """It will not begin: the connection is gone."""
+
+
+class CallStarts:
+    """The order in which the calls of one connection begin: in batches, with rounds for the other connections between.
+
+    What calls do first decides how many a batch has. It begins with one, doubles while they take less than half a
+    millisecond together, and is cut back in proportion when they take more than one, the rounds of others included.
+    """
+
+    __slots__ = ("_batch_calls", "_beginning", "_waiting")
 
     def __init__(self) -> None:
-        self._next = trio.Lock()
+        self._waiting: deque[Call] = deque()
+        self._batch_calls = 1
+        self._beginning = False
 
-    async def wait_turn(self) -> None:
-        """Wait until the calls before this one have begun, and the other connections have had their turns.
+    def add(self, call: Call, nursery: trio.Nursery) -> None:
+        """Let a call begin in its turn; the order among the calls of a batch is trio's.
 
-        Cancellation:
-            The next call has its turn.
+        Args:
+            call: `begin` or `drop` will be called, once.
+            nursery: For the task that lets calls begin, while there are any.
         """
-        async with self._next:
-            await give_rounds(_ROUNDS_BEFORE_CALL)
+        self._waiting.append(call)
+        if not self._beginning:
+            self._beginning = True
+            nursery.start_soon(self._begin_all, name="calls begin")
+
+    async def _begin_all(self) -> None:
+        waiting = self._waiting
+        try:
+            while waiting:
+                began = trio.current_time()
+                for _ in range(min(self._batch_calls, len(waiting))):
+                    waiting.popleft().begin()
+                await give_rounds(2)  # in the first of which all of them have begun
+                self._fit_batch(trio.current_time() - began)
+                await give_rounds(_ROUNDS_AFTER_BATCH - 2)
+        finally:
+            self._beginning = False
+            while waiting:  # cancelled
+                waiting.popleft().drop()
+
+    def _fit_batch(self, seconds: float) -> None:
+        if seconds > _BATCH_S:
+            self._batch_calls = max(1, int(self._batch_calls * _BATCH_S / seconds))
+        elif seconds < _BATCH_S / 2:
+            self._batch_calls = min(2 * self._batch_calls, _BATCH_CALLS_MAX)

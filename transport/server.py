@@ -221,9 +221,11 @@ class Server:
             stream.reset(ErrorCode.REFUSED_STREAM)
             return
         driver.handlers += 1
-        calls.start_soon(
-            functools.partial(_run_handler, handler, stream, driver), name=f"{head.path} of {driver.peer}"
-        )
+        call = _Call(handler, stream, driver, calls)
+        if driver.handlers == 1:
+            call.begin()
+        else:
+            driver.call_starts.add(call, calls)
 
 
 @contextlib.asynccontextmanager
@@ -338,14 +340,43 @@ def _going_down(_stream: ServerStream) -> CallFailed:
     return CallFailed(StatusCode.UNAVAILABLE, "the server is going down")
 
 
-async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -> None:
+class _Call:
+    """A call that was accepted, until it begins (`fairness.Call`). Its time runs already."""
+
+    __slots__ = ("_deadline", "_driver", "_handler", "_nursery", "_stream")
+
+    def __init__(self, handler: Handler, stream: ServerStream, driver: Driver, nursery: trio.Nursery) -> None:
+        self._handler = handler
+        self._stream = stream
+        self._driver = driver
+        self._nursery = nursery
+        timeout_s = stream.head.timeout_s
+        self._deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
+
+    def begin(self) -> None:
+        """Run the handler in a task of its own; not if the call was reset or stopped while it waited."""
+        if self._stream.handler_scope.cancel_called:
+            self.drop()
+            return
+        self._nursery.start_soon(
+            _run_handler,
+            self._handler,
+            self._stream,
+            self._driver,
+            self._deadline,
+            name=f"{self._stream.path} of {self._driver.peer}",
+        )
+
+    def drop(self) -> None:
+        """The call is over before its handler ran."""
+        self._driver.handlers -= 1
+        self._stream.handler_ended()
+
+
+async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver, deadline: float) -> None:
     """Run one call to its end; nothing that a handler raises goes further than its own call."""
-    timeout_s = stream.head.timeout_s
-    deadline = trio.current_time() + timeout_s if timeout_s is not None else math.inf
     try:
         with stream.handler_scope, trio.move_on_at(deadline) as timer:
-            if driver.handlers > 1:
-                await driver.call_starts.wait_turn()
             await handler(stream)
     except BaseExceptionGroup as group:
         failed, rest = group.split(Exception)  # a handler may fail while it is being cancelled
@@ -357,7 +388,8 @@ async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver) -
         _end_failed(stream, error)
     else:
         if timer.cancelled_caught:
-            stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {timeout_s:g} s")
+            limit_s = stream.head.timeout_s
+            stream.end_call(StatusCode.DEADLINE_EXCEEDED, f"{stream.path} took longer than {limit_s:g} s")
         else:
             stream.end_call()
     finally:

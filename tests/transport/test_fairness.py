@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 
 from transport.fairness import CallStarts, TurnDebt
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
 
 
 class Rounds:
@@ -50,21 +55,89 @@ async def test_a_long_turn_is_paid_for(seconds: float, expected: int) -> None:
         assert abs(rounds.count - paid - expected) <= 1
 
 
-async def test_calls_begin_one_after_another() -> None:
-    """Of ten calls opened at once each begins in turn, with rounds of the others between; a cancelled one does not."""
-    starts, begun = CallStarts(), list[tuple[int, int]]()
+class Begun:
+    """Calls that take some time to begin, by a clock that nothing else moves."""
 
-    async def begin(number: int, scope: trio.CancelScope, rounds: Rounds) -> None:
-        with scope:
-            await starts.wait_turn()
-            begun.append((number, rounds.count))
+    def __init__(self, clock: MockClock, rounds: Rounds, nursery: trio.Nursery, seconds: list[float]) -> None:
+        self._clock, self._rounds, self._nursery, self._seconds = clock, rounds, nursery, seconds
+        self.numbers: list[int] = []
+        self.at: Counter[int] = Counter()
+        """Calls that began, by the number of the round."""
+        self.dropped = 0
 
+    def call(self, number: int) -> _Numbered:
+        """One more."""
+        return _Numbered(self, number)
+
+    def begin(self, number: int) -> None:
+        """As a server begins a call: in a task of its own."""
+        self.numbers.append(number)
+        self._nursery.start_soon(self._work, self._seconds[number])
+
+    async def _work(self, seconds: float) -> None:
+        self._clock.jump(seconds)
+        self.at[self._rounds.count] += 1
+
+
+class _Numbered:
+    def __init__(self, begun: Begun, number: int) -> None:
+        self._begun, self._number = begun, number
+
+    def begin(self) -> None:
+        self._begun.begin(self._number)
+
+    def drop(self) -> None:
+        self._begun.dropped += 1
+
+
+def _batches(begun: Begun) -> list[int]:
+    """Calls of each batch; a batch may begin in two rounds next to each other, and six are between two batches."""
+    sizes, last = list[int](), -10
+    for at, count in sorted(begun.at.items()):
+        if at - last <= 1:
+            sizes[-1] += count
+        else:
+            assert at - last >= 5
+            sizes.append(count)
+        last = at
+    return sizes
+
+
+DEAR, CHEAP = 0.001_5, 0.000_01
+
+
+@pytest.mark.parametrize(
+    ("seconds", "batches"),
+    [
+        ([DEAR] * 10, [1] * 10),
+        ([CHEAP] * 40, [1, 2, 4, 8, 16, 9]),
+        ([0.000_4] * 10, [1, 2, 2, 2, 2, 1]),
+        ([CHEAP] * 15 + [DEAR] * 20, [1, 2, 4, 8, 16, 1, 1, 1, 1]),
+    ],
+    ids=["dear", "cheap", "between", "cheap, then dear"],
+)
+async def test_calls_begin_in_batches(
+    seconds: list[float], batches: list[int], mock_clock: MockClock
+) -> None:
+    """In their order, with rounds of the others between; many at once only where many take next to no time."""
+    starts = CallStarts()
     async with counted_rounds() as rounds, trio.open_nursery() as nursery:
-        for number in range(10):
-            scope = trio.CancelScope()
-            nursery.start_soon(begin, number, scope, rounds)
-            if number == 5:
-                scope.cancel()
-    assert sorted(number for number, _ in begun) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
-    times = [at for _, at in begun]
-    assert all(later - earlier >= 6 for earlier, later in itertools.pairwise(times))
+        begun = Begun(mock_clock, rounds, nursery, seconds)
+        for number in range(len(seconds)):
+            starts.add(begun.call(number), nursery)
+    assert begun.numbers == list(range(len(seconds)))
+    assert _batches(begun) == batches
+
+
+async def test_calls_of_a_lost_connection_do_not_begin(mock_clock: MockClock) -> None:
+    """What waits when the connection goes is dropped, and none of it twice."""
+    starts = CallStarts()
+    async with counted_rounds() as rounds, trio.open_nursery() as nursery:
+        begun = Begun(mock_clock, rounds, nursery, [DEAR] * 10)
+        async with trio.open_nursery() as connection:
+            for number in range(10):
+                starts.add(begun.call(number), connection)
+            await trio.lowlevel.checkpoint()
+            connection.cancel_scope.cancel()
+    assert begun.numbers == [0]
+    assert begun.dropped == 9

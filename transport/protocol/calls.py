@@ -225,7 +225,7 @@ def parse_stalls(headers: Sequence[tuple[bytes, bytes]]) -> StallTimes | None:
 
 
 def content_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
-    """The announced length of the body in octets; None if there is none. h2 has refused contradictory ones."""
+    """The announced length of the body in octets; None: none. `HeaderRules` has refused contradictory ones."""
     for name, value in headers:
         if name == b"content-length":
             return _integer(value)

@@ -8,7 +8,7 @@ send explains the end to the peer.
 A connection has parts, each of which is given the parts that it needs, and never the connection:
 
     FrameReader ─► Inbound ─► PeerEvents ─► Shutdown
-                     │            │            │
+                     │            │            │            (HeaderFrames: before PeerEvents, and behind Outbound)
                      ├────────────┴────────────┴─► Outbound ─► SendQueue
                      └─► ReceiveWindows ─────────────────────────┘
                   all of them: StreamTable, Clock, EventQueue, Budgets
@@ -35,6 +35,7 @@ from transport.protocol.clock import Clock
 from transport.protocol.control import ControlPlane
 from transport.protocol.counts import FrameCounts
 from transport.protocol.events import CallGivenUp, Event, EventQueue
+from transport.protocol.header_frames import HeaderFrames
 from transport.protocol.inbound import Inbound
 from transport.protocol.liveness import Liveness
 from transport.protocol.outbound import Outbound
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from transport.protocol import calls
     from transport.protocol.stream import Buffer, StreamCore
 
+_HEADER_LISTS: Final = 2
+"""What is decoded of a header list, in limits on header lists: one that is somewhat too long fails its call alone."""
 _ALIVE_PING: Final = b"weir-liv"
 _TLS_ALERT: Final = b"\x15\x03"
 """How a TLS record begins that refuses plaintext (RFC 8446 section 5.1). No first frame of HTTP/2 begins so: a SETTINGS
@@ -81,7 +84,8 @@ class ConnectionCore:
         self.events = events = EventQueue()
         """What happened: the shell takes it after whatever it made the connection do."""
         self._budgets = budgets = Budgets(clock)
-        self._control = control = ControlPlane(config, client=client)
+        self._header_frames = header_frames = HeaderFrames(_HEADER_LISTS * config.header_list_bytes_max)
+        self._control = control = ControlPlane(config, client=client, encoder=header_frames.encoder)
         self._liveness = liveness = Liveness(
             config, now, idle_timeout_s=0 if client else config.idle_timeout_s
         )
@@ -106,6 +110,7 @@ class ConnectionCore:
             budgets=budgets,
             counts=counts,
             control=control,
+            header_frames=header_frames,
             table=table,
             window_clock=window_clock,
         )
@@ -142,6 +147,7 @@ class ConnectionCore:
             counts=self.counts,
             events=self.events,
             liveness=self._liveness,
+            header_frames=self._header_frames,
             table=self.table,
             windows=self.windows,
             outbound=self.outbound,
@@ -241,7 +247,7 @@ class ConnectionCore:
                 `connection_window_bytes` at most.
 
         Raises:
-            LocalProtocolError: This is a server, the headers are illegal, or all stream ids are used up.
+            LocalProtocolError: This is a server, the peer takes no more streams now, or all stream ids are used up.
             StreamRefused: The peer takes no new streams; nothing was sent.
         """
         if not self.client:
@@ -250,7 +256,7 @@ class ConnectionCore:
             raise ConnectionLost(str(self.shutdown.failure)) from self.shutdown.failure
         if self.shutdown.closing:
             raise StreamRefused("the peer takes no new streams on this connection")
-        stream_id = self._control.next_stream_id()
+        stream_id = self.table.next_id()
         self.outbound.open_stream(stream_id, headers)
         self.table.highest_outbound = stream_id
         stream = self.table.begin(stream_id)
@@ -261,4 +267,3 @@ class ConnectionCore:
     def lost(self, error: TransportError) -> None:
         """The socket is gone: every stream fails, and nothing is left to send."""
         self.shutdown.lost(error)
-        self._control.forget_streams()

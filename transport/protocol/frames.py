@@ -1,4 +1,4 @@
-"""HTTP/2 frame headers and the frames that are ours: DATA, WINDOW_UPDATE, GOAWAY, SETTINGS (RFC 9113 section 6).
+"""HTTP/2 frame headers and the frames that need no state to be made (RFC 9113 section 6).
 
 Packing and constants only; what a frame means is decided elsewhere.
 """
@@ -25,13 +25,14 @@ FLAG_ACK: Final = 0x1
 FLAG_END_STREAM: Final = 0x1
 FLAG_END_HEADERS: Final = 0x4
 FLAG_PADDED: Final = 0x8
+FLAG_PRIORITY: Final = 0x20
 
 STREAM_ID_MAX: Final = 2**31 - 1
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Client connection preface, RFC 9113 section 3.4."""
 
 _HEADER = struct.Struct(">HBBBL")  # length (16 + 8 bits), type, flags, stream id
-_WINDOW_UPDATE = struct.Struct(">HBBBLL")
+_RESET = _WINDOW_UPDATE = struct.Struct(">HBBBLL")
 _GOAWAY = struct.Struct(">HBBBLLL")
 _SETTING = struct.Struct(">HL")
 
@@ -41,6 +42,11 @@ pack_header = _HEADER.pack
 def data_header(stream_id: int, length: int, flags: int = 0) -> bytes:
     """The 9 bytes in front of a DATA payload of `length` octets."""
     return pack_header(length >> 8, length & 0xFF, DATA, flags, stream_id)
+
+
+def reset(stream_id: int, code: int) -> bytes:
+    """A RST_STREAM frame."""
+    return _RESET.pack(0, 4, RST_STREAM, 0, stream_id, code)
 
 
 def window_update(stream_id: int, increment: int) -> bytes:

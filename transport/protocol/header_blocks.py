@@ -18,7 +18,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import hpack
+from h2.exceptions import ProtocolError as H2ProtocolError
 from h2.utilities import HeaderValidationFlags, validate_headers
+
+from transport.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from hpack.table import HeaderTable
@@ -139,7 +142,7 @@ class HeaderRules:
         """Check a list.
 
         Raises:
-            h2.exceptions.ProtocolError: Something in it is forbidden.
+            RemoteProtocolError: Something in it is forbidden.
         """
         key = (response, trailers, *headers)
         if key in self._lawful:
@@ -150,12 +153,27 @@ class HeaderRules:
             is_response_header=response,
             is_push_promise=False,
         )
-        for _ in validate_headers(headers, flags):
-            pass
+        try:
+            for _ in validate_headers(headers, flags):
+                pass
+        except H2ProtocolError as error:
+            raise RemoteProtocolError(" ".join(str(error).split())) from error
+        _check_content_length_untrusted(headers)
         if _memorable(headers):
             if len(self._lawful) >= _REMEMBERED:
                 self._lawful.clear()
             self._lawful.add(key)
+
+
+def _check_content_length_untrusted(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    lengths = {value for name, value in headers if name == b"content-length"}
+    if not lengths:
+        return
+    if (
+        not all(length.isdigit() for length in lengths)
+        or len({length.lstrip(b"0") for length in lengths}) > 1
+    ):
+        raise RemoteProtocolError(f"content-length {b' and '.join(sorted(lengths))[:100]!r}")
 
 
 def _memorable(headers: Sequence[tuple[bytes, bytes]]) -> bool:

@@ -1,7 +1,7 @@
 """The gate: what each received frame means for windows, budgets and streams, before or instead of h2.
 
-DATA, WINDOW_UPDATE, GOAWAY and PRIORITY end here. HEADERS, CONTINUATION, RST_STREAM, SETTINGS and PING are checked here
-and go on to h2; PUSH_PROMISE is an error, and unknown kinds are dropped. An error of a stream resets the stream; one of
+SETTINGS and PING are checked here and go on to h2. Header lists go to `peer_events`, the other frames end here;
+PUSH_PROMISE is an error, and unknown kinds are dropped. An error of a stream resets the stream; one of
 the connection leaves as RemoteProtocolError.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from transport.protocol.clock import Clock
     from transport.protocol.counts import FrameCounts
     from transport.protocol.events import EventQueue
+    from transport.protocol.header_frames import HeaderFrames
     from transport.protocol.liveness import Liveness
     from transport.protocol.outbound import Outbound
     from transport.protocol.peer_events import PeerEvents
@@ -47,10 +48,11 @@ class Inbound:
         counts: Of control frames.
         events: Tell of late resets.
         liveness: Keeps the time limit on header blocks.
+        header_frames: Decode header blocks.
         table: Of the streams.
         windows: Count what is received.
         outbound: Answers faults of streams, and sends as the peer's windows open.
-        peer_events: Is given the frames that are h2's.
+        peer_events: Is given header lists, ends, resets, and the frames that are h2's.
         shutdown: Takes the peer's GOAWAY.
     """
 
@@ -64,6 +66,7 @@ class Inbound:
         counts: FrameCounts,
         events: EventQueue,
         liveness: Liveness,
+        header_frames: HeaderFrames,
         table: StreamTable,
         windows: ReceiveWindows,
         outbound: Outbound,
@@ -78,6 +81,7 @@ class Inbound:
         self._counts = counts
         self._events = events
         self._liveness = liveness
+        self._header_frames = header_frames
         self._table = table
         self._streams = table.open
         self._windows = windows
@@ -143,11 +147,9 @@ class Inbound:
         return True
 
     def end_data(self, stream: StreamCore, flags: int) -> None:
-        """Finish a frame; END_STREAM on DATA is passed to h2 as an empty frame."""
+        """Finish a frame, and the stream's inbound side with END_STREAM."""
         if flags & frames.FLAG_END_STREAM and stream.state in RECEIVABLE:
-            self._peer_events.receive_untrusted(
-                frames.data_header(stream.stream_id, 0, frames.FLAG_END_STREAM)
-            )
+            self._peer_events.ended_untrusted(stream)
 
     def _late_data_untrusted(self, stream_id: int) -> None:
         """Judge DATA on a stream that is not open (F3; sections 5.1 and 6.1); stream 0 is idle for ever."""
@@ -213,12 +215,12 @@ class Inbound:
         self._peer_events.receive_untrusted(header + payload)
 
     def _reset(self, stream_id: int, frame: memoryview) -> None:
-        if stream_id:  # what h2 does not check
-            self._table.check_not_idle_untrusted(stream_id, "RST_STREAM")
+        self._table.check_not_idle_untrusted(stream_id, "RST_STREAM")
         stream, closed = self._streams.get(stream_id), self._table.closed.get(stream_id)
         if not self._free_reset(stream, closed):
             self._budgets.spend_untrusted(Cost.RESET)
-        self._peer_events.receive_untrusted(bytes(frame))
+        if stream is not None:
+            self._peer_events.reset(stream, int.from_bytes(frame[9:13], "big"))
         late = stream is None and closed is not None and not closed.reset_by_us
         if late and not self._client:
             self._events.add(ResetLate(stream_id))
@@ -245,8 +247,7 @@ class Inbound:
                 and stream_id <= self._table.highest_inbound
                 and stream_id not in self._streams
             ):
-                # The stream is over, and h2 answers each with a reset. A client's peer pays nothing: a client resets
-                # calls whose trailers are on their way.
+                # The stream is over. A client's peer pays nothing: trailers may be on their way when a client resets.
                 self._budgets.spend_untrusted(Cost.RESET)
         self._header_block_bytes += len(frame)
         if self._header_block_bytes > self._header_block_bytes_max:
@@ -255,7 +256,10 @@ class Inbound:
                 ErrorCode.ENHANCE_YOUR_CALM,
             )
         self._liveness.header_block(ended=bool(flags & frames.FLAG_END_HEADERS), now=self._clock.now)
-        self._peer_events.receive_untrusted(bytes(frame))
+        found = self._header_frames.receive_untrusted(kind, flags, stream_id, frame)
+        if found is not None:
+            headers, end_stream = found
+            self._peer_events.headers_untrusted(stream_id, headers, end_stream=end_stream)
 
     def _window_update(self, stream_id: int, frame: memoryview) -> None:
         self._budgets.spend_untrusted(Cost.WINDOW_UPDATE)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transport.protocol.control import ControlPlane
     from transport.protocol.counts import FrameCounts
     from transport.protocol.events import EventQueue
+    from transport.protocol.header_frames import HeaderFrames
     from transport.protocol.stalls import WindowClock
     from transport.protocol.stream import Buffer, StreamCore
     from transport.protocol.stream_table import StreamTable
@@ -49,7 +50,8 @@ class Outbound:
         events: Tell waiting senders of room, and receivers of refusals.
         budgets: Are earned by what is sent; a peer pays for the resets that its faults cost.
         counts: Of control frames.
-        control: Makes HEADERS, RST_STREAM and PING.
+        control: Makes PINGs.
+        header_frames: Make HEADERS.
         table: Of the streams; a stream is closed here once both ends are sent, or at a reset.
         window_clock: Runs while the connection's send window is used up.
     """
@@ -64,6 +66,7 @@ class Outbound:
         budgets: Budgets,
         counts: FrameCounts,
         control: ControlPlane,
+        header_frames: HeaderFrames,
         table: StreamTable,
         window_clock: WindowClock,
     ) -> None:
@@ -73,6 +76,7 @@ class Outbound:
         self._budgets = budgets
         self._counts = counts
         self._control = control
+        self._header_frames = header_frames
         self._table = table
         self.queue = SendQueue(
             config,
@@ -86,11 +90,7 @@ class Outbound:
     # ------------------------------------------------------------------ verbs of the shell
 
     def open_stream(self, stream_id: int, fields: calls.Headers) -> None:
-        """Send the header block that opens a call.
-
-        Raises:
-            LocalProtocolError: The fields are illegal; nothing was queued.
-        """
+        """Send the header block that opens a call."""
         self.queue.control(self._headers(stream_id, fields, end_stream=False))
 
     def send_message(self, stream: StreamCore, parts: Sequence[Buffer]) -> int:
@@ -146,7 +146,7 @@ class Outbound:
 
     def reset_because(self, stream: StreamCore, code: int, failure: TransportError) -> None:
         """End an open stream at once, with a failure for its reader."""
-        self.queue.control(self._control.reset(stream.stream_id, code))
+        self.queue.control(frames.reset(stream.stream_id, code))
         self._table.close(stream, failure, reset_by_us=True)
         stream.discard_received()
 
@@ -171,12 +171,11 @@ class Outbound:
             return
         self._table.check_not_idle_untrusted(stream_id, message)
         self._budgets.spend_untrusted(Cost.RESET)
-        header = frames.pack_header(0, 4, frames.RST_STREAM, 0, stream_id)
-        self.queue.control(header + int(code).to_bytes(4, "big"))
+        self.queue.control(frames.reset(stream_id, code))
 
     def refuse_stream(self, stream_id: int) -> None:
         """Refuse a request before any of it is processed."""
-        self.queue.control(self._control.reset(stream_id, ErrorCode.REFUSED_STREAM))
+        self.queue.control(frames.reset(stream_id, ErrorCode.REFUSED_STREAM))
 
     def refuse_message(self, stream: StreamCore, error: MessageRefused) -> None:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
@@ -220,7 +219,7 @@ class Outbound:
         """Drop all DATA and reset every open stream; the table keeps them."""
         self.queue.discard_data()
         for stream_id in self._table.open:
-            self.queue.control(self._control.reset(stream_id, ErrorCode.CANCEL))
+            self.queue.control(frames.reset(stream_id, ErrorCode.CANCEL))
 
     # ------------------------------------------------------------------ frames
 
@@ -229,7 +228,7 @@ class Outbound:
         stream.headers_sent = True
 
     def _headers(self, stream_id: int, fields: calls.Headers, *, end_stream: bool) -> bytes:
-        frame = self._control.send_headers(stream_id, fields, end_stream=end_stream)
+        frame = self._header_frames.make(stream_id, fields, end_stream=end_stream)
         self._budgets.sent_frames += 1
         return frame
 
@@ -237,7 +236,7 @@ class Outbound:
         """All octets are framed: frame the end, and end the peer's side too if we have answered."""
         fields = stream.trailers_to_send
         if self._client or fields is None:
-            frame = self._control.send_end(stream.stream_id)
+            frame = frames.data_header(stream.stream_id, 0, frames.FLAG_END_STREAM)
             self._budgets.sent_frames += 1
         else:
             if stream.refusal is None:
@@ -247,7 +246,7 @@ class Outbound:
         stream.advance(StreamInput.SEND_END)
         if stream.state is not StreamState.CLOSED and not self._client:
             # The answer is complete; what the client may still send is of no use (section 8.1).
-            frame += self._control.reset(stream.stream_id, ErrorCode.NO_ERROR)
+            frame += frames.reset(stream.stream_id, ErrorCode.NO_ERROR)
             failure = stream.failure or StreamReset(ErrorCode.NO_ERROR, by_peer=False)
             self._table.close(stream, failure, reset_by_us=True)
         elif stream.state is StreamState.CLOSED:

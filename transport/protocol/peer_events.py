@@ -1,4 +1,4 @@
-"""What the control plane reports: h2's events about streams, SETTINGS and PING, and what each changes here."""
+"""What the peer says: header lists, ends and resets of streams, SETTINGS and PING; and what each changes here."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 import h2.events
 
-from transport.errors import CallFailed, ErrorCode, StatusCode, StreamRefused, StreamReset, TransportError
-from transport.protocol import calls
+from transport.errors import (
+    CallFailed,
+    ErrorCode,
+    RemoteProtocolError,
+    StatusCode,
+    StreamRefused,
+    StreamReset,
+    TransportError,
+)
+from transport.protocol import calls, frames
 from transport.protocol.abuse import Cost
 from transport.protocol.control import initial_window_change
 from transport.protocol.events import RequestReceived, StreamsAvailable
-from transport.protocol.state import StreamInput, StreamState
+from transport.protocol.header_blocks import HeaderRules
+from transport.protocol.state import RECEIVABLE, StreamInput, StreamState
 from transport.protocol.stream_table import Closed
 
 if TYPE_CHECKING:
@@ -25,16 +34,17 @@ if TYPE_CHECKING:
     from transport.protocol.reader import Turn
     from transport.protocol.receive_windows import ReceiveWindows
     from transport.protocol.shutdown import Shutdown
+    from transport.protocol.stream import StreamCore
     from transport.protocol.stream_table import StreamTable
 
 
 class PeerEvents:
-    """Acts on what h2 makes of the peer's frames.
+    """Acts on what the peer's frames mean.
 
     Args:
         config: Bounds of this end.
         client: Which end this is.
-        control: Is given the frames.
+        control: Is given SETTINGS and PING.
         table: Of the streams that the peer opens and ends.
         outbound: Answers, and follows the peer's SETTINGS.
         windows: Follow the acknowledgement of ours.
@@ -61,6 +71,7 @@ class PeerEvents:
         events: EventQueue,
     ) -> None:
         self._client = client
+        self._rules = HeaderRules(client=client)
         self._streams_max = config.streams_max
         self._header_list_bytes_max = config.header_list_bytes_max
         self._control = control
@@ -86,11 +97,55 @@ class PeerEvents:
             if handler is not None:
                 handler(self, event)
 
-    def _on_request(self, event: h2.events.RequestReceived) -> None:
-        stream_id, table = event.stream_id, self._table
-        assert stream_id is not None
-        table.highest_inbound = max(table.highest_inbound, stream_id)
-        self._control.ignore_content_length(stream_id)
+    def headers_untrusted(
+        self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool
+    ) -> None:
+        """Take a header list: a request, an answer's fields, or trailers (RFC 9113 section 8.1).
+
+        Raises:
+            RemoteProtocolError: The list is malformed, or may not come now; the connection cannot go on.
+        """
+        stream = self._table.open.get(stream_id)
+        if stream is None:
+            if self._client or stream_id <= self._table.highest_inbound:
+                self._late_headers_untrusted(stream_id)
+                return
+            self._request_untrusted(stream_id, headers)
+        elif stream.state not in RECEIVABLE:
+            self._outbound.fail_stream_untrusted(stream, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
+        elif stream.headers_received:
+            self._rules.check_untrusted(headers, trailers=True)
+            if not end_stream:
+                raise RemoteProtocolError(f"trailers without END_STREAM on stream {stream_id}")
+            self._trailers(stream, headers)
+        else:
+            self._rules.check_untrusted(headers, response=True)
+            if not _is_informational(headers):
+                self._response(stream, headers, end_stream=end_stream)
+            elif end_stream:
+                raise RemoteProtocolError(f"an informational response ends stream {stream_id}")
+        if end_stream and (stream := self._table.open.get(stream_id)) is not None:
+            self.ended_untrusted(stream)
+
+    def _late_headers_untrusted(self, stream_id: int) -> None:
+        """Judge HEADERS on a stream that is not open (section 5.1); even and idle ones are no stream of the peer."""
+        self._table.check_not_idle_untrusted(stream_id, "HEADERS")
+        closed = self._table.closed.get(stream_id)
+        if closed is None:
+            if not self._table.forgets:
+                raise RemoteProtocolError(f"HEADERS on stream {stream_id}, which was skipped")
+        elif not closed.reset_by_us and not closed.reset_by_peer:
+            raise RemoteProtocolError(f"HEADERS on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
+        elif closed.reset_by_us and self._client:
+            return  # they were on their way when we reset the stream
+        self._outbound.queue.control(frames.reset(stream_id, ErrorCode.STREAM_CLOSED))
+
+    def _request_untrusted(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        if not stream_id & 1:
+            raise RemoteProtocolError(f"a request on stream {stream_id}, which is even")
+        self._rules.check_untrusted(headers)
+        table = self._table
+        table.highest_inbound = stream_id
         if self._shutdown.closing or len(table.open) >= self._streams_max:
             # Refused streams cost the peer as much as reset ones: otherwise a flood of them is free.
             self._budgets.spend_untrusted(Cost.RESET)
@@ -99,7 +154,6 @@ class PeerEvents:
             return
         stream = table.begin(stream_id)
         stream.headers_received = True
-        headers = event.headers or []
         stream.body_bytes_announced = calls.content_length(headers)
         try:
             head = calls.parse_request(headers, list_bytes_max=self._header_list_bytes_max)
@@ -110,26 +164,21 @@ class PeerEvents:
             return
         self._events.add(RequestReceived(stream, head))
 
-    def _on_response(self, event: h2.events.ResponseReceived) -> None:
-        stream = self._table.open.get(event.stream_id or 0)
-        if stream is None:
-            return
-        self._control.ignore_content_length(stream.stream_id)
-        headers = event.headers or []
+    def _response(
+        self, stream: StreamCore, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool
+    ) -> None:
         stream.headers_received = True
         stream.body_bytes_announced = calls.content_length(headers)
         failed = self._too_long(headers) or calls.parse_response(headers)
-        if event.stream_ended is not None:  # headers and trailers in one
+        if end_stream:  # headers and trailers in one
             stream.status = failed or calls.parse_trailers(headers)
             stream.peer_stalls = calls.parse_stalls(headers)
             stream.status_received = True
         elif failed is not None:
             self._outbound.reset_because(stream, ErrorCode.CANCEL, failed)
 
-    def _on_trailers(self, event: h2.events.TrailersReceived) -> None:
-        stream = self._table.open.get(event.stream_id or 0)
-        if stream is not None and self._client:
-            headers = event.headers or []
+    def _trailers(self, stream: StreamCore, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        if self._client:
             stream.status = self._too_long(headers) or calls.parse_trailers(headers)
             stream.peer_stalls = calls.parse_stalls(headers)
             stream.status_received = True
@@ -140,10 +189,12 @@ class PeerEvents:
             return None
         return CallFailed(StatusCode.RESOURCE_EXHAUSTED, calls.header_list_too_long(size, limit))
 
-    def _on_end(self, event: h2.events.StreamEnded) -> None:
-        stream = self._table.open.get(event.stream_id or 0)
-        if stream is None:
-            return
+    def ended_untrusted(self, stream: StreamCore) -> None:
+        """Take the peer's END_STREAM on a stream that it may still send on.
+
+        Raises:
+            RemoteProtocolError: The peer has broken too many calls.
+        """
         announced = stream.body_bytes_announced
         if announced is not None and announced != stream.body_bytes:
             message = f"content-length is {announced}, and {stream.body_bytes} octets came"
@@ -161,17 +212,12 @@ class PeerEvents:
         if stream.state is StreamState.CLOSED:
             self._table.close(stream, None, reset_by_us=False)
 
-    def _on_reset(self, event: h2.events.StreamReset) -> None:
-        stream = self._table.open.get(event.stream_id or 0)
-        if stream is None:
-            return
-        code, by_peer = int(event.error_code or 0), event.remote_reset
-        if not by_peer:
-            self._budgets.spend_untrusted(Cost.RESET)  # by h2, for the peer's fault
-        failure: TransportError = StreamReset(code, by_peer=by_peer)
-        if code == ErrorCode.REFUSED_STREAM and by_peer:
+    def reset(self, stream: StreamCore, code: int) -> None:
+        """Take the peer's RST_STREAM."""
+        failure: TransportError = StreamReset(code, by_peer=True)
+        if code == ErrorCode.REFUSED_STREAM:
             failure = StreamRefused("the peer refused the stream")
-        self._table.close(stream, failure, reset_by_us=not by_peer, reset_by_peer=by_peer)
+        self._table.close(stream, failure, reset_by_us=False, reset_by_peer=True)
 
     def _on_settings(self, event: h2.events.RemoteSettingsChanged) -> None:
         self._liveness.settings_seen()
@@ -191,12 +237,11 @@ class PeerEvents:
         self._shutdown.ping_acknowledged(event.ping_data or b"")
 
 
+def _is_informational(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    return any(name == b":status" and value[:1] == b"1" for name, value in headers)
+
+
 _HANDLERS: Final[dict[type[h2.events.Event], Callable[[PeerEvents, Any], None]]] = {
-    h2.events.RequestReceived: PeerEvents._on_request,
-    h2.events.ResponseReceived: PeerEvents._on_response,
-    h2.events.TrailersReceived: PeerEvents._on_trailers,
-    h2.events.StreamEnded: PeerEvents._on_end,
-    h2.events.StreamReset: PeerEvents._on_reset,
     h2.events.RemoteSettingsChanged: PeerEvents._on_settings,
     h2.events.SettingsAcknowledged: PeerEvents._on_settings_acknowledged,
     h2.events.PingAckReceived: PeerEvents._on_ping_acknowledged,

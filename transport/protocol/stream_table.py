@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from transport.errors import RemoteProtocolError
+from transport.errors import LocalProtocolError, RemoteProtocolError
 from transport.protocol.events import StreamClosed, StreamsAvailable
 from transport.protocol.first_message import FirstMessages
+from transport.protocol.frames import STREAM_ID_MAX
 from transport.protocol.memory import ReceiveMemory
 from transport.protocol.state import StreamInput
 from transport.protocol.stream import StreamCore
@@ -40,6 +41,7 @@ class Closed:
     """What is remembered of a closed stream, to judge late frames by."""
 
     reset_by_us: bool
+    reset_by_peer: bool = False
     free_reset: bool = False
     """We answered, and the peer has not reset it: a reset may have crossed our end, and costs the peer nothing."""
 
@@ -92,6 +94,19 @@ class StreamTable:
         self.receive_memory = None if client else ReceiveMemory(config.receive_memory_bytes_max)
         """What messages take until they are consumed; a client has chosen its server, and its own windows."""
 
+    def next_id(self) -> int:
+        """The id of the next stream that we open.
+
+        Raises:
+            LocalProtocolError: The peer has as many of ours open as it takes, or all 2^30 ids are used up.
+        """
+        if len(self.open) >= self._control.peer_streams_max:
+            raise LocalProtocolError(f"the peer takes {self._control.peer_streams_max} streams at once")
+        stream_id = self.highest_outbound + 2 if self.highest_outbound else 1
+        if stream_id > STREAM_ID_MAX:
+            raise LocalProtocolError("all stream ids of this connection are used up")
+        return stream_id
+
     def begin(self, stream_id: int) -> StreamCore:
         """Make an open stream, with the windows that both ends give to a new one."""
         now = self._clock.now
@@ -136,7 +151,8 @@ class StreamTable:
             if not self.open:
                 self._liveness.set_idle(idle=True)
             self.remember(
-                stream.stream_id, Closed(reset_by_us, free_reset=stream.headers_sent and not reset_by_peer)
+                stream.stream_id,
+                Closed(reset_by_us, reset_by_peer, free_reset=stream.headers_sent and not reset_by_peer),
             )
             self._events.add(StreamClosed(stream))
         self._events.readable(stream)
@@ -149,6 +165,11 @@ class StreamTable:
         self.closed[stream_id] = closed
         if len(self.closed) > _CLOSED_REMEMBERED:
             self.closed.popitem(last=False)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether streams were closed of which nothing is remembered any more."""
+        return len(self.closed) >= _CLOSED_REMEMBERED
 
     def check_not_idle_untrusted(self, stream_id: int, what: str) -> None:
         """Raise if a stream was never opened (section 5.1, idle)."""

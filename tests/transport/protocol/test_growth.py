@@ -1,17 +1,10 @@
-"""What a connection costs: its receive buffer follows its use, and its calls do not get dearer with their number."""
+"""What a connection costs: its receive buffer follows its use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import h2.connection
-
 from tests.support import wire
-from tests.support.pair import Pair, Peer
+from tests.support.pair import Peer
 from transport.config import TransportConfig
-
-if TYPE_CHECKING:
-    import pytest
 
 SMALLEST = 4 * 1024
 
@@ -74,33 +67,3 @@ def test_control_frame_longer_than_the_buffer_arrives() -> None:
             peer.send(octets[at : at + step])
         assert 1 in peer.core.streams
         assert not peer.failed
-
-
-def test_calls_do_not_walk_over_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening 2 000 calls walks h2's streams a few dozen times, not 2 000 times at each end."""
-    walks: list[int] = []
-    walk = h2.connection.H2Connection._open_streams
-
-    def counted(connection: h2.connection.H2Connection, remainder: int) -> int:
-        walks.append(len(connection.streams))
-        return walk(connection, remainder)
-
-    monkeypatch.setattr(h2.connection.H2Connection, "_open_streams", counted)
-    pair = Pair(TransportConfig(streams_max=3_000))
-    for _ in range(2_000):
-        pair.open()
-    pair.exchange()
-    assert len(pair.server.streams) == 2_000
-    assert sum(walks) < 10 * 2_000
-
-
-def test_closed_streams_are_swept() -> None:
-    """Calls that came and went leave no stream behind in h2, but for a few dozen."""
-    pair = Pair()
-    for _ in range(1_000):
-        stream, _accepted = pair.call()
-        pair.client.outbound.reset(stream)
-        pair.exchange()
-        pair.now += 1
-    assert len(pair.client._control._h2.streams) < 100
-    assert len(pair.server._control._h2.streams) < 100
