@@ -5,6 +5,9 @@ bound the next one, leave a few ranges. What is found is never too little: a con
 operand of NOT, or a column behind the first one that is not fixed leaves every key. The condition itself is still to be
 evaluated.
 
+It takes time in proportion to the literals, but for sorting them, and what it finds is bounded: `RANGES_MAX` ranges, of
+which no end is longer than a key (`KEY_BYTES_MAX`). Beyond that ranges are joined: fewer, and wider.
+
 How a literal stands among a column's values is asked of `scanner.data.comparisons`, which evaluates: what has a
 fraction, is out of range, NaN or a zero with a sign is here what it is there.
 
@@ -13,22 +16,22 @@ Pure: this module knows no scan.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scanner.data.comparisons import cell_at_most, cells_equal
 from scanner.data.filters import Operator, Predicate
-from scanner.data.keys import ALL_KEYS, KeyCodec, KeyRange, escaped, prefix_end, successor
+from scanner.data.keys import ALL_KEYS, KEY_BYTES_MAX, KeyCodec, KeyRange, escaped, prefix_end, successor
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from scanner.data.table import TableDescription
 
-_PREFIXES_MAX: Final = 10_000
-"""Of values of the first key columns, multiplied: behind that, columns are not looked at."""
+RANGES_MAX: Final = 10_000
+"""Of one answer; so many keys, or beginnings of keys, are multiplied."""
 _ORDERS: Final = (
     Operator.EQUAL,
     Operator.LESS,
@@ -43,7 +46,8 @@ class KeyConditions:
     """What is left of the keys of a table."""
 
     ranges: tuple[KeyRange, ...]
-    """Ascending, apart from one another: the key of every row that matches is in one of them. None: no row matches."""
+    """Ascending, apart from one another, and not too many: the key of every row that matches is in one. None: no row
+    matches."""
     keys: tuple[bytes, ...] | None
     """Every row that matches has one of these keys, ascending; None: that is not known."""
 
@@ -66,12 +70,15 @@ class _Cells(NamedTuple):
 _ALL_CELLS: Final[Sequence[_Cells]] = (_Cells(b"", b""),)
 
 
-def key_conditions(predicates: Sequence[Predicate], table: TableDescription) -> KeyConditions:
+def key_conditions(
+    predicates: Sequence[Predicate], table: TableDescription, ranges_max: int = RANGES_MAX
+) -> KeyConditions:
     """Find the keys that rows can have for which all predicates are true.
 
     Args:
         predicates: Of which each fits the table, as `scanner.data.filters.Filter` checks.
         table: Its key.
+        ranges_max: Of the answer, 1 or more.
 
     Raises:
         ArgumentInvalid: A literal does not fit its column.
@@ -79,13 +86,17 @@ def key_conditions(predicates: Sequence[Predicate], table: TableDescription) -> 
     codec = KeyCodec(table)
     prefixes = [b""]
     for place, field in enumerate(table.key_schema):
-        of_column = [_cells_of(each, codec, place, field) for each in predicates]
-        cells = reduce(_intersection, of_column, _ALL_CELLS)
-        if cells == _ALL_CELLS or len(prefixes) * len(cells) > _PREFIXES_MAX:
+        cells = _intersection([_cells_of(each, codec, place, field) for each in predicates])
+        if cells == _ALL_CELLS:
             break
+        cells = _coarser(cells, ranges_max // len(prefixes))
         if not all(each.is_one for each in cells):
             return KeyConditions(_merged(_below(prefix, each) for prefix in prefixes for each in cells), None)
-        prefixes = [prefix + each.start for prefix in prefixes for each in cells]
+        found = (prefix + each.start for prefix in prefixes for each in cells)
+        # No row has a longer key.
+        prefixes = [each for each in found if len(each) <= KEY_BYTES_MAX]
+        if not prefixes:
+            return KeyConditions((), ())
     else:
         return KeyConditions(tuple(KeyRange(key, successor(key)) for key in prefixes), tuple(prefixes))
     if prefixes == [b""]:
@@ -98,7 +109,7 @@ def _cells_of(predicate: Predicate, codec: KeyCodec, place: int, field: pa.Field
     operator = predicate.operator
     if operator in (Operator.AND, Operator.OR):
         parts = [_cells_of(each, codec, place, field) for each in predicate.operands]
-        return reduce(_intersection if operator is Operator.AND else _union, parts)
+        return _intersection(parts) if operator is Operator.AND else _union(parts)
     if predicate.operands or predicate.column != field.name:
         return _ALL_CELLS
     if operator is Operator.IN:
@@ -144,7 +155,15 @@ def _one(cell: bytes) -> _Cells:
     return _Cells(cell, prefix_end(cell), is_one=True)
 
 
-def _intersection(first: Sequence[_Cells], second: Sequence[_Cells]) -> Sequence[_Cells]:
+def _intersection(parts: Sequence[Sequence[_Cells]]) -> Sequence[_Cells]:
+    """What ascending sequences have in common; two by two, so that each cell is looked at a few times only."""
+    if len(parts) < 2:
+        return parts[0] if parts else _ALL_CELLS
+    half = len(parts) // 2
+    return _in_both(_intersection(parts[:half]), _intersection(parts[half:]))
+
+
+def _in_both(first: Sequence[_Cells], second: Sequence[_Cells]) -> Sequence[_Cells]:
     """What two ascending sequences have in common."""
     common: list[_Cells] = []
     i = j = 0
@@ -162,10 +181,10 @@ def _intersection(first: Sequence[_Cells], second: Sequence[_Cells]) -> Sequence
     return tuple(common)
 
 
-def _union(first: Sequence[_Cells], second: Sequence[_Cells]) -> Sequence[_Cells]:
-    """What is in one of two ascending sequences; what touches without being one value is joined."""
+def _union(parts: Sequence[Sequence[_Cells]]) -> Sequence[_Cells]:
+    """What is in one of several ascending sequences; what touches without overlapping stays apart."""
     joined: list[_Cells] = []
-    for each in sorted({*first, *second}):
+    for each in sorted(set(itertools.chain.from_iterable(parts))):
         last = joined[-1] if joined else None
         if last is None or (last.end and last.end <= each.start):
             joined.append(each)
@@ -174,17 +193,37 @@ def _union(first: Sequence[_Cells], second: Sequence[_Cells]) -> Sequence[_Cells
     return tuple(joined)
 
 
+def _coarser(cells: Sequence[_Cells], count_max: int) -> Sequence[_Cells]:
+    """The same cells, and those between neighbours where there would be too many."""
+    if len(cells) <= count_max:
+        return cells
+    step = -(-len(cells) // count_max)
+    return tuple(
+        _Cells(cells[first].start, cells[min(first + step, len(cells)) - 1].end)
+        for first in range(0, len(cells), step)
+    )
+
+
 def _below(prefix: bytes, cells: _Cells) -> KeyRange:
     """The keys that begin with a prefix, and go on with one of the cells."""
     return KeyRange(prefix + cells.start, prefix + cells.end if cells.end else prefix_end(prefix))
 
 
 def _merged(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
-    """Ascending ranges, those that touch as one."""
+    """Ranges by their starts, ascending: those that touch or overlap as one, and no end longer than a key."""
     merged: list[KeyRange] = []
-    for each in ranges:
-        if merged and merged[-1].end == each.start:
-            merged[-1] = KeyRange(merged[-1].start, each.end)
-        else:
-            merged.append(each)
+    for start, end in map(_clipped, ranges):
+        last = merged[-1] if merged else None
+        if last is None or (last.end and last.end < start):
+            merged.append(KeyRange(start, end))
+        elif last.end:
+            merged[-1] = KeyRange(last.start, max(last.end, end) if end else b"")
     return tuple(merged)
+
+
+def _clipped(key_range: KeyRange) -> KeyRange:
+    """A range that has the same keys and perhaps more, of which no end is longer than a key."""
+    start, end = key_range
+    return KeyRange(
+        start[:KEY_BYTES_MAX], end if len(end) <= KEY_BYTES_MAX else prefix_end(end[:KEY_BYTES_MAX])
+    )

@@ -369,7 +369,7 @@ def _decode_boolean(key: bytes, position: int, _: pa.DataType) -> tuple[object, 
 def _encode_decimal(column: pa.Array) -> pa.Array:
     start = 16 * column.offset
     little = np.frombuffer(column.buffers()[1], np.uint8)[start : start + 16 * len(column)].reshape(-1, 16)
-    matrix = np.ascontiguousarray(little[:, ::-1])
+    matrix = np.array(little[:, ::-1], order="C")  # A copy also of no cells: what Arrow holds is read-only.
     matrix[:, 0] ^= 0x80
     return _binary_of_matrix(matrix)
 

@@ -1,8 +1,9 @@
 """Where the bytes of a bucket's rows are, by key: measured in the indexes of its files, without reading a row.
 
 A file that is small beside a range counts as one piece. Of the others the index is read, and as many of its samples are
-taken as the ranges need. What RocksDB has not flushed yet is in no file: while that is more than what is, the rows are
-walked, up to a bound. So the work is bounded by the number of files and of splits, never by that of the rows.
+taken as the ranges need. What RocksDB has not flushed yet is in no file, and can only be walked: where it lies outside
+of all files, as rows do whose keys ascend, and altogether where it is more than what is in files. Every row that is
+walked counts, so the work is bounded by the number of files and of splits, and by what the write buffers hold.
 
 What a file has of rows that were replaced or deleted counts until a compaction takes it away.
 """
@@ -12,19 +13,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, cast
 
+from scanner.data.key_ranges import intersection, is_empty
+from scanner.data.keys import KeyRange, successor
 from scanner.storage.rocksdb.database import rocksdb_errors
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 from scanner.storage.rocksdb.sst_index import SstIndex
 from scanner.storage.splits import BucketSplit, Piece, choose_cuts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from scanner.data.key_ranges import SplitWish
-    from scanner.data.keys import KeyRange
     from scanner.storage.rocksdb.database import Database
     from scanner.storage.rocksdb.readers import Reading
 
@@ -33,9 +34,6 @@ _PIECES_MIN: Final = 2048
 """A cut is off by half a piece for each file that lies over it: of few splits and ten files, a hundredth of a range."""
 _PIECES_MAX: Final = 16 * 1024
 """For all splits together."""
-_WALKED_ROWS_MAX: Final = 1 << 20
-"""A write buffer of 32 MiB has half a million small rows; a walk over them takes 0.2 s, in a thread."""
-_WALKED_AT_ONCE: Final = 4096
 _LISTINGS: Final = 3
 """Tries at reading files that compactions take away; with the last one, a file that is gone is one piece."""
 _UNFLUSHED_BYTES: Final = "rocksdb.cur-size-all-mem-tables"
@@ -80,25 +78,41 @@ def _split(
     database: Database, reading: Reading, wish: SplitWish, key_range: KeyRange, index_of: _IndexOf
 ) -> BucketSplit:
     files = sst_files(database, database.kv)
-    if _unflushed_bytes(database) > sum(file.size_bytes for file in files):
-        pieces = _walk(database, reading, key_range)
-        stored_bytes = sum(piece.size_bytes for piece in pieces)
-        return BucketSplit(choose_cuts(pieces, wish.count(stored_bytes), key_range), stored_bytes)
+    unflushed_rows, unflushed_bytes = _unflushed(database)
+    # A write buffer of 32 MiB has half a million small rows, and a walk over them takes 0.2 s, in a thread. Files that
+    # compress well may hold many more in as many bytes.
+    is_walked = unflushed_bytes > sum(file.size_bytes for file in files) and unflushed_rows >= sum(
+        file.entries for file in files
+    )
+    if is_walked:
+        files = []
+    outside = _outside(files, key_range) if unflushed_rows else []
+    walked = [piece for each in outside for piece in _walk(database, reading, each)]
     spans = [span for file in files if (span := _span(file, key_range, index_of)) is not None]
-    stored_bytes = sum(span.size_bytes for span in spans)
+    stored_bytes = sum(span.size_bytes for span in spans) + sum(piece.size_bytes for piece in walked)
     count = wish.count(stored_bytes)
     wanted = min(_PIECES_MAX, max(_PIECES_MIN, count * _PIECES_PER_SPLIT))
     piece_bytes = max(1, stored_bytes // wanted)
     pieces = [piece for span in spans for piece in _pieces(span, key_range, piece_bytes, index_of)]
-    return BucketSplit(choose_cuts(pieces, count, key_range), stored_bytes)
+    return BucketSplit(choose_cuts(pieces + walked, count, key_range), stored_bytes)
 
 
-def _unflushed_bytes(database: Database) -> int:
-    """What is in write buffers, about; an empty one takes some bytes, too."""
+def _unflushed(database: Database) -> tuple[int, int]:
+    """How many rows and deletions are in write buffers, and their bytes, about; an empty one takes some, too."""
     with rocksdb_errors(database.path):
-        if not any(database.kv.property_int_value(name) for name in _UNFLUSHED_ROWS):
-            return 0
-        return database.kv.property_int_value(_UNFLUSHED_BYTES) or 0
+        rows = sum(database.kv.property_int_value(name) or 0 for name in _UNFLUSHED_ROWS)
+        return rows, (database.kv.property_int_value(_UNFLUSHED_BYTES) or 0) if rows else 0
+
+
+def _outside(files: Sequence[SstFile], key_range: KeyRange) -> list[KeyRange]:
+    """The parts of a range that lie before and behind the keys of all files."""
+    if not files:
+        return [key_range]
+    before = KeyRange(b"", min(file.start_key for file in files))
+    behind = KeyRange(successor(max(file.end_key for file in files)), b"")
+    # An end that is empty is none, and no key is before an empty one.
+    parts = [intersection(key_range, each) for each in ([before] if before.end else []) + [behind]]
+    return [part for part in parts if not is_empty(part)]
 
 
 def _span(file: SstFile, key_range: KeyRange, index_of: _IndexOf) -> _Span | None:
@@ -159,29 +173,29 @@ def _pieces(span: _Span, key_range: KeyRange, piece_bytes: int, index_of: _Index
 
 
 def _walk(database: Database, reading: Reading, key_range: KeyRange) -> list[Piece]:
-    """The rows of a range, up to a bound, in a bounded number of pieces."""
+    """The rows of a range, in a bounded number of pieces. One row is in memory at a time."""
     with rocksdb_errors(database.path):
         options = reading.options(database.kv, key_range)
-        items = database.kv.items(from_key=key_range.start or None, read_opt=options)
+        items = cast(
+            "Iterator[tuple[bytes, bytes]]",
+            database.kv.items(from_key=key_range.start or None, read_opt=options),
+        )
         pieces: list[Piece] = []
-        size = piece_bytes = walked = 0
+        size = piece_bytes = 0
+        key = b""
         try:
-            while walked < _WALKED_ROWS_MAX:
-                some = cast("list[tuple[bytes, bytes]]", list(islice(items, _WALKED_AT_ONCE)))
-                for key, row in some:
-                    size += len(key) + len(row)
-                    if size >= piece_bytes:
-                        pieces.append(Piece(key, size))
-                        size = 0
-                walked += len(some)
-                if len(some) < _WALKED_AT_ONCE:
-                    break
+            for key, row in items:
+                size += len(key) + len(row)
+                if size < piece_bytes:
+                    continue
+                pieces.append(Piece(key, size))
+                size = 0
                 if len(pieces) > _PIECES_MAX:
                     pieces = [Piece(b.end, a.size_bytes + b.size_bytes) for a, b in _pairs(pieces)]
                     piece_bytes = sum(piece.size_bytes for piece in pieces) // len(pieces)
         finally:
             del items  # It keeps the directory locked.
-    return pieces
+    return [*pieces, Piece(key, size)] if size else pieces
 
 
 def _pairs(pieces: list[Piece]) -> Iterator[tuple[Piece, Piece]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,10 +22,13 @@ from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.sst_files import SstFile, sst_files
 from scanner.storage.rocksdb.sst_index import SstIndex
 from scanner.storage.rocksdb.store import RocksStore
-from tests.support.storage_tables import ITEMS, contents, drain, item_key, puts
+from tests.support.storage_tables import ITEMS, contents, delete, drain, item_key, puts
 
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.bucket import RocksBucket
+    from scanner.storage.rocksdb.database import Database
+    from scanner.storage.rocksdb.readers import Reading
+    from scanner.storage.splits import Piece
 
 pytestmark = pytest.mark.rocks
 
@@ -205,7 +210,6 @@ def test_rows_in_files_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_walk_keeps_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many rows in memory: neighbours are joined as they come, and parts are about equal all the same."""
     monkeypatch.setattr(bucket_splits, "_PIECES_MAX", 100)
-    monkeypatch.setattr(bucket_splits, "_WALKED_AT_ONCE", 64)
     with filled(tmp_path, flushed=False) as store:
         bucket = store.bucket("items", 0)
         counts = rows_in(bucket, ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts))
@@ -213,15 +217,90 @@ def test_a_walk_keeps_few_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         assert all(abs(count - ROWS / 4) < ROWS / 20 for count in counts)
 
 
-def test_a_walk_has_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind so many rows nothing is cut, and nothing is lost."""
-    monkeypatch.setattr(bucket_splits, "_WALKED_ROWS_MAX", 1000)
-    monkeypatch.setattr(bucket_splits, "_WALKED_AT_ONCE", 100)
-    with filled(tmp_path, flushed=False) as store:
+def test_rows_behind_and_before_all_files_count(tmp_path: Path) -> None:
+    """Keys that ascend are in memory behind what is in files: parts are about equal all the same, and bytes add up."""
+    with RocksStore.open(tmp_path, StorageConfig(compression=Compression.NONE)) as store:
+        store.create_table(ITEMS)
         bucket = store.bucket("items", 0)
-        counts = rows_in(bucket, ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=4)).cuts))
-        assert sum(counts) == ROWS
-        assert counts[0] == pytest.approx(250, abs=10)
+        bucket.commit([puts((number, "x" * 2000) for number in range(2000))])
+        flush(bucket)
+        flushed = bucket.split(SplitWish(splits=1)).stored_bytes
+        for numbers in (range(2000, 2800), range(-200, 0)):
+            bucket.commit([puts((number, "x" * 2000) for number in numbers)])
+        split = bucket.split(SplitWish(splits=5))
+        counts = rows_in(bucket, ranges_between(ALL_KEYS, split.cuts))
+        assert counts == pytest.approx([600] * 5, abs=30)
+        assert split.stored_bytes == pytest.approx(1.5 * flushed, rel=0.1)
+        part = KeyRange(item_key(-100), item_key(100))
+        counts = rows_in(bucket, ranges_between(part, bucket.split(SplitWish(splits=2), part).cuts))
+        assert counts == pytest.approx([100] * 2, abs=10)
+
+
+def test_files_of_many_more_rows_are_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They compress to less than what is in memory: their indexes tell, and only what is outside of them is walked."""
+    with RocksStore.open(tmp_path, StorageConfig(compression=Compression.ZSTD)) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts((number, "x" * 500) for number in range(ROWS))])
+        flush(bucket)
+        big = [(number, random.Random(number).randbytes(2000).hex()) for number in range(ROWS, ROWS + 100)]
+        bucket.commit([puts(big)])
+        (file,) = files_of(bucket)
+        assert file.size_bytes < 100 * 4000
+        walked: list[KeyRange] = []
+        real = bucket_splits._walk
+
+        def walk(database: Database, reading: Reading, key_range: KeyRange) -> list[Piece]:
+            walked.append(key_range)
+            return real(database, reading, key_range)
+
+        monkeypatch.setattr(bucket_splits, "_walk", walk)
+        ranges = ranges_between(ALL_KEYS, bucket.split(SplitWish(splits=8)).cuts)
+        assert [each for each in walked if each.start < item_key(ROWS - 1) and not each.end] == []
+        counts = rows_in(bucket, ranges)
+        assert sum(counts) == ROWS + 100
+        assert all(counts)
+
+
+def test_a_walk_holds_one_row_at_a_time(tmp_path: Path) -> None:
+    """Rows of a mebibyte do not add up in memory."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        row = "x" * (1 << 20)
+        bucket.commit([puts((number, row) for number in range(16))])
+        tracemalloc.start()
+        try:
+            assert len(bucket.split(SplitWish(splits=4)).cuts) == 3
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < 4 * len(row)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_splits_have_each_row_once(tmp_path: Path, seed: int) -> None:
+    """Whatever was put, deleted, flushed and compacted, of the bucket or of a range: as many rows as one scan has."""
+    rng = random.Random(seed)
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for _ in range(12):
+            keys = range(start := rng.randrange(400), start + rng.randrange(1, 60))
+            match rng.choice(["put", "put", "delete", "flush", "compact"]):
+                case "put":
+                    bucket.commit([puts((key, "x" * rng.choice([1, 50, 5000])) for key in keys)])
+                case "delete":
+                    bucket.commit([[delete(key) for key in keys]])
+                case "flush":
+                    flush(bucket)
+                case _:
+                    bucket.compact()
+            for part in (ALL_KEYS, KeyRange(item_key(keys[0]), item_key(keys[-1] + 30))):
+                wish = rng.randrange(1, 40)
+                ranges = ranges_between(part, bucket.split(SplitWish(splits=wish), part).cuts)
+                assert len(ranges) <= wish
+                assert sum(rows_in(bucket, ranges)) == sum(rows_in(bucket, [part]))
 
 
 def test_nothing_stays_open(tmp_path: Path) -> None:
