@@ -54,8 +54,8 @@ class LogSlice(InputPartition):
     """Likewise, above `start`."""
     history: bytes
     """The history of the bucket that `end` is of, and so all that is before it."""
-    lease_id: str | None = None
-    """What keeps them readable and is to be renewed by the task; None: nothing, or the planner renews it."""
+    lease_ids: tuple[str, ...] = ()
+    """What keeps them, and what was planned, and is to be renewed by the task; none: nothing, or the planner does."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ Slice = LogSlice | SnapshotSlice
 
 
 def log_slices(
-    options: ChangeOptions, table_id: int, start: Positions, end: Positions, lease_id: str | None = None
+    options: ChangeOptions, table_id: int, start: Positions, end: Positions, lease_ids: tuple[str, ...] = ()
 ) -> list[LogSlice]:
     """One slice for each bucket that has changes between two positions, in bucket order."""
     return [
@@ -83,7 +83,7 @@ def log_slices(
             start[bucket].offset,
             end[bucket].offset,
             end[bucket].history,
-            lease_id,
+            lease_ids,
         )
         for bucket in sorted(end)
         if start[bucket].offset < end[bucket].offset
@@ -166,7 +166,7 @@ def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterato
 def _read_log(
     client: Client, planned: LogSlice, names: list[str], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    lease = TaskLease(client, planned.lease_id, planned.options.source.lease_ttl_s)
+    lease = TaskLease(client, planned.lease_ids, planned.options.source.lease_ttl_s)
     lease.begin()
     table = client.table(planned.options.source.table)
     require_same_table(table, planned.table_id)
