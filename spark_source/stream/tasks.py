@@ -28,7 +28,7 @@ from spark_source.stream.logs import warn_of_loss
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from scanner import MeasuredLog, ScanPlan
+    from scanner import BucketStatistics, MeasuredLog, ScanPlan
     from scanner.sync import Client, Scan, Table
     from spark_source.stream.offsets import Positions
     from spark_source.stream.options import ChangeOptions
@@ -170,26 +170,34 @@ def _read_log(
     lease.begin()
     table = client.table(planned.options.source.table)
     require_same_table(table, planned.table_id)
-    start = _first_kept(table, planned)
-    if start == planned.end:
-        return
     scan = _changes(table, planned.options).select(*names).bucket(planned.bucket)
-    scan = scan.start_at({planned.bucket: start}).stop_at({planned.bucket: planned.end})
-    with scan.execute() as batches:
-        try:
-            batch = next(batches, None)
-        except OffsetOutOfRange as error:
-            # Retention came between the question and the scan.
-            oldest = planned.end if error.oldest_offset is None else error.oldest_offset
-            raise SourceDataLossError(table.name, planned.bucket, start, planned.end, oldest) from None
-        # The scan is open, and stays with the history that it was opened on: everything before `end` is the same, too.
-        _measure_end(table, planned)
-        while batch is not None:
-            if batch.num_rows:
-                yield to_spark_batch(batch, target)
-            lease.renew_if_due()
-            batch = next(batches, None)
-        (done,) = batches.statistics().buckets
+    scan = scan.stop_at({planned.bucket: planned.end})
+    while (start := _first_kept(table, planned)) < planned.end:
+        with scan.start_at({planned.bucket: start}).execute() as batches:
+            try:
+                batch = next(batches, None)
+            except OffsetOutOfRange as error:
+                # Retention came between the question and the scan.
+                oldest = planned.end if error.oldest_offset is None else error.oldest_offset
+                if planned.options.fail_on_data_loss or oldest <= start:
+                    raise SourceDataLossError(
+                        table.name, planned.bucket, start, planned.end, oldest
+                    ) from None
+                continue
+            # The scan is open, and stays with the history that it was opened on: all before `end` is the same, too.
+            _measure_end(table, planned)
+            while batch is not None:
+                if batch.num_rows:
+                    yield to_spark_batch(batch, target)
+                lease.renew_if_due()
+                batch = next(batches, None)
+            (done,) = batches.statistics().buckets
+        _require_all(table, planned, start, done)
+        return
+
+
+def _require_all(table: Table, planned: LogSlice, start: int, done: BucketStatistics) -> None:
+    """See that every change from an offset on came; with a condition, that the scan came to the end."""
     whole = planned.options.source.where is not None or done.rows == planned.end - start
     if done.reason != "STOP_OFFSET" or not whole:
         raise SourceError(

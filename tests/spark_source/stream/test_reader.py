@@ -17,6 +17,7 @@ from scanner.errors import SnapshotLost, TableNotFound
 from scanner.sync import connect
 from spark_source import SourceError, SourceOptionError, WeirDataSource
 from spark_source.errors import SourceDataLossError
+from spark_source.stream import tasks
 from spark_source.stream.changes import ChangesReader
 from spark_source.stream.reader import ChangeStreamReader
 from tests.spark_source.frames import table_name
@@ -339,6 +340,35 @@ def test_changes_that_are_gone(
         rest = lenient.rest()
     assert {row["k"] for rows in rest for row in rows} == set(range(200, 210))
     assert "are not kept any more and are skipped" in caplog.text
+
+
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_changes_that_go_while_a_task_begins(
+    server: RunningServer,
+    table: Table,
+    streams: list[Stream],
+    monkeypatch: pytest.MonkeyPatch,
+    strict: str,
+) -> None:
+    """Retention passes between the task's question and its scan: it fails by name, or begins behind that by itself."""
+    table.write(_rows(0, 100))
+    ends = {each.bucket: each.end_offset for each in table.offsets()}
+    table.write(_rows(100, 200))
+    first_kept = tasks._first_kept
+
+    def cut_behind(*arguments: Any) -> int:
+        start = first_kept(*arguments)
+        _cut(server, table, ends)
+        return start
+
+    options = {"startingOffsets": "earliest", "leaseTtl": "0", "failOnDataLoss": strict}
+    streams.append(stream := Stream(server, table.name, **options))
+    monkeypatch.setattr(tasks, "_first_kept", cut_behind)
+    if strict == "true":
+        with pytest.raises(SourceDataLossError, match="the changes from offset 0 to"):
+            stream.next()
+    else:
+        assert {row["k"] for row in stream.next() or []} == set(range(100, 200))
 
 
 def _cut(server: RunningServer, table: Table, ends: dict[int, int]) -> None:
