@@ -6,13 +6,13 @@ plans: both sides of a self-join are planned at once. What all copies have to ag
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.load import Load
 from spark_source.options import SourceOptions
 from spark_source.stream.options import ChangeOptions, reads_changes, without_read_changes
 from spark_source.writing.options import WriteOptions, is_of_write
@@ -145,7 +145,7 @@ class WeirDataSource(DataSource):
         # Spark does not tell here what it is going to ask for, and reads and writes know other options.
         if not is_of_write(options):
             self._parse_of_read()
-        self._load_id = f"spark-{secrets.token_hex(8)}"
+        self._load = Load.new()
         """Names the state of this load: Spark plans it more than once, each time with a copy of this source."""
         self._schema: StructType | None = None
 
@@ -181,10 +181,10 @@ class WeirDataSource(DataSource):
         if self._changes is not None:
             from spark_source.stream.changes import ChangesReader
 
-            return ChangesReader(self._changes, schema, self._load_id)
+            return ChangesReader(self._changes, schema, self._load)
         from spark_source.batch.reader import BucketReader
 
-        return BucketReader(self._of_read(), schema, self._load_id)
+        return BucketReader(self._of_read(), schema, self._load)
 
     def streamReader(self, schema: StructType) -> ChangeStreamReader | RefusingStreamReader:
         """A reader of a stream of the changes; without option ``readChanges`` one that refuses to start."""

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from scanner import TransactionInfo
+
 SOURCE: Final = "original"
 TARGET: Final = "replica"
 SOURCE_BUCKETS: Final = 4
@@ -49,6 +51,8 @@ BATCHES_MAX: Final = 3
 DELAY_S_MAX: Final = 1.0
 """How long it lives on behind that, at most."""
 LOOK_INTERVAL_S: Final = 0.02
+STALL_S_MAX: Final = 900.0
+"""How long a query may go without staging or deciding anything, the start of Spark included."""
 WRITE_INTERVAL_S: Final = 0.1
 """Slow enough that Spark keeps up, fast enough that every micro-batch has some commits of every bucket."""
 _PUT: Final = ("insert", "update_postimage")
@@ -94,16 +98,19 @@ class Writer:
         """Begin."""
         self._thread.start()
 
-    def stop(self) -> None:
-        """End it.
+    def check(self) -> None:
+        """See that it writes.
 
         Raises:
-            BenchFailed: A write failed.
+            BenchFailed: A write failed, and with it the writer ended.
         """
-        self._stopped.set()
-        self._thread.join()
         if self._failure is not None:
             raise BenchFailed(f"a write failed: {self._failure}")
+
+    def stop(self) -> None:
+        """End it. What became of it, `check` tells."""
+        self._stopped.set()
+        self._thread.join()
 
     def _run(self) -> None:
         try:
@@ -118,9 +125,8 @@ class Writer:
                         self.writes += 1
                     else:
                         self.write(table, keys)
-        except BaseException as error:
+        except Exception as error:
             self._failure = error
-            raise
 
     def write(self, table: scanner.sync.Table, keys: list[int]) -> None:
         """Write rows of the next version."""
@@ -134,20 +140,29 @@ class Query:
     """The process of Spark, started and killed.
 
     Args:
-        endpoint: Of the server.
-        checkpoint: Its directory.
+        command: Of the process; with ``--to-end`` it ends by itself.
+        log: What it prints goes there.
         target: The table that it writes.
         result: Counts go there.
+        writer: What the query copies the rows of; without it there is nothing to wait for.
+        stall_s_max: How long the query may go without staging or deciding anything, seconds.
     """
 
     def __init__(
-        self, endpoint: str, checkpoint: Path, target: scanner.sync.Table, result: Replicated
+        self,
+        command: list[str],
+        log: Path,
+        target: scanner.sync.Table,
+        result: Replicated,
+        writer: Writer,
+        stall_s_max: float = STALL_S_MAX,
     ) -> None:
-        module = "bench.replica.query"
-        self._command = [sys.executable, "-m", module, endpoint, SOURCE, TARGET, str(checkpoint)]
-        self._log = checkpoint.with_suffix(".log")
+        self._command = command
+        self._log = log
         self._target = target
         self._result = result
+        self._writer = writer
+        self._stall_s_max = stall_s_max
 
     def run_and_kill(self, batches: int, delay_s: float) -> None:
         """Start it, and kill it.
@@ -157,16 +172,15 @@ class Query:
             delay_s: How long it lives on behind that, seconds.
 
         Raises:
-            BenchFailed: It ended by itself.
+            BenchFailed: It ended by itself, or stalled, or the writer did.
         """
-        decided = self._decided()
+        first = _decided(self._target.transactions())
         with self._process() as process:
-            while self._decided() < decided + batches or (
-                not batches and not self._staged() and self._decided() == decided
-            ):
+            for decided, staged in self._progress():
+                if decided >= first + batches and (batches or staged or decided > first):
+                    break
                 if process.poll() is not None:
                     raise BenchFailed(f"the query ended by itself: {self._last_line()}")
-                time.sleep(LOOK_INTERVAL_S)
             time.sleep(delay_s)
             where = "staged" if self._staged() else "between"
         self._result.kills += 1
@@ -176,17 +190,35 @@ class Query:
         """Let it run to where the changelogs end.
 
         Raises:
-            BenchFailed: It failed.
+            BenchFailed: It failed, or stalled.
         """
         with self._process("--to-end") as process:
-            if process.wait():
+            for _ in self._progress():
+                if (code := process.poll()) is not None:
+                    break
+            if code:
                 raise BenchFailed(f"the query failed: {self._last_line()}")
-        self._result.batches = self._decided()
+        self._result.batches = _decided(self._target.transactions())
 
-    def _decided(self) -> int:
-        """Micro-batches that were decided so far."""
-        versions = [each.decided_version for each in self._target.transactions()]
-        return sum(version + 1 for version in versions if version is not None)
+    def _progress(self) -> Iterator[tuple[int, bool]]:
+        """How many micro-batches were decided, and whether rows are staged; again and again, while something moves.
+
+        Raises:
+            BenchFailed: Nothing did for too long, or the writer failed.
+        """
+        seen, since = None, time.monotonic()
+        while True:
+            self._writer.check()
+            transactions = self._target.transactions()
+            decided, stages = _decided(transactions), sum(each.stages for each in transactions)
+            if (decided, stages) != seen:
+                seen, since = (decided, stages), time.monotonic()
+            elif time.monotonic() - since >= self._stall_s_max:
+                raise BenchFailed(
+                    f"the query staged and decided nothing for {self._stall_s_max:g} s: {self._last_line()}"
+                )
+            yield decided, bool(stages)
+            time.sleep(LOOK_INTERVAL_S)
 
     def _staged(self) -> bool:
         return any(each.stages for each in self._target.transactions())
@@ -209,6 +241,12 @@ class Query:
             finally:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+
+
+def _decided(transactions: list[TransactionInfo]) -> int:
+    """Micro-batches that were decided so far."""
+    versions = [each.decided_version for each in transactions]
+    return sum(version + 1 for version in versions if version is not None)
 
 
 def _by_key(found: list[dict[str, Any]]) -> dict[int, tuple[Any, ...]]:
@@ -251,8 +289,10 @@ def replicate(directory: Path, kills: int, seed: int, console: Console | None = 
     with running_server(directory / "data") as server, scanner.sync.connect(server.endpoint) as client:
         client.create_table(SOURCE, SCHEMA, ["id"], SOURCE_BUCKETS)
         target = client.create_table(TARGET, SCHEMA, ["id"], TARGET_BUCKETS)
-        query = Query(server.endpoint, directory / "checkpoint", target, result)
         writer = Writer(server.endpoint, f"{seed} writes")
+        checkpoint = str(directory / "checkpoint")
+        command = [sys.executable, "-m", "bench.replica.query", server.endpoint, SOURCE, TARGET, checkpoint]
+        query = Query(command, directory / "checkpoint.log", target, result, writer)
         writer.start()
         try:
             for _ in range(kills):
@@ -261,6 +301,7 @@ def replicate(directory: Path, kills: int, seed: int, console: Console | None = 
                     console.print(f"{result.kills} kills {result.killed_at}, {writer.writes} writes")
         finally:
             writer.stop()
+        writer.check()
         query.run_to_end()
         result.writes = writer.writes
         compare(client, writer.known, result)

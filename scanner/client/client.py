@@ -365,6 +365,7 @@ class Client:
         ttl_s: float | None = None,
         partial: bool = False,
         if_absent: bool = False,
+        id_age_s: float | None = None,
     ) -> Lease:
         """Keep states of buckets readable: acquire a lease, or add to the one of that id, or move its buckets.
 
@@ -377,6 +378,8 @@ class Client:
             if_absent: If you have a lease of that id, change nothing and return it as it is, whatever it keeps. Of
                 calls at once one makes the lease, so that processes that know nothing of each other share its
                 state. Needs `lease_id`.
+            id_age_s: You made the id up so many seconds ago, 0 or more, for this lease alone: if it has ended since, do
+                not make another one, which would keep another state. Needs `lease_id`.
 
         Returns:
             The lease. Use it in an `async with` block, to have it renewed and dropped; or see to that yourself. One
@@ -386,7 +389,8 @@ class Client:
             TableNotFound, BucketNotFound, SnapshotLost, OffsetOutOfRange, ...: Something cannot be leased; nothing was
                 changed.
             PermissionDenied: A table may not be read, or a checkpoint would have to be made.
-            LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short.
+            LeaseNotFound: It ended again before the answer came, because it was dropped, or is too short. Or, with
+                `id_age_s`, it had ended before, or the server no longer knows.
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.
 
@@ -396,8 +400,15 @@ class Client:
         """
         if if_absent and not lease_id:
             raise ArgumentInvalid("if_absent needs a lease_id: an id that is made up is always absent")
+        if id_age_s is not None and not lease_id:
+            raise ArgumentInvalid("id_age_s needs the lease_id that is so old")
         info, missing = await self.leases.acquire(
-            lease_id or new_lease_id(), targets, ttl_s, partial=partial, if_absent=if_absent
+            lease_id or new_lease_id(),
+            targets,
+            ttl_s,
+            partial=partial,
+            if_absent=if_absent,
+            id_age_s=id_age_s,
         )
         if info is None:
             if missing:

@@ -7,6 +7,7 @@ with the same rows, for as long as the lease lives.
 from __future__ import annotations
 
 import enum
+import math
 import secrets
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -37,6 +38,7 @@ _RENEWALS_PER_TTL: Final = 3
 _TRIES_PER_RENEWAL: Final = 4
 _DROP_S: Final = 5.0
 """How long leaving a block waits for the drop. If it fails, the lease ends with its time."""
+_AGE_S_MAX: Final = 1e9
 _TTL_S_MAX: Final = 2**32
 
 _Reply = TypeVar("_Reply", bound=Message)
@@ -146,6 +148,7 @@ class Leases:
         *,
         partial: bool,
         if_absent: bool = False,
+        id_age_s: float | None = None,
     ) -> tuple[LeaseInfo | None, tuple[NotLeased, ...]]:
         """Add states to a lease, or move its buckets to them; see `scanner.Client.acquire_lease`."""
         request = pb.AcquireLeaseRequest(
@@ -154,6 +157,7 @@ class Leases:
             targets=[_target_to_proto(each) for each in targets],
             partial=partial,
             if_absent=if_absent,
+            id_age_ms=None if id_age_s is None else _age_ms(id_age_s),
         )
         reply = await self._call("AcquireLease", request, pb.AcquireLeaseResponse)
         missing = tuple(map(_not_leased_from_proto, reply.not_leased))
@@ -394,6 +398,12 @@ def _ttl_ms(ttl_s: float | None) -> int:
             f"a lease lives 0.001 to {_TTL_S_MAX} s, not {ttl_s:g}; renew it from time to time"
         )
     return round(ttl_s * 1000)
+
+
+def _age_ms(age_s: float) -> int:
+    if not 0 <= age_s < _AGE_S_MAX:
+        raise ArgumentInvalid(f"the id of a lease is 0 to {_AGE_S_MAX:g} s old, not {age_s:g}")
+    return math.ceil(age_s * 1000)
 
 
 def _not_leased_from_proto(missing: pb.NotLeased) -> NotLeased:

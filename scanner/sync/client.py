@@ -197,6 +197,7 @@ class Client:
         ttl_s: float | None = None,
         partial: bool = False,
         if_absent: bool = False,
+        id_age_s: float | None = None,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
         acquire = functools.partial(
@@ -206,6 +207,7 @@ class Client:
             ttl_s=ttl_s,
             partial=partial,
             if_absent=if_absent,
+            id_age_s=id_age_s,
         )
         return Lease(self._portal, self._portal.call(acquire))
 

@@ -9,7 +9,8 @@ Invariants:
    the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead: an
    offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
 2. All copies of one load read one state, though Spark plans both sides of a self-join at once, in two processes: the
-   lease has the id of the load, who asks first makes it, and who asks second is told what the first has leased.
+   lease has the id of the load, who asks first makes it, and who asks second is told what the first has leased. When
+   that has ended, who asks is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, TooManyScans
+from scanner import LeaseNotFound, LeaseState, LeaseTarget, ScannerError, SnapshotLost, TooManyScans
 from spark_source.errors import SourceOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from scanner import LeasedBucket
+    from scanner import LeasedBucket, LeaseInfo
     from scanner.sync import Client, Table
+    from spark_source.load import Load
     from spark_source.options import SourceOptions
 
 _RENEWALS_PER_TTL: Final = 3
@@ -48,7 +50,7 @@ class PlannedStates:
 
 
 def lease_states(
-    client: Client, table: Table, options: SourceOptions, load_id: str, offsets: Sequence[int] | None
+    client: Client, table: Table, options: SourceOptions, load: Load, offsets: Sequence[int] | None
 ) -> PlannedStates:
     """Lease every bucket of a table, or learn what another copy of this load has leased.
 
@@ -56,13 +58,13 @@ def lease_states(
         client: Of the driver.
         table: What is read.
         options: The read.
-        load_id: Of the lease, the same in all copies of the load.
+        load: Names the lease.
         offsets: Of each bucket the state to lease; None: as it is now.
 
     Raises:
-        TooManyScans: The server has no room for another lease. Nothing is read without one, since then nothing would
-            make the copies of the load agree.
-        SnapshotLost: The changelog does not reach back to the offsets.
+        TooManyScans: The server has no room for another lease.
+        SnapshotLost: The changelog does not reach back to the offsets; or the load was planned before, and its lease
+            has ended.
         ScannerError: The table is gone, or may not be read, or the server failed.
 
     Waits: For the server's disk, on which the lease is before it is answered.
@@ -70,15 +72,48 @@ def lease_states(
     targets = [LeaseTarget(table.name, state=LeaseState.LOG)]
     if offsets is not None:
         targets = [LeaseTarget(table.name, (each,), log_offset=offset) for each, offset in enumerate(offsets)]
+    lease = shared_lease(client, load, targets, options.lease_ttl_s)
+    return _states(lease.buckets, table, lease.lease_id, lease.ttl_s)
+
+
+def shared_lease(
+    client: Client, load: Load, targets: Iterable[LeaseTarget], ttl_s: float, of: str = ""
+) -> LeaseInfo:
+    """The lease that all copies of a load share; who asks first makes it, and who asks later renews it if need be.
+
+    Args:
+        client: Of the driver.
+        load: Whose id it has.
+        targets: What it is to keep if there is none.
+        ttl_s: Its time to live, seconds.
+        of: The end of its id, if a load has more than one.
+
+    Raises:
+        SnapshotLost: It was there and has ended: another one would be of another state. Or what it is to keep is gone.
+        TooManyScans: The server has no room for another lease. Nothing is read without one, since then nothing would
+            make the copies of the load agree.
+        ScannerError: The table is gone, or may not be read, or the server failed.
+
+    Waits: For the server's disk, on which the lease is before it is answered.
+    """
     try:
-        lease = client.acquire_lease(*targets, lease_id=load_id, ttl_s=options.lease_ttl_s, if_absent=True)
+        lease = client.acquire_lease(
+            *targets, lease_id=f"{load.id}{of}", ttl_s=ttl_s, if_absent=True, id_age_s=load.age_s
+        ).info
+        if lease.remaining_s < ttl_s / 2:
+            lease = client.leases.renew(lease.lease_id)
+    except LeaseNotFound as error:
+        raise SnapshotLost(
+            f"this load was planned before, and nothing keeps what it read then: {error.message}; load the DataFrame"
+            " again, and give option leaseTtl more seconds if it is used for long"
+        ) from None
     except TooManyScans as error:
         raise TooManyScans(
             "a read leases the state that its tasks read, and the server has no room for another lease:"
             f" {error.message}; let leases end sooner with a smaller leaseTtl, name the state with asOf or leaseId, or"
             " let each task read what is there when it begins with leaseTtl 0"
         ) from None
-    return _states(lease.buckets, table, lease.id, lease.info.ttl_s)
+    return lease
 
 
 def held_states(client: Client, table: Table, lease_id: str) -> PlannedStates:
@@ -116,53 +151,56 @@ def _states(leased: Iterable[LeasedBucket], table: Table, lease_id: str, ttl_s: 
 
 
 class TaskLease:
-    """Keeps a lease alive while a task reads.
+    """Keeps leases alive while a task reads.
 
     Args:
         client: Of the task.
-        lease_id: What keeps the state that is read; None: nothing has to be kept.
-        ttl_s: Time to live of the lease, seconds, above 0.
+        lease_ids: What keeps the state that is read; none: nothing has to be kept.
+        ttl_s: Time to live of the leases, seconds, above 0.
         clock: Tells monotonic seconds.
     """
 
     def __init__(
         self,
         client: Client,
-        lease_id: str | None,
+        lease_ids: Iterable[str],
         ttl_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._lease_id = lease_id
+        self._lease_ids = tuple(lease_ids)
         self._interval_s = ttl_s / _RENEWALS_PER_TTL
         self._clock = clock
         self._renewed_at = 0.0
 
     def begin(self) -> None:
-        """Renew the lease before the first row. If it is gone, nothing keeps the state any more, and so be it.
+        """Renew them before the first row. If one is gone, nothing keeps the state any more, and so be it.
 
         Raises:
             ScannerError: The server cannot be asked.
         """
-        if self._lease_id is None:
-            return
         self._renewed_at = self._clock()
-        try:
-            self._client.leases.renew(self._lease_id)
-        except LeaseNotFound as error:
-            _logger.info("reading without the lease of the planning: %s", error.message)
-            self._lease_id = None
+        kept = []
+        for lease_id in self._lease_ids:
+            try:
+                self._client.leases.renew(lease_id)
+            except LeaseNotFound as error:
+                _logger.info("reading without the lease of the planning: %s", error.message)
+            else:
+                kept.append(lease_id)
+        self._lease_ids = tuple(kept)
 
     def renew_if_due(self) -> None:
-        """Renew it once in a while, for the tasks that have not begun; this one's scan keeps what it needs itself.
+        """Renew them once in a while, for the tasks that have not begun; this one's scan keeps what it needs itself.
 
         A renewal that fails is tried again when the next is due.
         """
         now = self._clock()
-        if self._lease_id is None or now < self._renewed_at + self._interval_s:
+        if now < self._renewed_at + self._interval_s:
             return
         self._renewed_at = now
-        try:
-            self._client.leases.renew(self._lease_id)
-        except ScannerError as error:
-            _logger.warning("lease %s was not renewed: %s", self._lease_id, error.message)
+        for lease_id in self._lease_ids:
+            try:
+                self._client.leases.renew(lease_id)
+            except ScannerError as error:
+                _logger.warning("lease %s was not renewed: %s", lease_id, error.message)

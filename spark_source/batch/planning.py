@@ -21,21 +21,23 @@ if TYPE_CHECKING:
 
     from scanner import ScanPlan
     from scanner.sync import Client, Scan, Table
+    from spark_source.load import Load
     from spark_source.options import SourceOptions
 
 
-def plan_states(client: Client, table: Table, options: SourceOptions, load_id: str) -> PlannedStates:
+def plan_states(client: Client, table: Table, options: SourceOptions, load: Load) -> PlannedStates:
     """Settle which state of each bucket is read, and keep it.
 
     Args:
         client: Of the driver.
         table: What is read.
         options: The read.
-        load_id: The same in all copies of the load, and in no other load.
+        load: The load.
 
     Raises:
         SourceOptionError: Option ``asOf``, ``asOfTimestamp`` or ``leaseId`` does not fit the table.
         OffsetOutOfRange: The changelog does not reach back to ``asOfTimestamp``.
+        SnapshotLost: The load was planned before, and its lease has ended.
         ScannerError: The state cannot be leased, or the server failed.
 
     Waits: For the server, and for its disk if a lease is taken.
@@ -46,7 +48,7 @@ def plan_states(client: Client, table: Table, options: SourceOptions, load_id: s
     if options.as_of_time is not None:
         offsets = _offsets_at(table, options.as_of_time)
     if options.takes_lease:
-        return lease_states(client, table, options, load_id, offsets)
+        return lease_states(client, table, options, load, offsets)
     asked_for = offsets if offsets is not None else _offsets_asked_for(options, table.buckets)
     return PlannedStates(offsets=tuple(asked_for), histories=(b"",) * table.buckets)
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from scanner import ScanStatistics
     from scanner.sync import Client
+    from spark_source.load import Load
     from spark_source.options import SourceOptions
 
 
@@ -64,13 +65,13 @@ class BucketReader(DataSourceReader):
     Args:
         options: The read.
         schema: The columns Spark wants, in its types and order.
-        load_id: Of the ``load()``, the same in all copies of its reader.
+        load: The ``load()``, the same in all copies of its reader.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType, load_id: str) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
-        self._load_id = load_id
+        self._load = load
 
     def partitions(self) -> list[BucketPartition]:
         """One partition per bucket, or per range of its keys, after checking that the table is what Spark planned with.
@@ -130,13 +131,15 @@ class BucketReader(DataSourceReader):
         scan = plan_scan(table, options)
         check_schema(self._schema, spark_schema(scan.schema, statistics=options.statistics))
         scan = scan.select(*(name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN))
-        planned = plan_states(client, table, options, self._load_id)
+        planned = plan_states(client, table, options, self._load)
         return bucket_partitions(options, scan, table, planned)
 
     def _read(self, partition: BucketPartition) -> Iterator[pa.RecordBatch]:
         target = arrow_schema(self._schema)
         with open_client(partition.options) as client:
-            lease = TaskLease(client, partition.lease_id, partition.lease_ttl_s)
+            lease = TaskLease(
+                client, () if partition.lease_id is None else (partition.lease_id,), partition.lease_ttl_s
+            )
             lease.begin()
             with client.scan(partition.plan).execute() as batches:
                 for batch in batches:

@@ -1,8 +1,9 @@
 """A batch read of a table's changes: the changelogs between two places that are found when Spark plans.
 
 As for every batch read, all copies of one ``load()`` read the same: two leases have its id in theirs, one of the start,
-which keeps the changes and is renewed by the tasks, and one of the end; who plans first makes them, and who plans
-second is told what the first has leased. With ``leaseTtl`` 0 there are none, and each plan finds its own end.
+which keeps the changes, and one of the end. The tasks renew both. Who plans first makes them; who plans later is told
+what the first has leased, or is refused if one of them has ended meanwhile. With ``leaseTtl`` 0 there are none, and
+each plan finds its own end.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from scanner import ScannerError
+from spark_source.batch.leasing import shared_lease
 from spark_source.connection import open_client
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from scanner import LeaseInfo
     from scanner.sync import Client
+    from spark_source.load import Load
     from spark_source.stream.offsets import Positions
     from spark_source.stream.options import ChangeOptions
 
@@ -37,13 +41,13 @@ class ChangesReader(DataSourceReader):
     Args:
         options: The read.
         schema: The columns Spark wants, in its types and order.
-        load_id: Of the ``load()``, the same in all copies of its reader.
+        load: The ``load()``, the same in all copies of its reader.
     """
 
-    def __init__(self, options: ChangeOptions, schema: StructType, load_id: str) -> None:
+    def __init__(self, options: ChangeOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
-        self._load_id = load_id
+        self._load = load
 
     def partitions(self) -> list[LogSlice]:
         """One partition for each bucket that has changes there.
@@ -52,6 +56,7 @@ class ChangesReader(DataSourceReader):
             SourceOptionError: An option does not go with a batch read, or does not fit the table.
             SourceSchemaError: The schema does not fit the table.
             SourceDataLossError: Changes are not kept any more.
+            SnapshotLost: They were planned before, and what was planned then is not known any more.
             ScannerError: The table is gone, or the server cannot be asked.
 
         Waits:
@@ -79,9 +84,11 @@ class ChangesReader(DataSourceReader):
         logs = TableLogs(table, fail_on_data_loss=options.fail_on_data_loss)
         end: Positions = logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
         start: Positions = logs.place("startingOffsets", options.starting or AtOffsets(EARLIEST))
+        lease_ids: tuple[str, ...] = ()
         if options.source.lease_ttl_s:
-            end = self._agreed(client, "end", end)
-            start = self._agreed(client, "start", start)
+            leases = self._agreed(client, "-end", end), self._agreed(client, "-start", start)
+            end, start = map(_positions, leases)
+            lease_ids = tuple(lease.lease_id for lease in leases)
         for bucket, position in start.items():
             if position.offset > end[bucket].offset:
                 raise SourceOptionError(
@@ -90,15 +97,13 @@ class ChangesReader(DataSourceReader):
                     f"the read ends before it begins: in bucket {bucket} at offset {end[bucket].offset}, and it"
                     f" begins at {position.offset}",
                 )
-        lease_id = f"{self._load_id}-start" if options.source.lease_ttl_s else None
-        return log_slices(options, table.table_id, start, end, lease_id)
+        return log_slices(options, table.table_id, start, end, lease_ids)
 
-    def _agreed(self, client: Client, which: str, found: Positions) -> Positions:
+    def _agreed(self, client: Client, of: str, found: Positions) -> LeaseInfo:
         """What all copies of the load take for its start or its end: what the first of them has leased."""
-        lease = client.acquire_lease(
-            *log_targets(self._options.source.table, found),
-            lease_id=f"{self._load_id}-{which}",
-            ttl_s=self._options.source.lease_ttl_s,
-            if_absent=True,
-        )
-        return {each.bucket: Position(each.log_offset, each.history) for each in lease.buckets}
+        source = self._options.source
+        return shared_lease(client, self._load, log_targets(source.table, found), source.lease_ttl_s, of)
+
+
+def _positions(lease: LeaseInfo) -> Positions:
+    return {each.bucket: Position(each.log_offset, each.history) for each in lease.buckets}

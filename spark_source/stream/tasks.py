@@ -28,7 +28,7 @@ from spark_source.stream.logs import warn_of_loss
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from scanner import MeasuredLog, ScanPlan
+    from scanner import BucketStatistics, MeasuredLog, ScanPlan
     from scanner.sync import Client, Scan, Table
     from spark_source.stream.offsets import Positions
     from spark_source.stream.options import ChangeOptions
@@ -54,8 +54,8 @@ class LogSlice(InputPartition):
     """Likewise, above `start`."""
     history: bytes
     """The history of the bucket that `end` is of, and so all that is before it."""
-    lease_id: str | None = None
-    """What keeps them readable and is to be renewed by the task; None: nothing, or the planner renews it."""
+    lease_ids: tuple[str, ...] = ()
+    """What keeps them, and what was planned, and is to be renewed by the task; none: nothing, or the planner does."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ Slice = LogSlice | SnapshotSlice
 
 
 def log_slices(
-    options: ChangeOptions, table_id: int, start: Positions, end: Positions, lease_id: str | None = None
+    options: ChangeOptions, table_id: int, start: Positions, end: Positions, lease_ids: tuple[str, ...] = ()
 ) -> list[LogSlice]:
     """One slice for each bucket that has changes between two positions, in bucket order."""
     return [
@@ -83,7 +83,7 @@ def log_slices(
             start[bucket].offset,
             end[bucket].offset,
             end[bucket].history,
-            lease_id,
+            lease_ids,
         )
         for bucket in sorted(end)
         if start[bucket].offset < end[bucket].offset
@@ -166,30 +166,38 @@ def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterato
 def _read_log(
     client: Client, planned: LogSlice, names: list[str], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    lease = TaskLease(client, planned.lease_id, planned.options.source.lease_ttl_s)
+    lease = TaskLease(client, planned.lease_ids, planned.options.source.lease_ttl_s)
     lease.begin()
     table = client.table(planned.options.source.table)
     require_same_table(table, planned.table_id)
-    start = _first_kept(table, planned)
-    if start == planned.end:
-        return
     scan = _changes(table, planned.options).select(*names).bucket(planned.bucket)
-    scan = scan.start_at({planned.bucket: start}).stop_at({planned.bucket: planned.end})
-    with scan.execute() as batches:
-        try:
-            batch = next(batches, None)
-        except OffsetOutOfRange as error:
-            # Retention came between the question and the scan.
-            oldest = planned.end if error.oldest_offset is None else error.oldest_offset
-            raise SourceDataLossError(table.name, planned.bucket, start, planned.end, oldest) from None
-        # The scan is open, and stays with the history that it was opened on: everything before `end` is the same, too.
-        _measure_end(table, planned)
-        while batch is not None:
-            if batch.num_rows:
-                yield to_spark_batch(batch, target)
-            lease.renew_if_due()
-            batch = next(batches, None)
-        (done,) = batches.statistics().buckets
+    scan = scan.stop_at({planned.bucket: planned.end})
+    while (start := _first_kept(table, planned)) < planned.end:
+        with scan.start_at({planned.bucket: start}).execute() as batches:
+            try:
+                batch = next(batches, None)
+            except OffsetOutOfRange as error:
+                # Retention came between the question and the scan.
+                oldest = planned.end if error.oldest_offset is None else error.oldest_offset
+                if planned.options.fail_on_data_loss or oldest <= start:
+                    raise SourceDataLossError(
+                        table.name, planned.bucket, start, planned.end, oldest
+                    ) from None
+                continue
+            # The scan is open, and stays with the history that it was opened on: all before `end` is the same, too.
+            _measure_end(table, planned)
+            while batch is not None:
+                if batch.num_rows:
+                    yield to_spark_batch(batch, target)
+                lease.renew_if_due()
+                batch = next(batches, None)
+            (done,) = batches.statistics().buckets
+        _require_all(table, planned, start, done)
+        return
+
+
+def _require_all(table: Table, planned: LogSlice, start: int, done: BucketStatistics) -> None:
+    """See that every change from an offset on came; with a condition, that the scan came to the end."""
     whole = planned.options.source.where is not None or done.rows == planned.end - start
     if done.reason != "STOP_OFFSET" or not whole:
         raise SourceError(

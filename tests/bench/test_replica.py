@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import scanner.sync
+from bench.harness.errors import BenchFailed
 from bench.harness.ledger import SCHEMA, rows
-from bench.questions.replica import SOURCE, TARGET, Replicated, compare
+from bench.questions.replica import SOURCE, TARGET, Query, Replicated, Writer, compare
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
@@ -59,3 +60,28 @@ def test_rows_that_differ_are_found(client: scanner.sync.Client) -> None:
     assert compared(client, 1) == [
         f"{TARGET}: 3 keys differ, the first {tuple(rows([1], 1).to_pylist()[0].values())} and {known(2)[1]}"
     ]
+
+
+IDLE = ["sh", "-c", "sleep 600"]
+"""A process that stages and decides nothing, and is killed long before its end."""
+
+
+@pytest.mark.parametrize("to_end", [False, True])
+def test_a_query_that_stalls_fails_the_bench(
+    client: scanner.sync.Client, tmp_path: Path, to_end: bool
+) -> None:
+    """It is not waited for without end: neither for its next micro-batch nor for its last."""
+    writer = Writer("127.0.0.1:1", "1 writes")
+    stalled = Query(IDLE, tmp_path / "log", client.table(TARGET), Replicated(seed=1), writer, 0.0)
+    with pytest.raises(BenchFailed, match="staged and decided nothing for 0 s"):
+        stalled.run_to_end() if to_end else stalled.run_and_kill(1, 0.0)
+
+
+def test_a_writer_that_fails_fails_the_bench(client: scanner.sync.Client, tmp_path: Path) -> None:
+    """Without rows to copy there is no next micro-batch: what went wrong is said at once."""
+    writer = Writer("127.0.0.1:1", "1 writes")
+    writer.start()
+    writer.stop()
+    stalled = Query(IDLE, tmp_path / "log", client.table(TARGET), Replicated(seed=1), writer)
+    with pytest.raises(BenchFailed, match="a write failed"):
+        stalled.run_and_kill(1, 0.0)

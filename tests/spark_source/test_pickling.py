@@ -86,5 +86,5 @@ def test_one_load_has_one_id() -> None:
     schema = StructType().add("a", "long")
     source = WeirDataSource(options)
     copies = [source, sent_to_worker(source), sent_to_worker(source)]
-    (load_id,) = {sent_to_worker(copy.reader(schema))._load_id for copy in copies}
-    assert WeirDataSource(options).reader(schema)._load_id != load_id
+    (load,) = {sent_to_worker(copy.reader(schema))._load for copy in copies}
+    assert WeirDataSource(options).reader(schema)._load.id != load.id

@@ -74,11 +74,12 @@ class Kept:
         principal: str = "anna",
         partial: bool = False,
         if_absent: bool = False,
+        id_age_ms: int | None = None,
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Acquire for anna."""
         key = LeaseKey(principal, lease_id)
         return await self.maintenance.leases.acquire(
-            key, targets, ttl_ms=TTL_MS, partial=partial, if_absent=if_absent
+            key, targets, ttl_ms=TTL_MS, partial=partial, if_absent=if_absent, id_age_ms=id_age_ms
         )
 
     async def scan(self, opened: KvScan, *, close: bool = True) -> list[int]:

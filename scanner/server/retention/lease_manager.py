@@ -123,6 +123,7 @@ class LeaseKeeper:
         ttl_ms: int,
         partial: bool,
         if_absent: bool = False,
+        id_age_ms: int | None = None,
     ) -> tuple[Lease | None, list[RefusedTarget]]:
         """Add states to a lease, or move its buckets to them; the lease is made if there is none.
 
@@ -132,11 +133,13 @@ class LeaseKeeper:
             ttl_ms: Above 0.
             partial: Lease what exists, even if some of it does not; else nothing changes in that case.
             if_absent: Change nothing if there is a lease; of calls at once one makes it.
+            id_age_ms: The id was made up so long ago for this lease alone; None: it may have named others.
 
         Returns:
             The lease as it is now, None if there is none; and what could not be leased.
 
         Raises:
+            LeaseNotFound: A lease of an id that was made up for it has ended since, or may have.
             TooManyScans: There are as many leases, or leased buckets, as the server allows.
             StoreFailed: It could not be written down.
 
@@ -149,6 +152,7 @@ class LeaseKeeper:
         if if_absent and (lease := self._existing(key)) is not None:
             await self._write()  # Another call may have made it a moment ago.
             return lease, []
+        self._require_new(key, id_age_ms)
         held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key))
         taken: dict[HeldState, None] = {}
         try:
@@ -156,6 +160,7 @@ class LeaseKeeper:
             if if_absent and self._existing(key) is not None:
                 missing.clear()
             else:
+                self._require_new(key, id_age_ms)
                 for each in held:
                     if (problem := self._finder.problem_of(each)) is not None:
                         missing.append(RefusedTarget(each.state.table, each.state.bucket, problem))
@@ -278,8 +283,17 @@ class LeaseKeeper:
         """Release the tables among these that were dropped; it is written down with the next change or sweep."""
         gone = {state.table_id for state in states if not self._catalog.has(state.table, state.table_id)}
         if gone:
-            self._registry.forget_tables(gone)
+            self._registry.forget_tables(gone, now_ms=self._clock.now_ms())
             self._changes += 1
+
+    def _require_new(self, key: LeaseKey, id_age_ms: int | None) -> None:
+        """Refuse to make a lease of an id that was made up for one lease, and had it."""
+        if id_age_ms is None or self._existing(key) is not None:
+            return
+        if self._registry.may_have_ended(key, self._clock.now_ms() - id_age_ms):
+            raise LeaseNotFound(
+                f"lease {key.lease_id!r} has ended, and another one of its id would keep another state; take a new id"
+            )
 
     def _existing(self, key: LeaseKey) -> Lease | None:
         """A lease without what it kept of dropped tables; None if there is none, or nothing is left.
@@ -366,9 +380,12 @@ class LeaseKeeper:
         async with self._writing:
             if self._written_changes < wanted:
                 changes, leases = self._changes, self._registry.frozen()
+                ended = self._registry.frozen_ended()
                 promised = set(self._registry.states())
                 await self._run_blocking(
-                    lambda: self._store.write_document(LEASES_DOCUMENT, LeaseRegistry.to_document(leases))
+                    lambda: self._store.write_document(
+                        LEASES_DOCUMENT, LeaseRegistry.to_document(leases, ended)
+                    )
                 )
                 self._written_changes, self._promised = changes, promised
                 await self._release_ended()

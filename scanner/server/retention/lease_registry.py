@@ -8,7 +8,8 @@ Invariants:
 1. A lease keeps at most one state of a bucket, and has at least one bucket.
 2. The references of a checkpoint are the buckets of leases that keep it: each lease counts once.
 3. A lease whose time is over is not there, whether it has been collected or not.
-4. What `to_document` writes, `from_document` reads back, but for leases whose time is over meanwhile.
+4. What `to_document` writes, `from_document` reads back, but for leases whose time is over meanwhile: these have ended.
+5. Of a lease that ended it is known that it did, or that leases which ended as late as it are not known any more.
 
 This module knows no storage, no wire, no clock and no trio. Times are milliseconds since 1970 UTC.
 """
@@ -27,7 +28,7 @@ from scanner.storage.lineage import NO_HISTORY
 LEASES_DOCUMENT: Final = "leases.json"
 """Where a server writes them down."""
 _ENDED_MAX: Final = 1000
-"""Leases that were ended for a reason, with which a renewal fails; the oldest are forgotten first."""
+"""Leases that ended and are remembered; the oldest are forgotten first."""
 
 
 class LeaseKey(NamedTuple):
@@ -100,13 +101,36 @@ class Lease:
         return sorted(self.states.values(), key=lambda state: (state.table, state.table_id, state.bucket))
 
 
-class LeaseRegistry:
-    """All leases of a server."""
+class _Ended(NamedTuple):
+    """How a lease ended."""
 
-    def __init__(self) -> None:
+    at_ms: int
+    why: str
+    """What a renewal fails with; empty: it expired, or was dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedLeases:
+    """Leases that ended; a copy."""
+
+    leases: tuple[tuple[LeaseKey, _Ended], ...] = ()
+    """Those that are remembered, in the order in which they ended."""
+    forgotten_ms: int = 0
+    """No lease that is forgotten ended later."""
+
+
+class LeaseRegistry:
+    """All leases of a server.
+
+    Args:
+        forgotten_ms: Of leases that ended up to this time nothing is known.
+    """
+
+    def __init__(self, forgotten_ms: int = 0) -> None:
         self._leases: dict[LeaseKey, Lease] = {}
         self._references: Counter[CheckpointKey] = Counter()
-        self._ended: dict[LeaseKey, str] = {}
+        self._ended: dict[LeaseKey, _Ended] = {}
+        self._forgotten_ms = forgotten_ms
 
     def __len__(self) -> int:
         """Leases that have not been collected."""
@@ -145,7 +169,8 @@ class LeaseRegistry:
         """
         lease = self.get(key, now_ms)
         if lease is None:
-            why = self._ended.get(key, "it was never acquired, was dropped, or expired; acquire it again")
+            ended = self._ended.get(key)
+            why = (ended and ended.why) or "it was never acquired, was dropped, or expired; acquire it again"
             raise LeaseNotFound(f"there is no lease {key.lease_id!r}: {why}")
         ttl_ms = lease.ttl_ms if ttl_ms is None else ttl_ms
         renewed = replace(lease, ttl_ms=ttl_ms, expires_at_ms=now_ms + ttl_ms)
@@ -162,7 +187,10 @@ class LeaseRegistry:
         if lease is not None:
             gone = set(buckets)
             left = {at: state for at, state in lease.states.items() if at not in gone}
-            self._put(key, left, lease.ttl_ms, lease.expires_at_ms)
+            if left:
+                self._put(key, left, lease.ttl_ms, lease.expires_at_ms)
+            else:
+                self._end(key, now_ms)
         return self._leases.get(key)
 
     def drop(self, key: LeaseKey, *, now_ms: int, why: str | None = None) -> bool:
@@ -178,26 +206,27 @@ class LeaseRegistry:
         """
         if self.get(key, now_ms) is None:
             return False
-        self._remove(key)
-        if why is not None:
-            self._tell_why(key, why)
+        self._end(key, now_ms, why or "")
         return True
+
+    def may_have_ended(self, key: LeaseKey, since_ms: int) -> bool:
+        """Whether a lease of this id ended after a time, as far as that is known."""
+        return key in self._ended or since_ms <= self._forgotten_ms
 
     def expire(self, now_ms: int) -> list[Lease]:
         """Collect the leases whose time is over, and return them."""
         over = [lease for lease in self._leases.values() if lease.expires_at_ms <= now_ms]
         for lease in over:
-            self._remove(lease.key)
+            self._end(lease.key, lease.expires_at_ms)
         return over
 
-    def forget_tables(self, gone: Iterable[int]) -> None:
+    def forget_tables(self, gone: Iterable[int], *, now_ms: int) -> None:
         """Release every bucket of dropped tables, named by their ids."""
         tables = set(gone)
         for lease in list(self._leases.values()):
             left = {at: state for at, state in lease.states.items() if at.table_id not in tables}
             if not left:
-                self._remove(lease.key)
-                self._tell_why(lease.key, "its table was dropped")
+                self._end(lease.key, now_ms, "its table was dropped")
             elif len(left) < len(lease.states):
                 self._put(lease.key, left, lease.ttl_ms, lease.expires_at_ms)
 
@@ -205,7 +234,7 @@ class LeaseRegistry:
         """A lease, if it exists now; an expired one is removed."""
         lease = self._leases.get(key)
         if lease is not None and lease.expires_at_ms <= now_ms:
-            self._remove(key)
+            self._end(key, lease.expires_at_ms)
             return None
         return lease
 
@@ -242,8 +271,12 @@ class LeaseRegistry:
         """All that have not been collected, by principal and id, as they are now."""
         return tuple(sorted(self._leases.values(), key=lambda lease: lease.key))
 
+    def frozen_ended(self) -> EndedLeases:
+        """What is known of leases that ended, as it is now."""
+        return EndedLeases(tuple(self._ended.items()), self._forgotten_ms)
+
     @staticmethod
-    def to_document(leases: Iterable[Lease]) -> bytes:
+    def to_document(leases: Iterable[Lease], ended: EndedLeases = EndedLeases()) -> bytes:
         """Leases as text for a file; needs no registry, so that another thread can do it."""
         written = [
             {
@@ -255,7 +288,12 @@ class LeaseRegistry:
             }
             for lease in leases
         ]
-        return json.dumps({"leases": written}, indent=1).encode() + b"\n"
+        over = [
+            {"principal": key.principal, "id": key.lease_id, "at_ms": each.at_ms, "why": each.why}
+            for key, each in ended.leases
+        ]
+        document = {"leases": written, "ended": over, "forgotten_ms": ended.forgotten_ms}
+        return json.dumps(document, indent=1).encode() + b"\n"
 
     @classmethod
     def from_document(cls, content: bytes | None, now_ms: int) -> LeaseRegistry:
@@ -270,13 +308,18 @@ class LeaseRegistry:
         Raises:
             DataCorrupted: It cannot be read.
         """
-        registry = cls()
         if content is None:
-            return registry
+            return cls()
         try:
-            for each in json.loads(content)["leases"]:
+            document = json.loads(content)
+            # An older server has not written down what ended.
+            registry = cls(int(document.get("forgotten_ms", now_ms)))
+            for each in document.get("ended", ()):
+                key = LeaseKey(str(each["principal"]), str(each["id"]))
+                registry._remember(key, _Ended(int(each["at_ms"]), str(each["why"])))
+            for each in document["leases"]:
                 registry._read(each, now_ms)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataCorrupted(f"there is something else in it ({error!r})") from error
         return registry
 
@@ -285,8 +328,10 @@ class LeaseRegistry:
         states = [_state_from_json(each) for each in lease["buckets"]]
         if ttl_ms <= 0 or not states:
             raise ValueError("a lease without time or without buckets")
-        if expires_at_ms > now_ms:
-            key = LeaseKey(str(lease["principal"]), str(lease["id"]))
+        key = LeaseKey(str(lease["principal"]), str(lease["id"]))
+        if expires_at_ms <= now_ms:
+            self._remember(key, _Ended(expires_at_ms, ""))
+        else:
             by_bucket = {state.bucket_key: state for state in states}
             self._put(key, by_bucket, ttl_ms, min(expires_at_ms, now_ms + ttl_ms))
 
@@ -302,11 +347,16 @@ class LeaseRegistry:
         self._leases[key] = Lease(key=key, ttl_ms=ttl_ms, expires_at_ms=expires_at_ms, states=states)
         self._references.update(_checkpoints(states))
 
-    def _tell_why(self, key: LeaseKey, why: str) -> None:
-        """Remember why a lease ended, for its renewal."""
-        self._ended[key] = why
+    def _end(self, key: LeaseKey, now_ms: int, why: str = "") -> None:
+        """Release everything that a lease keeps, and remember that it ended."""
+        self._remove(key)
+        self._remember(key, _Ended(now_ms, why))
+
+    def _remember(self, key: LeaseKey, ended: _Ended) -> None:
+        self._ended[key] = ended
         if len(self._ended) > _ENDED_MAX:
-            del self._ended[next(iter(self._ended))]
+            forgotten = self._ended.pop(next(iter(self._ended)))
+            self._forgotten_ms = max(self._forgotten_ms, forgotten.at_ms)
 
     def _remove(self, key: LeaseKey) -> None:
         for checkpoint in _checkpoints(self._leases.pop(key).states):

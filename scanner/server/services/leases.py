@@ -82,7 +82,12 @@ class LeaseService:
         usual_ms = round(self._config.lease_ttl_s * 1000) if before is None else before.ttl_ms
         ttl_ms = self._ttl_ms(message.ttl_ms) or usual_ms
         lease, missing = await self._keeper.acquire(
-            key, targets, ttl_ms=ttl_ms, partial=message.partial, if_absent=message.if_absent
+            key,
+            targets,
+            ttl_ms=ttl_ms,
+            partial=message.partial,
+            if_absent=message.if_absent,
+            id_age_ms=message.id_age_ms if message.HasField("id_age_ms") else None,
         )
         missing.sort(key=lambda each: (each.table, -1 if each.bucket is None else each.bucket))
         answer = pb.AcquireLeaseResponse(

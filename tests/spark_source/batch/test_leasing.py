@@ -210,6 +210,23 @@ def test_a_load_that_is_planned_twice(server: RunningServer, client: Client) -> 
     assert [each.plan.as_of for each in other.partitions()] != [each.plan.as_of for each in planned]
 
 
+def test_a_load_that_is_planned_again_when_its_lease_has_ended(server: RunningServer, client: Client) -> None:
+    """Nothing knows its state any more, and the present one is another: it is refused; a new load reads that."""
+    reader, other = open_reader(server), open_reader(server)
+    copy = sent_to_worker(reader)
+    (partition, _) = reader.partitions()
+    assert partition.lease_id is not None
+    client.leases.drop(partition.lease_id)
+    change(client)
+    with pytest.raises(SnapshotLost, match=r"this load was planned before.*; load the DataFrame again"):
+        copy.partitions()
+    assert len(other.partitions()) == 2
+    client.drop_table(TABLE)
+    make_table(client)
+    with pytest.raises(SnapshotLost, match="this load was planned before"):
+        sent_to_worker(other).partitions()
+
+
 def test_loads_that_are_planned_at_once(server: RunningServer, client: Client) -> None:
     """Of copies that plan at the same moment, beside a writer, one leases and the others read what it has leased."""
     reader = open_reader(server)
@@ -314,7 +331,7 @@ def test_tasks_renew_the_lease(client: Client, caplog: pytest.LogCaptureFixture)
     """Three times in its time to live; a renewal that fails fails no task, whose scan keeps what it needs itself."""
     clock = Clock()
     lease = client.acquire_lease(TABLE, ttl_s=TTL_S)
-    task = TaskLease(client, lease.id, TTL_S, clock)
+    task = TaskLease(client, (lease.id,), TTL_S, clock)
     task.begin()
     lease.drop()
     with caplog.at_level(logging.WARNING, "weir.spark"):

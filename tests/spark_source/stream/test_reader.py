@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+import trio.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from scanner.errors import TableNotFound
+from scanner.errors import SnapshotLost, TableNotFound
 from scanner.sync import connect
 from spark_source import SourceError, SourceOptionError, WeirDataSource
 from spark_source.errors import SourceDataLossError
+from spark_source.stream import tasks
 from spark_source.stream.changes import ChangesReader
 from spark_source.stream.reader import ChangeStreamReader
 from tests.spark_source.frames import table_name
 from tests.support.pickling import sent_to_worker
+from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
     from scanner.sync import Client, Table
-    from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
 
@@ -339,6 +342,35 @@ def test_changes_that_are_gone(
     assert "are not kept any more and are skipped" in caplog.text
 
 
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_changes_that_go_while_a_task_begins(
+    server: RunningServer,
+    table: Table,
+    streams: list[Stream],
+    monkeypatch: pytest.MonkeyPatch,
+    strict: str,
+) -> None:
+    """Retention passes between the task's question and its scan: it fails by name, or begins behind that by itself."""
+    table.write(_rows(0, 100))
+    ends = {each.bucket: each.end_offset for each in table.offsets()}
+    table.write(_rows(100, 200))
+    first_kept = tasks._first_kept
+
+    def cut_behind(*arguments: Any) -> int:
+        start = first_kept(*arguments)
+        _cut(server, table, ends)
+        return start
+
+    options = {"startingOffsets": "earliest", "leaseTtl": "0", "failOnDataLoss": strict}
+    streams.append(stream := Stream(server, table.name, **options))
+    monkeypatch.setattr(tasks, "_first_kept", cut_behind)
+    if strict == "true":
+        with pytest.raises(SourceDataLossError, match="the changes from offset 0 to"):
+            stream.next()
+    else:
+        assert {row["k"] for row in stream.next() or []} == set(range(100, 200))
+
+
 def _cut(server: RunningServer, table: Table, ends: dict[int, int]) -> None:
     with connect(server.endpoint) as admin:
         for bucket, end in ends.items():
@@ -440,6 +472,51 @@ def test_copies_of_one_load_read_the_same_changes(server: RunningServer, table: 
     planned = first.partitions()
     table.write(_rows(0, 100, "b"))
     assert second.partitions() == planned
+
+
+@pytest.mark.parametrize("ended", [("-start",), ("-end",), ("-start", "-end")])
+def test_changes_that_are_planned_again_when_a_lease_has_ended(
+    server: RunningServer, client: Client, table: Table, ended: tuple[str, ...]
+) -> None:
+    """They would end, or begin, somewhere else: the load is refused, and another one reads them."""
+    table.write(_rows(0, 100))
+    source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
+    first, second = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+    assert isinstance(first, ChangesReader)
+    assert isinstance(second, ChangesReader)
+    lease_ids = first.partitions()[0].lease_ids
+    table.write(_rows(0, 100, "b"))
+    for each in ended:
+        (lease_id,) = (lease_id for lease_id in lease_ids if lease_id.endswith(each))
+        assert client.leases.drop(lease_id)
+    with pytest.raises(SnapshotLost, match=r"this load was planned before.*; load the DataFrame again"):
+        second.partitions()
+    anew = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
+    assert anew.reader(source.schema()).partitions()
+
+
+def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) -> None:
+    """While a load is used, neither what is read nor where that ends is forgotten."""
+    clock = trio.testing.MockClock(rate=1.0)
+    with running_server(tmp_path, clock=clock) as server, connect(server.endpoint) as client:
+        _created(client, "items").write(_rows(0, 100))
+        options = {"endpoint": server.endpoint, "table": "items", "readChanges": "true", "leaseTtl": "600"}
+        source = WeirDataSource(options)
+        reader, again = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+        assert isinstance(reader, ChangesReader)
+        partitions = reader.partitions()
+
+        def use_late(use: Callable[[], object]) -> None:
+            server.ask(lambda _: clock.jump(400))
+            use()
+            left = [lease.remaining_s for lease in client.list_leases("items")]
+            assert len(left) == 2
+            assert min(left) > 300
+
+        use_late(lambda: list(sent_to_worker(reader).read(partitions[0])))
+        use_late(lambda: again.partitions())
+        use_late(lambda: list(sent_to_worker(reader).read(partitions[1])))
+        assert again.partitions() == partitions
 
 
 def test_a_batch_read_that_cannot_be(server: RunningServer, table: Table) -> None:

@@ -82,18 +82,20 @@ class NotLeased(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class AcquireLeaseRequest(_message.Message):
-    __slots__ = ("lease_id", "ttl_ms", "targets", "partial", "if_absent")
+    __slots__ = ("lease_id", "ttl_ms", "targets", "partial", "if_absent", "id_age_ms")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     TTL_MS_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
     PARTIAL_FIELD_NUMBER: _ClassVar[int]
     IF_ABSENT_FIELD_NUMBER: _ClassVar[int]
+    ID_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     lease_id: str
     ttl_ms: int
     targets: _containers.RepeatedCompositeFieldContainer[LeaseTarget]
     partial: bool
     if_absent: bool
-    def __init__(self, lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[LeaseTarget, _Mapping]]] = ..., partial: _Optional[bool] = ..., if_absent: _Optional[bool] = ...) -> None: ...
+    id_age_ms: int
+    def __init__(self, lease_id: _Optional[str] = ..., ttl_ms: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[LeaseTarget, _Mapping]]] = ..., partial: _Optional[bool] = ..., if_absent: _Optional[bool] = ..., id_age_ms: _Optional[int] = ...) -> None: ...
 
 class AcquireLeaseResponse(_message.Message):
     __slots__ = ("lease", "not_leased")

@@ -168,6 +168,28 @@ async def test_if_absent_finds_no_lease_of_a_dropped_table(store: Store) -> None
         assert [state.log_offset for state in lease.sorted_states()] == [0]
 
 
+async def test_an_id_that_was_made_up_for_a_lease_names_no_other(store: Store) -> None:
+    """Found while it lives, refused when it has ended, also by the next server, and for a table of the name."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        first, _ = await kept.acquire("report", target(Choice.LOG, 0), if_absent=True, id_age_ms=50)
+        again = await kept.acquire("report", target(Choice.LOG, 0), if_absent=True, id_age_ms=60)
+        assert again == (first, [])
+        await kept.acquire("other", target(Choice.LOG, 0), if_absent=True, id_age_ms=0)
+        await kept.maintenance.leases.drop(REPORT)
+        with pytest.raises(LeaseNotFound, match="lease 'report' has ended"):
+            await kept.acquire("report", target(Choice.LOG, 0), if_absent=True, id_age_ms=70)
+    async with open_maintenance(store) as kept:
+        with pytest.raises(LeaseNotFound, match="lease 'report' has ended"):
+            await kept.acquire("report", target(Choice.LOG, 0), if_absent=True, id_age_ms=80)
+        await kept.catalog.drop("items")
+        store.create_table(description(buckets=BUCKETS))
+        with pytest.raises(LeaseNotFound, match="lease 'other' has ended"):
+            await kept.acquire("other", target(Choice.LOG, 0), if_absent=True, id_age_ms=80)
+        assert await kept.acquire("report", target(Choice.LOG, 0), if_absent=True) != (None, [])
+        assert len((await kept.bucket()).pins) == 1
+
+
 async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> None:
     """It has ended with its table, whether or not somebody has swept; a table of the same name is another one."""
     async with open_maintenance(store) as kept:

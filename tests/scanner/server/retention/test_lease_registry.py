@@ -86,7 +86,7 @@ def test_dropped_tables_are_forgotten() -> None:
     registry.acquire(KEY, [state(), state(table_id=8)], ttl_ms=10, now_ms=0)
     registry.acquire(other, [state()], ttl_ms=10, now_ms=0)
     assert registry.tables() == {7, 8}
-    registry.forget_tables([7])
+    registry.forget_tables([7], now_ms=5)
     assert registry.get(other, 0) is None
     with pytest.raises(LeaseNotFound, match="its table was dropped"):
         registry.renew(other, now_ms=0)
@@ -99,7 +99,9 @@ def test_a_clock_set_back_gives_no_lease_more_than_its_time() -> None:
     """What is read has at most its time to live left."""
     registry = LeaseRegistry()
     registry.acquire(KEY, [state()], ttl_ms=10, now_ms=1000)
-    read = LeaseRegistry.from_document(registry.to_document(registry.frozen()), now_ms=500)
+    read = LeaseRegistry.from_document(
+        registry.to_document(registry.frozen(), registry.frozen_ended()), now_ms=500
+    )
     assert read.leases(500)[0].remaining_ms(500) == 10
 
 
@@ -107,7 +109,9 @@ def test_what_has_expired_is_not_read() -> None:
     """A lease whose time went by while nobody served it is not there, and counts nowhere."""
     registry = LeaseRegistry()
     registry.acquire(KEY, [state()], ttl_ms=10, now_ms=1000)
-    read = LeaseRegistry.from_document(registry.to_document(registry.frozen()), now_ms=1010)
+    read = LeaseRegistry.from_document(
+        registry.to_document(registry.frozen(), registry.frozen_ended()), now_ms=1010
+    )
     assert (len(read), read.references(CheckpointKey(7, 0, 1))) == (0, 0)
 
 
@@ -131,7 +135,7 @@ def test_the_document_is_text_that_people_can_read() -> None:
     """Its fields have the names of the protocol."""
     registry = LeaseRegistry()
     registry.acquire(KEY, [state(3, None)], ttl_ms=10, now_ms=0)
-    assert json.loads(registry.to_document(registry.frozen())) == {
+    assert json.loads(registry.to_document(registry.frozen(), registry.frozen_ended())) == {
         "leases": [
             {
                 "principal": "anna",
@@ -150,7 +154,62 @@ def test_the_document_is_text_that_people_can_read() -> None:
                 ],
             }
         ],
+        "ended": [],
+        "forgotten_ms": 0,
     }
+    registry.drop(KEY, now_ms=7, why="it kept too much")
+    assert json.loads(registry.to_document(registry.frozen(), registry.frozen_ended())) == {
+        "leases": [],
+        "ended": [{"principal": "anna", "id": "report", "at_ms": 7, "why": "it kept too much"}],
+        "forgotten_ms": 0,
+    }
+
+
+def reread(registry: LeaseRegistry, now_ms: int) -> LeaseRegistry:
+    """What the next server has."""
+    return LeaseRegistry.from_document(
+        registry.to_document(registry.frozen(), registry.frozen_ended()), now_ms
+    )
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_lease_that_ended_is_remembered(restarted: bool) -> None:
+    """Whatever ended it, also while no server ran; an id that never named one is not taken for it."""
+    registry = LeaseRegistry()
+    ended = [LeaseKey("anna", name) for name in ("expired", "dropped", "released", "without a table")]
+    for key, ttl_ms in zip(ended, (10, 99, 99, 99), strict=True):
+        registry.acquire(key, [state(table_id=8 if key == ended[3] else 7)], ttl_ms=ttl_ms, now_ms=1)
+    registry.drop(ended[1], now_ms=2)
+    registry.release(ended[2], [state().bucket_key], now_ms=2)
+    registry.forget_tables([8], now_ms=2)
+    if restarted:
+        registry = reread(registry, 20)
+    assert registry.get(ended[0], 20) is None
+    assert all(registry.may_have_ended(key, 1) for key in ended)
+    assert not registry.may_have_ended(LeaseKey("anna", "new"), 1)
+    assert not registry.may_have_ended(LeaseKey("bert", "expired"), 1)
+
+
+def test_what_is_forgotten_may_have_been() -> None:
+    """Of so many leases that the first ones are forgotten, an id as old as these is refused, and a younger one not."""
+    registry = LeaseRegistry()
+    for number in range(1, 1501):
+        registry.acquire(LeaseKey("anna", f"{number}"), [state()], ttl_ms=1, now_ms=number)
+    registry.expire(9999)
+    for read in (registry, reread(registry, 9999)):
+        new = LeaseKey("anna", "new")
+        assert all(read.may_have_ended(LeaseKey("anna", f"{each}"), each) for each in range(1, 1501))
+        assert read.may_have_ended(new, 500)
+        assert not read.may_have_ended(new, 502)
+        assert len(read.frozen_ended().leases) == 1000
+
+
+def test_an_older_server_wrote_down_no_ends() -> None:
+    """What ended before this one began is not known: an id that was there by then is refused."""
+    document = json.dumps({"leases": []}).encode()
+    registry = LeaseRegistry.from_document(document, 100)
+    assert registry.may_have_ended(KEY, 100)
+    assert not registry.may_have_ended(KEY, 101)
 
 
 KEYS = st.builds(LeaseKey, st.sampled_from("ab"), st.sampled_from("xyz"))
@@ -214,7 +273,7 @@ class RegistryWalk(RuleBasedStateMachine):
 
     @rule(table=st.integers(1, 2))
     def forget_table(self, table: int) -> None:
-        self.registry.forget_tables([table])
+        self.registry.forget_tables([table], now_ms=self.now)
         for key, (ttl_ms, end, states) in list(self.model.items()):
             left = {at: each for at, each in states.items() if at.table_id != table}
             if left:
@@ -233,7 +292,7 @@ class RegistryWalk(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.registry = LeaseRegistry.from_document(
-            self.registry.to_document(self.registry.frozen()), self.now
+            self.registry.to_document(self.registry.frozen(), self.registry.frozen_ended()), self.now
         )
 
     @invariant()
