@@ -329,11 +329,13 @@ def _parse_as_of(name: str, value: str) -> Offsets:
 def _parse_instant(name: str, value: str) -> datetime.datetime:
     try:
         instant = datetime.datetime.fromisoformat(value) if _INSTANT.fullmatch(value) else None
-    except ValueError:
+        # In UTC it may be of no year that Python has.
+        instant = None if instant is None else instant.astimezone(datetime.UTC)
+    except (ValueError, OverflowError):
         instant = None
     if instant is None:
         raise _refuse(name, value, f"it is {_HELP[name]}")
-    return instant.astimezone(datetime.UTC)
+    return instant
 
 
 def _parse_lease_id(name: str, value: str) -> str:

@@ -184,6 +184,11 @@ class ScannerConfig:
     transaction_once_ttl_s: float = 3600.0
     """The same of a name that begins with `once:`, above 0: of a writer that draws one for each of its transactions."""
 
+    transaction_name_ttl_s_min: float = 60.0
+    """No transaction name is forgotten sooner after its last use, above 0: in this time a writer asks again whose
+    answer was lost. Then those go of which nothing is staged or decided, and, where a table has
+    `transaction_names_max`, those that begin with `once:`, as many as others need the room."""
+
     transaction_names_max: int = 1000
     """Transaction names of one table that are remembered, above 0; the next is refused with TOO_MANY_TRANSACTIONS."""
 
@@ -298,6 +303,8 @@ class ScannerConfig:
         self._check_order("sessions_per_bucket_max", "sessions_max")
         # A lease that asks for nothing gets what it may ask for.
         self._check_order("lease_ttl_s", "lease_ttl_max_s")
+        # A name that is used once is forgotten early only where others need the room.
+        self._check_order("transaction_name_ttl_s_min", "transaction_once_ttl_s")
         # A session found idle a whole TTL late would make the TTL meaningless.
         self._check_order("session_sweep_interval_s", "session_ttl_s")
         # What holds for sessions holds for what `token` scans leave: the same sweep finds it.

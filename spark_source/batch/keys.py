@@ -69,12 +69,17 @@ def _values(text: str, refuse: Callable[[str], NoReturn]) -> list[object]:
     if not text.startswith("["):
         return [_Plain(text)]
     try:
-        values = json.loads(text, parse_int=Decimal, parse_float=Decimal, parse_constant=refuse)
+        values = json.loads(text, parse_int=Decimal, parse_float=Decimal, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         refuse('what begins with [ is a JSON array, such as [2013, "JFK"]')
     if not values:
         refuse("the array is empty; leave the option out to read from the first key, or to the last")
     return list(values)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    """NaN and Infinity, which Python takes for JSON."""
+    raise ValueError(name)
 
 
 class _Plain(str):

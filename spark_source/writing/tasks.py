@@ -9,8 +9,9 @@ Invariants:
 
 from __future__ import annotations
 
+import itertools
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -101,21 +102,22 @@ def stage(
     Waits: For the server's disk, behind what it has not acknowledged.
     """
     attempt = secrets.randbits(_ATTEMPT_BITS)
-    pieces = gathered(batches, options.batch_bytes)
-    first = next(pieces, None)
+    work = itertools.chain.from_iterable(
+        steps(piece, plan) for piece in gathered(batches, options.batch_bytes)
+    )
+    first = next(work, None)
     rows = 0
     if first is not None:
         with open_client_again(options.target) as client:
             table = planned_table(client, options, plan)
             staging = table.transaction(transaction.name, transaction.version)
             with staging.part(part, attempt) as writer:
-                for piece in _chained(first, pieces):
-                    for operation, batch in steps(piece, plan):
-                        rows += batch.num_rows
-                        if operation is Operation.DELETE:
-                            writer.delete(batch)
-                        else:
-                            writer.upsert(batch)
+                for operation, batch in itertools.chain([first], work):
+                    rows += batch.num_rows
+                    if operation is Operation.DELETE:
+                        writer.delete(batch)
+                    else:
+                        writer.upsert(batch)
     return StagedPart(transaction, part, attempt, rows)
 
 
@@ -133,11 +135,6 @@ def planned_table(client: Client, options: WriteOptions, plan: WritePlan) -> Tab
             f"table {table.name!r} was dropped and created anew since Spark planned the write; start it again"
         )
     return table
-
-
-def _chained(first: pa.RecordBatch, others: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from others
 
 
 def _context() -> TaskContext:

@@ -188,8 +188,12 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
             published = publishing.publish(attempts, overwrite=plan.overwrite)
     except ScannerError as error:
         raise without_traceback(error) from None
-    if not published.decided and published.attempts != attempts:
-        _logger.warning("%s was published before: the %d rows of this run were not added", what, rows)
+    of_another_run = (published.attempts, published.overwrite) != (attempts, plan.overwrite)
+    if not published.decided and of_another_run:
+        instead = ", and replaced none" if plan.overwrite else ""
+        _logger.warning(
+            "%s was published before: the %d rows of this run were not added%s", what, rows, instead
+        )
     else:
         _logger.info("published %s: %d rows in %d parts", what, rows, len(attempts))
 

@@ -174,6 +174,7 @@ def test_instants(text: str) -> None:
         "2013-07-01T12:30:00",
         "2013-13-01T12:30Z",
         "2013-07-01T12:30:00.0000001Z",
+        "0001-01-01T00:00:00+05:00",
     ],
 )
 def test_instants_refused(text: str) -> None:

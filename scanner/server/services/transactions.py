@@ -14,7 +14,8 @@ import trio
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.proto.weir.v1 import transactions_pb2 as pb
-from scanner.server.auth.access import Right, authorize
+from scanner.server.auth.access import Right, authorize, principal_of
+from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.tables.write_encoding import encode_routed
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.registry import VersionKey
@@ -105,8 +106,17 @@ class TransactionService:
             raise ArgumentInvalid(
                 f"a version of {len(attempts)} parts is too large; {self._config.transaction_parts_max} are allowed"
             )
+        overwrite = message.overwrite
+
+        def decided() -> None:
+            self._audit(
+                AuditEvent.TRANSACTION_PUBLISHED, stream, key, parts=len(attempts), overwrite=overwrite
+            )
+
         with stream.blocked_on(StallReason.STORAGE):
-            published = await self._transactions.publish(key, attempts, overwrite=message.overwrite)
+            published = await self._transactions.publish(
+                key, attempts, overwrite=overwrite, when_decided=decided
+            )
         return pb.PublishResponse(
             decided=published.decided,
             overwrite=published.overwrite,
@@ -129,7 +139,10 @@ class TransactionService:
         """
         key = _version_of(parse_request(pb.AbortRequest, request).version)
         authorize(stream, Right.WRITE, key.table)
-        return pb.AbortResponse(bytes=await self._transactions.abort(key)).SerializeToString()
+        freed = await self._transactions.abort(key)
+        if freed:
+            self._audit(AuditEvent.TRANSACTION_ABORTED, stream, key, bytes=freed)
+        return pb.AbortResponse(bytes=freed).SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with what a table has of transactions.
@@ -150,6 +163,11 @@ class TransactionService:
             )
         return response.SerializeToString()
 
+    def _audit(self, event: AuditEvent, stream: ServerStream, key: VersionKey, **fields: object) -> None:
+        name = principal_of(stream).name
+        what = {"table": key.table, "transaction": key.name, "version": key.version}
+        audit(self._catalog.activity, event, stream, principal=name, **what, **fields)
+
     async def _receive_rows(self, stream: ServerStream, key: VersionKey, writer: StageWriter) -> int:
         """Take in everything up to the finish, and count it."""
         rows = 0
@@ -161,6 +179,8 @@ class TransactionService:
                         f"{request.finish.rows} rows were sent to {key}, and {rows} arrived; nothing was kept"
                     )
                 return rows
+            # The right may have been taken away since the stage was opened.
+            authorize(stream, Right.WRITE, key.table)
             call = WriteCall(key.table, _OPERATIONS.get(request.rows.operation, 0), request.rows.arrow_stream)
             del request
             rows += await self._append(call, stream, writer)

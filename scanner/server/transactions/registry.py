@@ -119,6 +119,12 @@ class _Name:
                 metadata={"decided_version": str(decided.version)},
             )
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is staged, and nothing is left to apply."""
+        busy = self.stages or self.sessions
+        return not busy and (self.decision is None or self.decision.applied)
+
     def is_decided(self, key: VersionKey) -> bool:
         return self.decision is not None and self.decision.version == key.version
 
@@ -230,7 +236,7 @@ class Transactions:
             No effect.
         """
         table = await self._of(key)
-        name = self._name(table, key)
+        name = await self._name(table, key)
         name.require_newest(key)
         self._require_cap(0)
         stages = name.stages.of_attempt(key.version, attempt)
@@ -245,7 +251,12 @@ class Transactions:
         return StageWriter(self, table, name, key, stage, sink)
 
     async def publish(
-        self, key: VersionKey, attempts: Mapping[int, int], *, overwrite: bool = False
+        self,
+        key: VersionKey,
+        attempts: Mapping[int, int],
+        *,
+        overwrite: bool = False,
+        when_decided: Callable[[], None] | None = None,
     ) -> Published:
         """Decide a version, unless it is decided, and wait until every bucket has applied it.
 
@@ -253,6 +264,7 @@ class Transactions:
             key: Which version.
             attempts: By part, the attempt that is to count; not looked at if the version is decided.
             overwrite: Delete the rows that no part names; likewise.
+            when_decided: Called once this call has decided it, whatever becomes of the rest.
 
         Raises:
             TableNotFound: There is no such table, or not any more.
@@ -270,7 +282,7 @@ class Transactions:
             The version may be decided; it is applied then all the same.
         """
         table = await self._of(key)
-        name = self._name(table, key)
+        name = await self._name(table, key)
         decided = False
         async with name.lock:
             await self._resolve(table, key.name, name)
@@ -280,6 +292,8 @@ class Transactions:
                     await name.completion.wait()
                 await self._decide(table, name, key, attempts, overwrite=overwrite)
                 decided = True
+                if when_decided is not None:
+                    when_decided()
             decision, completion = name.decision, name.completion
         if completion is not None:
             await completion.wait()
@@ -353,17 +367,34 @@ class Transactions:
             age_ms = now_ms - name.stages.newest_ms(version)
             if version > decided and not name.sessions and age_ms >= 1000 * config.transaction_stage_ttl_s:
                 await self._drop(table, name, name.stages.of_version(version))
-        idle = not (name.stages or name.sessions) and (name.decision is None or name.decision.applied)
-        once = text.startswith(_ONCE)
-        ttl_s = config.transaction_once_ttl_s if once else config.transaction_name_ttl_s
-        if idle and now_ms - name.used_ms >= 1000 * ttl_s:
+        ttl_s = config.transaction_once_ttl_s if text.startswith(_ONCE) else config.transaction_name_ttl_s
+        if name.decision is None:
+            ttl_s = config.transaction_name_ttl_s_min
+        if name.idle and now_ms - name.used_ms >= 1000 * ttl_s:
             await self._forget(table, text, name)
+
+    async def _make_room(self, table: _Table) -> None:
+        """Forget the oldest of the names that are used once, if its writer will not come again."""
+        due_ms = self._now_ms() - 1000 * self._config.transaction_name_ttl_s_min
+        over = [
+            (name.used_ms, text)
+            for text, name in table.names.items()
+            if text.startswith(_ONCE) and name.idle and name.used_ms <= due_ms
+        ]
+        if not over:
+            return
+        _, text = min(over)
+        name = table.names[text]
+        async with name.lock:
+            if table.names.get(text) is name and name.idle and name.used_ms <= due_ms:
+                await self._forget(table, text, name)
 
     async def _forget(self, table: _Table, text: str, name: _Name) -> None:
         used_ms = name.used_ms
-        # The buckets first: what the decision says is never less than what they say.
+        # The buckets first: what the decision says is never less than what they say. Without a decision they are not
+        # asked to forget: in a restored directory they know more than it does.
         served = await self._served(table)
-        for index in range(served.description.buckets):
+        for index in range(0 if name.decision is None else served.description.buckets):
             bucket = await self._catalog.bucket(served, index)
             if text in bucket.storage.applied_shares:
                 await bucket.forget_transaction(text).wait_durable()
@@ -529,7 +560,9 @@ class Transactions:
             raise TableNotFound(f"table {key.table!r} was dropped, and created again")
         return table
 
-    def _name(self, table: _Table, key: VersionKey) -> _Name:
+    async def _name(self, table: _Table, key: VersionKey) -> _Name:
+        if key.name not in table.names and len(table.names) >= self._config.transaction_names_max:
+            await self._make_room(table)
         name = table.names.get(key.name)
         if name is None:
             if len(table.names) >= self._config.transaction_names_max:

@@ -72,6 +72,7 @@ class RocksTransactionFiles:
             with disk_errors(path):
                 if path.name.endswith("~"):
                     path.unlink()
+                    self._drop_if_empty(key.name)
                 else:
                     found.append(StoredStage(key, path.stat().st_size))
         return found

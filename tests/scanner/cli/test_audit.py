@@ -47,6 +47,11 @@ def act(endpoint: str) -> None:
     with scanner.sync.connect(endpoint, token=TOKENS["admin"]) as admin:
         admin.create_table("orders", ORDERS, ["id"], buckets=1)
         admin.checkpoint("orders")
+        load = admin.table("orders").transaction("load", 7)
+        load.stage(pa.table({"id": [1]}), part=0, attempt=0)
+        assert load.abort() > load.abort() == 0
+        load.stage(pa.table({"id": [1]}), part=0, attempt=0)
+        assert [load.publish({0: 0}).decided for _ in range(2)] == [True, False]
         with scanner.sync.connect(endpoint, token=TOKENS["anna"]) as anna:
             with pytest.raises(scanner.PermissionDenied):
                 anna.drop_table(FORGED)
@@ -103,6 +108,8 @@ def test_audit_trail(log_format: str, tmp_path: Path) -> None:
         ("authentication_failed", "-"),
         ("table_created", "admin"),
         ("checkpoint_made", "admin"),
+        ("transaction_aborted", "admin"),
+        ("transaction_published", "admin"),
         ("call_denied", "anna"),
         ("lease_dropped_by_admin", "admin"),
         ("table_dropped", "admin"),

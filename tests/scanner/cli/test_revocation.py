@@ -65,6 +65,26 @@ async def test_writer_whose_right_is_taken_away(left: str, hangup: bool, tmp_pat
             assert [each.end_offset for each in await table.offsets()] == [10]
 
 
+async def test_stage_whose_right_is_taken_away(tmp_path: Path) -> None:
+    """The next message of a stage that began with the right is refused, and nothing of it is staged."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text(WRITER)
+    with serving(tmp_path / "data", "--credentials", credentials) as (_, port):
+        async with scanner.connect(f"127.0.0.1:{port}", token=TOKEN) as client:
+            table = await client.create_table("orders", ROWS.schema, ["id"], buckets=1)
+            with pytest.raises(
+                scanner.PermissionDenied, match="principal loader may not write table 'orders'"
+            ):
+                async with table.transaction("load", 1).part(0, 0) as writer:
+                    await writer.upsert(ROWS.slice(0, 10))
+                    while not await table.transactions():
+                        pass  # It has not been opened.
+                    replace(credentials, READER)
+                    await writer.upsert(ROWS.slice(10, 10))
+            replace(credentials, WRITER)
+            assert sum(each.stages for each in await table.transactions()) == 0
+
+
 @pytest.mark.parametrize("hangup", [True, False], ids=["hangup", "file"])
 @pytest.mark.parametrize("left", [OTHER_TABLE, NOBODY], ids=["right", "principal"])
 async def test_push_scan_whose_right_is_taken_away(left: str, hangup: bool, tmp_path: Path) -> None:

@@ -252,6 +252,16 @@ def test_changes_of_a_table(
     assert contents(client, table) == {0: "again", 1: "b", 3: "y"}
 
 
+def test_changes_of_which_nothing_is_written(
+    server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task whose changes are all passed over stages nothing, so nothing is left to expire."""
+    writer = open_source(server, table).writer(CHANGES, False)
+    passed_over = pa.record_batch({"k": [1], "v": ["one"], "_change_type": ["update_preimage"]})
+    writer.commit([run_task(monkeypatch, writer, 0, [passed_over])])
+    assert (contents(client, table), stages(client, table)) == ({0: "old"}, 0)
+
+
 def test_a_kind_of_change_that_is_not_known(
     server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,6 +330,19 @@ def test_micro_batches(client: Client, table: str, stream: StreamWriter, task: T
     assert contents(client, table) == {0: "old", 1: "three", 2: "two"}
     (transaction,) = client.table(table).transactions()
     assert (transaction.name, transaction.decided_version) == (QUERY, 2)
+
+
+def test_an_empty_version_that_is_saved_again_as_another(
+    server: RunningServer, client: Client, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An overwrite that does not happen, because its version was an append, is told, also where neither has rows."""
+    for overwrite in (False, True):
+        assert not caplog.records
+        with caplog.at_level(logging.WARNING, "weir.spark"):
+            source = open_source(server, table, txnName="nightly", txnVersion="1")
+            source.writer(SCHEMA, overwrite).commit([])
+    assert "was published before: the 0 rows of this run were not added, and replaced none" in caplog.text
+    assert contents(client, table) == {0: "old"}
 
 
 def test_a_micro_batch_that_is_replayed(

@@ -273,10 +273,10 @@ class _Clock:
     """Hours that pass when the test says so."""
 
     def __init__(self) -> None:
-        self.hours = 0
+        self.hours = 0.0
 
     def now_ms(self) -> int:
-        return self.hours * 3_600_000
+        return round(self.hours * 3_600_000)
 
 
 async def test_stages_and_names_expire() -> None:
@@ -303,7 +303,7 @@ async def test_stages_and_names_expire() -> None:
         assert await known(20) == [("done", 0), ("load", 1)]
         await stage("load", 1, 1)
         assert await known(23) == [("done", 0), ("load", 2)]
-        assert await known(1) == [("done", 0), ("load", 0)]
+        assert await known(1) == [("done", 0)]
         with pytest.raises(StageNotFound, match="expired"):
             await transactions.publish(_key("load", 1), {0: 0, 1: 0})
         await known(24 * 25)
@@ -342,6 +342,65 @@ async def test_names_that_are_used_once() -> None:
         assert await known(22) == ["once:b", "other"]
         assert await known(1) == ["other"]
         assert store.bucket("t", 0).applied_shares.keys() == {"other"}
+
+
+async def test_names_that_are_over_make_room() -> None:
+    """Those that are used once, the oldest first, but not sooner than their writer may ask again; and no others."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig(transaction_names_max=4)
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+
+        async def save(name: str) -> None:
+            writer = await transactions.open_stage(_key(name, 0), Attempt(0, 0), bytes(16))
+            mutations = [Mutation(store.key_codec("t").encode([0]), name.encode())]
+            await writer.append(list(mutation_frames({0: mutations})))
+            await writer.finish()
+            await transactions.publish(_key(name, 0), {0: 0})
+
+        for name in ("job", "once:0", "once:1"):
+            await save(name)
+            clock.hours += 0.1
+        await (await transactions.open_stage(_key("once:2", 0), Attempt(0, 0), bytes(16))).finish()
+        for number in range(3, 9):
+            clock.hours += 0.01
+            await save(f"once:{number}")
+            assert {"job", "once:2"} < {each.name for each in await transactions.names("t")}
+        assert store.bucket("t", 0).applied_shares.keys() == {"job", "once:7", "once:8"}
+        with pytest.raises(TooManyTransactions):
+            await save("once:9")
+        assert not (await transactions.publish(_key("once:8", 0), {})).decided
+
+
+@pytest.mark.rocks
+async def test_a_name_of_which_nothing_is_left_is_forgotten(tmp_path: Path) -> None:
+    """A writer that failed leaves no name, and no directory."""
+    config = ScannerConfig(transaction_name_ttl_s_min=0.001, transaction_sweep_interval_s=0.001)
+    async with serving(tmp_path, config) as (_, client):
+        table = await make_table(client)
+        with pytest.raises(ZeroDivisionError):
+            async with table.transaction("once:a", 0).part(0, 0) as writer:
+                await writer.upsert(rows({50: "a"}))
+                raise ZeroDivisionError
+        version = table.transaction("b", 0)
+        await version.stage(rows({50: "a"}), part=0, attempt=0)
+        await version.abort()
+        while await table.transactions() or found_in(tmp_path, "of-*"):
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.rocks
+async def test_directories_that_a_crash_left_empty_go(tmp_path: Path) -> None:
+    """A stage that was being written goes at the next start, and with it the directory of its name."""
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        await table.transaction("b", 0).stage(rows({50: "a"}), part=0, attempt=0)
+    [stage] = found_in(tmp_path, "*.stage")
+    stage.rename(stage.with_name(f"{stage.name}~"))
+    async with serving(tmp_path) as (_, client):
+        assert await (await client.table("t")).transactions() == []
+        assert found_in(tmp_path, "of-*") == []
 
 
 def _key(name: str, version: int) -> VersionKey:
