@@ -110,6 +110,8 @@ class ImageKeeper:
         self._lock = trio.Lock()
         """Held while one is made or dropped: one at a time."""
         self._making: _Making | None = None
+        self._started_at = trio.current_time()
+        """What was read before is not known, and may have been read until then."""
         self._files: dict[Path, int] = {}
         """Length of each file, at the last look."""
 
@@ -204,6 +206,7 @@ class ImageKeeper:
             finally:
                 self._making = None
             bucket.image.replace(image)
+            bucket.image.use.used_at = trio.current_time()
             if not self._catalog.has(table.description.name, table.table_id):
                 bucket.image.drop()
             self._require_table(table)
@@ -362,14 +365,13 @@ class ImageKeeper:
     def _least_useful(self, unused_since: float) -> list[Path]:
         """The images that no scan has read since, the least useful first; none that is being made."""
         used = {bucket.image.path: bucket.image.use.used_at for _, _, bucket in self._catalog.open_buckets()}
-        return sorted(
-            (
-                path
-                for path in self._files
-                if not path.name.endswith(UNFINISHED) and used.get(path, -math.inf) <= unused_since
-            ),
-            key=lambda path: (path in used, used.get(path, -math.inf)),
-        )
+        used_at = {
+            path: max(self._started_at, used.get(path, -math.inf))
+            for path in self._files
+            if not path.name.endswith(UNFINISHED)
+        }
+        unused = (path for path, at in used_at.items() if at <= unused_since)
+        return sorted(unused, key=lambda path: (path in used, used_at[path]))
 
     async def _give_up(self, path: Path, why: str) -> None:
         """Remove an image, as far as the disk lets us; its bucket gets no other one for a while."""

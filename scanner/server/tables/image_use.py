@@ -28,7 +28,7 @@ class ImageUse:
     image_scans: int = 0
     """Scans of the image."""
     used_at: float = -math.inf
-    """When the last one was opened, seconds of trio's clock."""
+    """When the last one was opened, or the image was made; seconds of trio's clock."""
     rest_until: float = -math.inf
     """Until then none is made by itself, seconds of trio's clock."""
     rest_why: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from scanner.data.table import TableDescription
-from scanner.errors import DiskFull, TableNotFound
+from scanner.errors import DiskFull, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.images import UNUSED_S, ImageKeeper
 from scanner.server.maintenance import Maintenance
@@ -23,7 +23,7 @@ from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
 from scanner.server.tables.catalog import Catalog
-from scanner.storage.images.removal import UNFINISHED
+from scanner.storage.images.removal import IMAGE_SUFFIX, UNFINISHED
 from scanner.storage.interface import Mutation
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire.queries import ScanQuery
@@ -47,8 +47,10 @@ class Serving:
     catalog: Catalog
     opener: ScanOpener
     images: ImageKeeper
-    when_begun: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    when_begun: list[Callable[[], Awaitable[object]]]
     """Each is run once, as soon as the file of an image was begun."""
+    when_made: list[Callable[[], Awaitable[object]]]
+    """The same, as soon as it has its name."""
 
     async def bucket(self, name: str = "items") -> ServedBucket:
         """The only bucket of a table."""
@@ -100,13 +102,15 @@ class Serving:
 @asynccontextmanager
 async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[Serving]:
     """Tables and images over a directory; nothing runs by itself."""
-    waiting: list[Callable[[], Awaitable[object]]] = []
+    when_begun: list[Callable[[], Awaitable[object]]] = []
+    when_made: list[Callable[[], Awaitable[object]]] = []
 
     async def run_blocking(function: Callable[[], _Result]) -> _Result:
         await trio.lowlevel.checkpoint()
         result = function()
-        while waiting and any(name.endswith(UNFINISHED) for name in files(path)):
-            await waiting.pop()()
+        for waiting, suffix in ((when_begun, UNFINISHED), (when_made, IMAGE_SUFFIX)):
+            while waiting and any(name.endswith(suffix) for name in files(path)):
+                await waiting.pop()()
         return result
 
     with RocksStore.open(path) as store:
@@ -114,7 +118,7 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
             catalog = Catalog(store, config, nursery, run_blocking)
             opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
             maintenance = await Maintenance.load(store, catalog, config, run_blocking)
-            yield Serving(store, config, catalog, opener, maintenance.images, waiting)
+            yield Serving(store, config, catalog, opener, maintenance.images, when_begun, when_made)
             catalog.close_snapshots()
             nursery.cancel_scope.cancel()
 
@@ -122,6 +126,12 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
 def files(path: Path) -> list[str]:
     """Names of what there is of images."""
     return sorted(entry.name for entry in (path / "images").rglob("*") if entry.is_file())
+
+
+def content(path: Path) -> bytes:
+    """Of the only image that there is."""
+    (found,) = (path / "images").rglob("*.image")
+    return found.read_bytes()
 
 
 async def test_an_image_is_made_from_the_second_scan_on(
@@ -217,21 +227,23 @@ async def test_a_table_that_changes_too_fast_is_left_alone(
 
 
 async def test_a_column_that_is_added_meanwhile_does_not_spoil_the_image(tmp_path: Path) -> None:
-    """It is of the columns with which it was begun; scans read it, and show nulls in the new one."""
+    """All of it is of the columns with which it was begun; scans read it, and show nulls in the new one."""
     async with serving(tmp_path) as at:
         await at.create()
+        await at.make()
+        before = content(tmp_path)
 
         async def add() -> None:
             await at.catalog.add_column("items", pa.field("more", pa.int64()))
 
-        _, count, digest = await at.scan()
         at.when_begun.append(add)
+        _, count, digest = await at.scan()
         await at.make()
+        assert content(tmp_path) == before
         assert await at.scan() == (ReadSource.IMAGE, count, digest)
-        assert (await at.bucket()).image.current is not None
 
 
-async def test_what_is_on_the_disk_counts(tmp_path: Path) -> None:
+async def test_what_is_on_the_disk_counts(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     """Also images of buckets that nobody has used since the start, for the bound and for what is told."""
     async with serving(tmp_path) as at:
         await at.create()
@@ -243,14 +255,16 @@ async def test_what_is_on_the_disk_counts(tmp_path: Path) -> None:
     async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=taken + 1000)) as at:
         assert at.images.disk_bytes == taken
         await at.create("others")
-        # The one that nobody has used makes room.
+        # It may have been read before the start.
+        with pytest.raises(DiskFull, match="image_disk_bytes_max"):
+            await at.make("others")
+        autojump_clock.jump(UNUSED_S)
         await at.make("others")
         assert at.images.disk_bytes == taken
         assert (await at.scan("others"))[0] is ReadSource.IMAGE
-        await at.create("more")
-        # That one is used.
+        # What was just made is not to make room for the next one.
         with pytest.raises(DiskFull, match="image_disk_bytes_max"):
-            await at.make("more")
+            await at.make()
         assert at.images.disk_bytes == taken
 
 
@@ -283,6 +297,7 @@ async def test_images_give_way_to_rows(tmp_path: Path, autojump_clock: trio.test
         for name in ("items", "others"):
             await at.create(name)
             await at.make(name)
+        autojump_clock.jump(1)
         await at.scan("others")
         await at.images.give_way()
         assert [(await at.scan(name))[0] for name in ("items", "others")] == [
@@ -335,3 +350,21 @@ async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path) -
         with pytest.raises(TableNotFound, match="was dropped"):
             await at.make()
         assert files(tmp_path) == []
+
+
+async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) -> None:
+    """The disk lies: the maker is told, scans read the row store, and the next one is good."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        expected = await at.scan()
+
+        async def damage() -> None:
+            (found,) = (tmp_path / "images").rglob("*.image")
+            found.write_bytes(b"something else")
+
+        at.when_made.append(damage)
+        with pytest.raises(StoreFailed, match="was written, and cannot be read"):
+            await at.make()
+        assert await at.scan() == expected
+        await at.make()
+        assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
