@@ -1,4 +1,4 @@
-"""`weir image`: makes columnar images of a table, which whole scans read instead of its rows."""
+"""`weir image`: makes columnar images of a table, which whole scans read instead of its rows, and tells of them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from scanner.cli.app import connected, endpoint_option, example, fail, note
 from scanner.cli.display import print_table
 
 if TYPE_CHECKING:
-    from scanner.client.admin import ImageInfo
+    from scanner.client.admin import ImageState
 
 
 @click.command(
     epilog=example("weir image orders", "weir image orders --list", "weir image orders --bucket 3 --drop")
 )
 @click.argument("table")
-@click.option("--list", "list_", is_flag=True, help="Only show the images that there are.")
+@click.option("--list", "list_", is_flag=True, help="Only show the images that there are, and why.")
 @click.option("--drop", is_flag=True, help="Remove the images.")
 @click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
 @endpoint_option
@@ -25,7 +25,8 @@ def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str
     """Make images of a table's rows as of now, in place of those that there are, and wait until scans use them.
 
     An image is a copy of a bucket's rows in columns. Whole scans read it, as long as little was changed since, and get
-    what they would get without it, sooner. It takes about as much disk as the rows, and can be dropped at any time.
+    what they would get without it, sooner. It takes about as much disk as the rows, and can be dropped at any time. A
+    server makes images by itself, too, unless it runs with --images off; --list tells why there is one or none.
     """
     if list_ and drop:
         fail("--list and --drop exclude each other: name one of them")
@@ -34,23 +35,31 @@ def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str
             dropped = client.drop_images(table, bucket=bucket)
             note(f"dropped {dropped} {'image' if dropped == 1 else 'images'}")
             return
-        images = client.list_images(table) if list_ else client.make_images(table, bucket=bucket)
-    shown = [each for each in images if bucket in (None, each.bucket)]
-    if not shown:
-        note(f"no images; make them with: weir image {table}")
-        return
-    print_images(shown)
+        if not list_:
+            client.make_images(table, bucket=bucket)
+        states = client.image_states(table)
+    print_images([each for each in states if bucket in (None, each.bucket)])
 
 
-def print_images(images: list[ImageInfo]) -> None:
-    """Print a table of images, a line each."""
-    print_table(
-        {
-            "image of bucket": [each.bucket for each in images],
-            "as of": [each.log_offset for each in images],
-            "changes since": [each.log_behind for each in images],
-            "rows": [each.rows for each in images],
-            "disk bytes": [each.disk_bytes for each in images],
-            "memory bytes": [each.memory_bytes for each in images],
-        }
-    )
+def print_images(states: list[ImageState]) -> None:
+    """Print a table of the images that there are, a line each, and why other buckets have none."""
+    images = [(each.image, each.why) for each in states if each.image is not None]
+    if images:
+        print_table(
+            {
+                "image of bucket": [image.bucket for image, _ in images],
+                "as of": [image.log_offset for image, _ in images],
+                "changes since": [image.log_behind for image, _ in images],
+                "rows": [image.rows for image, _ in images],
+                "disk bytes": [image.disk_bytes for image, _ in images],
+                "memory bytes": [image.memory_bytes for image, _ in images],
+                "state": [why for _, why in images],
+            }
+        )
+    missing: dict[str, list[int]] = {}
+    for each in states:
+        if each.image is None:
+            missing.setdefault(each.why, []).append(each.bucket)
+    for why, buckets in missing.items():
+        named = f"bucket {buckets[0]}" if len(buckets) == 1 else f"{len(buckets)} buckets"
+        click.echo(f"no image of {named}: {why}")

@@ -16,7 +16,7 @@ from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
 from scanner.cli.warm_up import warm_up
 from scanner.client.connection import PORT_DEFAULT
-from scanner.server.config import ScannerConfig
+from scanner.server.config import IMAGES, ScannerConfig
 from scanner.server.metrics_http import serve_metrics
 from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.config import StorageConfig
@@ -103,6 +103,13 @@ _DEFAULTS = ScannerConfig()
     help="How often buckets that were written to get a checkpoint; 0: only on demand.",
 )
 @click.option(
+    "--images",
+    type=click.Choice(IMAGES),
+    default=_DEFAULTS.images,
+    show_default=True,
+    help="Make columnar images of what whole scans read again and again by itself (auto), or on demand alone (off).",
+)
+@click.option(
     "--disk-reserve",
     type=click.IntRange(0, 1 << 40),
     default=StorageConfig().disk_reserve_bytes,
@@ -147,6 +154,7 @@ def serve(
     log_retention: float,
     log_retention_bytes: int,
     checkpoint_interval: float,
+    images: str,
     disk_reserve: int,
     metrics_port: int | None,
     metrics_host: str,
@@ -173,6 +181,7 @@ def serve(
         log_retention_s=log_retention,
         log_retention_bytes=log_retention_bytes,
         checkpoint_interval_s=checkpoint_interval,
+        images=images,
         buckets_open_max=min(_DEFAULTS.buckets_open_max, buckets_within(files_max)),
     )
     storage = StorageConfig(disk_reserve_bytes=disk_reserve, bucket_files_open_max=files_within(files_max))

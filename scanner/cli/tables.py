@@ -37,11 +37,11 @@ def tables(endpoint: str) -> None:
 @click.argument("table")
 @endpoint_option
 def describe(table: str, endpoint: str) -> None:
-    """Show a table's columns, key, buckets and log offsets, and its images, if it has any."""
+    """Show a table's columns, key, buckets and log offsets, and its images, or why it has none."""
     with connected(endpoint) as client:
         opened = client.table(table)
         offsets = opened.offsets()
-        images = client.list_images(table)
+        images = client.image_states(table)
     key_columns = escaped(", ".join(opened.primary_key))
     click.echo(f"table {escaped(opened.name)}: primary key {key_columns}; {opened.buckets} buckets\n")
     key = {name: str(position) for position, name in enumerate(opened.primary_key, 1)}

@@ -161,6 +161,18 @@ class ImageInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ImageState:
+    """Whether a bucket has a columnar image, and why."""
+
+    bucket: int
+    """Its number, from 0."""
+    image: ImageInfo | None
+    """None: it has none."""
+    why: str
+    """Why it has one or none, and when one is made by itself: a phrase for people. Empty: the server is older."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class CompactedLog:
     """The changelog of a bucket after it was cut off."""
 
@@ -247,6 +259,16 @@ def image_from_proto(info: pb.ImageInfo) -> ImageInfo:
         disk_bytes=info.disk_bytes,
         memory_bytes=info.memory_bytes,
     )
+
+
+def image_states_from_proto(reply: pb.ListImagesResponse) -> list[ImageState]:
+    """Read what a server says of the buckets of a table, by bucket."""
+    images = {info.bucket: image_from_proto(info) for info in reply.images}
+    reasons = {reason.bucket: reason.why for reason in reply.reasons}
+    return [
+        ImageState(bucket=bucket, image=images.get(bucket), why=reasons.get(bucket, ""))
+        for bucket in sorted(images.keys() | reasons.keys())
+    ]
 
 
 def compacted_from_proto(info: pb.CompactedLog) -> CompactedLog:

@@ -18,11 +18,13 @@ from scanner.client.admin import (
     CompactedLog,
     DrainBegun,
     ImageInfo,
+    ImageState,
     SnapshotInfo,
     StreamInfo,
     checkpoint_from_proto,
     compacted_from_proto,
     image_from_proto,
+    image_states_from_proto,
     snapshot_from_proto,
     stream_from_proto,
 )
@@ -336,9 +338,19 @@ class Client:
             TableNotFound: There is none of that name.
             PermissionDenied: The table may not be known of.
         """
+        states = await self.image_states(table)
+        return [each.image for each in states if each.image is not None]
+
+    async def image_states(self, table: str) -> list[ImageState]:
+        """Of each bucket of a table, by bucket, whether it has a columnar image, and why.
+
+        Raises:
+            TableNotFound: There is none of that name.
+            PermissionDenied: The table may not be known of.
+        """
         request = admin_pb.ListImagesRequest(table=table)
         reply = await self._administer("ListImages", request, admin_pb.ListImagesResponse)
-        return list(map(image_from_proto, reply.images))
+        return image_states_from_proto(reply)
 
     async def drop_images(self, table: str, *, bucket: int | None = None) -> int:
         """Remove columnar images. Scans that read them go on; later ones read the rows.

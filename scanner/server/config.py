@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Final
 
 KIB = 1024
 MIB = 1024 * KIB
 
+IMAGES: Final = ("auto", "off")
+"""What `images` may be."""
 _MAY_BE_ZERO = frozenset({"snapshot_linger_s", "checkpoint_interval_s"})
 _WRITE_DECODED_BYTES_MAX = 512 * MIB
 
@@ -106,16 +109,32 @@ class ScannerConfig:
     checkpoints_kept: int = 2
     """Checkpoints of a bucket that are kept, the newest, above 0; those that a lease keeps stay beside them."""
 
+    images: str = "auto"
+    """`auto`: images are made by themselves for buckets that whole scans read again and again, and made anew when much
+    was changed. `off`: on demand alone."""
+
+    image_bytes_min: int = 32 * MIB
+    """Stored bytes that one scan has to read of a bucket before an image of it is made by itself, above 0. Less is read
+    in some tenths of a second from the row store."""
+
+    image_changes_share: float = 0.01
+    """Changes since, by rows of the image, from which on one that is used is made anew by itself, above 0. From 0.02 on
+    scans read the row store; an update is two changes."""
+
+    image_interval_s: float = 10.0
+    """How often it is looked for images to be made by themselves, above 0."""
+
     image_disk_bytes_max: int = 256 * 1024 * MIB
-    """Disk that the images of buckets in use may take together, above 0; one that would be more is refused with
-    DISK_FULL. One also takes half of the free disk at most."""
+    """Disk that all images may take together, above 0. For one that would be more, those go that no scan has read
+    for an hour; if that is not enough it is refused with DISK_FULL. One also takes half of the free disk at most."""
 
     image_delta_bytes_max: int = 64 * MIB
     """Memory for what was changed since the image of one bucket, which its scans lay over it, above 0; an image that
     would need more is removed."""
 
     image_core_share: float = 0.2
-    """Share of one core, about, that making an image takes, above 0, at most 1."""
+    """Share of one core, about, that making an image takes, above 0, at most 1; half of it while something is
+    written."""
 
     disk_check_interval_s: float = 1.0
     """How often the disk is looked at, above 0: for room, and for buckets that failed and may take writes again."""
@@ -281,8 +300,12 @@ class ScannerConfig:
     """`Get` calls that run at once on this server, above 0; the next is refused with TOO_MANY_SCANS."""
 
     def __post_init__(self) -> None:
+        if self.images not in IMAGES:
+            raise ValueError(f"images must be one of {', '.join(IMAGES)}, but is {self.images!r}")
         for field in fields(self):
             value = getattr(self, field.name)
+            if isinstance(value, str):
+                continue
             if math.isnan(value):
                 raise ValueError(f"{field.name} must be a number")
             if value <= 0 and field.name not in _MAY_BE_ZERO:

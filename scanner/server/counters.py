@@ -75,7 +75,8 @@ class ActivityStatistics:
     scans_resumed: Mapping[str, int]
     """Times that a scan was continued, or opened as of an offset, by its `ReadSource`."""
     scans_read: Mapping[str, int]
-    """Times that a scan or a page was opened, by its `ReadSource`."""
+    """Times that a scan or a page was opened, by its `ReadSource`. One whose image fails counts again, by what it
+    goes on with."""
     seeks: int
     """Times that something was placed on a key to read rows on from there: a scan opened or continued, a page begun of
     which the server keeps nothing."""

@@ -30,6 +30,7 @@ from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.data_directory import (
     CHECKPOINTS_NAME,
     FORMAT_NAME,
+    IMAGES_NAME,
     LOCK_NAME,
     TABLES_NAME,
     bucket_name,
@@ -53,7 +54,16 @@ _SERVER_DESCRIPTORS: Final = 64
 """For the server itself and some connections."""
 _FREE_BYTES_MIN: Final = 256 * 1024 * 1024
 _OURS: Final = frozenset(
-    {BALLAST_NAME, FORMAT_NAME, LOCK_NAME, CATALOG_NAME, TABLES_NAME, CHECKPOINTS_NAME, DOCUMENTS_NAME}
+    {
+        BALLAST_NAME,
+        FORMAT_NAME,
+        LOCK_NAME,
+        CATALOG_NAME,
+        TABLES_NAME,
+        CHECKPOINTS_NAME,
+        IMAGES_NAME,
+        DOCUMENTS_NAME,
+    }
 )
 
 OnProgress = Callable[[str, int, int, int], None]

@@ -1,4 +1,4 @@
-"""What a server does beside its calls: checkpoints, leases, retention of changelogs, and the watch over its disk."""
+"""What a server does beside its calls: checkpoints, leases, images, retention of changelogs, a watch over its disk."""
 
 from __future__ import annotations
 
@@ -86,18 +86,30 @@ class Maintenance:
         retention = Retention(catalog, config, run_blocking, clock)
         disk = DiskWatch(store, catalog, config, run_blocking)
         images = ImageKeeper(catalog, store, config, run_blocking)
+        await images.look()
         return cls(catalog, config, checkpoints, leases, retention, disk, clock, images)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
         config = self.config
-        nursery.start_soon(repeat, self.disk.look, config.disk_check_interval_s)
+        nursery.start_soon(repeat, self.look, config.disk_check_interval_s)
+        nursery.start_soon(repeat, self.images.sweep, config.image_interval_s)
         nursery.start_soon(repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
         nursery.start_soon(repeat, self.leases.sweep, config.lease_sweep_interval_s)
         nursery.start_soon(repeat, self.retention.sweep, config.retention_interval_s)
         nursery.start_soon(repeat, self.checkpoints.prune_all, config.retention_interval_s)
         if config.checkpoint_interval_s:
             nursery.start_soon(repeat, self.checkpoints.make_all, config.checkpoint_interval_s)
+
+    async def look(self) -> None:
+        """Look at the disk. Where rows have no room any more, images go, one at a time.
+
+        Waits:
+            For the disk.
+        """
+        await self.disk.look()
+        if self.disk.status is not None and self.disk.status.read_only:
+            await self.images.give_way()
 
     def snapshot_scans(self, opener: ScanOpener) -> SnapshotScans:
         """Scans of the checkpoints."""

@@ -128,7 +128,7 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
         {"encoded": activity.payload_bytes_encoded, "image": activity.payload_bytes_reused},
     )
     yield _gauge("weir_images", "Images of buckets that are open, now.", now.images)
-    yield _gauge("weir_image_disk_bytes", "What they take on the disk.", now.image_disk_bytes)
+    yield _gauge("weir_image_disk_bytes", "What all images take on the disk.", now.image_disk_bytes)
     yield _gauge(
         "weir_image_memory_bytes", "What they take in memory, about, unread.", now.image_memory_bytes
     )

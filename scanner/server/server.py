@@ -93,7 +93,7 @@ class ScannerStatistics:
     images: int
     """Images of buckets that are open."""
     image_disk_bytes: int
-    """What they take on the disk."""
+    """What all images take on the disk, also those that are not open."""
     image_memory_bytes: int
     """What they take in memory, about, while no scan reads them."""
     log_changes_lost: int
@@ -193,7 +193,7 @@ class Server:
             scans_parked=parked,
             snapshots_open=self._services.catalog.snapshots.snapshots_open,
             images=len(images),
-            image_disk_bytes=sum(image.disk_bytes for image in images),
+            image_disk_bytes=self._services.maintenance.images.disk_bytes,
             image_memory_bytes=sum(image.memory_bytes for image in images),
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         CompactedLog,
         DrainBegun,
         ImageInfo,
+        ImageState,
         SnapshotInfo,
         StreamInfo,
     )
@@ -185,6 +186,10 @@ class Client:
     def list_images(self, table: str) -> list[ImageInfo]:
         """The columnar images of a table; see `scanner.Client.list_images`."""
         return self._portal.call(self._client.list_images, table)
+
+    def image_states(self, table: str) -> list[ImageState]:
+        """Of each bucket whether it has a columnar image, and why; see `scanner.Client.image_states`."""
+        return self._portal.call(self._client.image_states, table)
 
     def drop_images(self, table: str, *, bucket: int | None = None) -> int:
         """Remove columnar images; see `scanner.Client.drop_images`."""

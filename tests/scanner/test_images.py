@@ -178,7 +178,24 @@ async def test_a_truncated_changelog_costs_the_image(tmp_path: Path) -> None:
         assert found.table.column("price").to_pylist()[:10] == [99.0 * number for number in range(10)]
         assert await client.list_images("orders") == []
         assert await scanned(table.new_scan()) == found
-        assert set(read_from(server)) == {"image", "now"}
+        # What the first one went on with counts, too.
+        assert read_from(server) == {"image": 1, "now": 2}
+
+
+async def test_whole_scans_get_an_image_by_themselves(tmp_path: Path) -> None:
+    """Nobody asks for it: what is scanned twice has one soon, with the same rows and digest, and says why."""
+    config = replace(CONFIG, image_bytes_min=100_000, image_interval_s=0.01)
+    async with serving(tmp_path / "data", config) as (server, client):
+        table = await orders(client)
+        before = await scanned(table.new_scan())
+        assert [each.image for each in await client.image_states("orders")] == [None]
+        await scanned(table.new_scan())
+        while not await client.list_images("orders"):
+            pass  # Each asks the server, which makes one meanwhile.
+        assert await scanned(table.new_scan()) == before
+        assert read_from(server) == {"now": 2, "image": 1}
+        (state,) = await client.image_states("orders")
+        assert (state.why, state.image) == ("fresh enough", (await client.list_images("orders"))[0])
 
 
 async def test_an_image_survives_a_restart(tmp_path: Path) -> None:

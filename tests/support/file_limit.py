@@ -1,4 +1,4 @@
-"""A disk that says no: the kernel refuses to let files grow past a limit."""
+"""A kernel that says no: files cannot grow, or none can be opened."""
 
 from __future__ import annotations
 
@@ -16,3 +16,14 @@ def file_size_limit(limit_bytes: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    """Until the end of the block this process can open no file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -95,8 +95,10 @@ def rows(name: str) -> list[str]:
     return re.findall(r"^\| ([^|]+?) \|", text, re.MULTILINE)
 
 
-def shown(name: str, value: float) -> str:
-    """A default as the page writes it: a size by its unit, a count or a time by its digits."""
+def shown(name: str, value: float | str) -> str:
+    """A default as the page writes it: a word, a size by its unit, a count or a time by its digits."""
+    if isinstance(value, str):
+        return value
     for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
         if "bytes" in name and isinstance(value, int) and value >= size and value % size == 0:
             return f"{value // size} {unit}"

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from scanner.errors import OffsetOutOfRange
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
@@ -166,12 +168,13 @@ class ReadSources:
             key_range = position.remaining(query.range)
             bucket.activity.seeks += 1
             shown = hold.log_offset if log_offset is None else log_offset
+            read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
             open_rows = functools.partial(self._open_rows, bucket, hold, shown)
-            scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, open_rows)
+            instead = functools.partial(_open_instead, bucket, read_source, open_rows)
+            scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, instead)
             if scan is not None:
                 read_source = ReadSource.IMAGE
             else:
-                read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
                 scan = open_rows(key_range)
             schema = table.schema
             source = KvSource(
@@ -190,6 +193,10 @@ class ReadSources:
         if log_offset is not None:
             bucket.activity.scans_resumed[read_source] += 1
         bucket.activity.scans_read[read_source] += 1
+        if read_source is ReadSource.IMAGE:
+            bucket.image.use.read_image(trio.current_time())
+        elif query.row_limit is None:
+            hold.when_released = functools.partial(_count_read, bucket, source, position.stored_bytes)
         return Reading(source, hold, read_source)
 
     def _open_rows(
@@ -227,6 +234,22 @@ class ReadSources:
                 bucket.image.drop(str(damage))
 
         return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
+
+
+def _open_instead(
+    bucket: ServedBucket,
+    read_source: ReadSource,
+    open_rows: Callable[[KeyRange], BucketScan],
+    key_range: KeyRange,
+) -> BucketScan:
+    """Open the row store for a scan whose image has failed; it counts for both."""
+    bucket.activity.scans_read[read_source] += 1
+    return open_rows(key_range)
+
+
+def _count_read(bucket: ServedBucket, source: KvSource, before_bytes: int) -> None:
+    """A scan of the row store is over that had read `before_bytes` of stored rows before."""
+    bucket.image.use.read_rows(source.stored_bytes - before_bytes, source.stored_bytes)
 
 
 def _is_quicker(image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange) -> bool:

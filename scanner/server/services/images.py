@@ -53,7 +53,7 @@ class ImageService:
         return pb.MakeImagesResponse(images=map(_to_proto, made)).SerializeToString()
 
     async def list_all(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with the images of a table.
+        """Answer with the images of a table, and of each bucket with why it has one or none.
 
         Raises:
             TableNotFound: There is none of that name.
@@ -62,7 +62,10 @@ class ImageService:
         message = parse_request(pb.ListImagesRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
         found = await self._images.find(await self._catalog.table(message.table))
-        return pb.ListImagesResponse(images=map(_to_proto, found)).SerializeToString()
+        return pb.ListImagesResponse(
+            images=[_to_proto(each.image) for each in found if each.image is not None],
+            reasons=[pb.ImageReason(bucket=each.bucket, why=each.why) for each in found],
+        ).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
         """Remove the images of one bucket or of all, and answer how many there were.

@@ -1,7 +1,13 @@
 """The image of a bucket, as far as it has one: opened, replaced, and removed as soon as it cannot be used any more.
 
 Nothing is stored in an image alone, so removing it is always right. It belongs to a bucket if it says so itself: by
-table id, bucket and history. One that does not is removed, and so is one that is damaged.
+table id, bucket and history. One that does not is removed, and so is one that is damaged. One that the system cannot
+open now, for lack of descriptors, say, stays for later.
+
+Invariants:
+
+1. Only the file that was found wrong is removed: never one that got its name meanwhile.
+2. At most one file is open for new scans. `open` may run in several threads at once, all else runs in one.
 
 This module knows no wire and no tasks.
 """
@@ -9,18 +15,21 @@ This module knows no wire and no tasks.
 from __future__ import annotations
 
 import logging
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from scanner.server.tables.image_use import ImageUse
 from scanner.sources.image_delta import ImageDelta
 from scanner.storage.images.format import ImageDamaged
-from scanner.storage.images.reader import Image
+from scanner.storage.images.reader import Image, file_id_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
 
+    from scanner.storage.images.format import FileId
     from scanner.storage.interface import Bucket
     from scanner.storage.lineage import Lineage
 
@@ -41,6 +50,8 @@ class BucketImage:
         self, path: Path | None = None, table_id: int = 0, bucket: int = 0, schema: pa.Schema | None = None
     ) -> None:
         self.path = path
+        self.naming = threading.Lock()
+        """Held for a moment by whoever changes which file has the name, or is open."""
         self._of = (table_id, bucket)
         self._schema = schema
         self.current: Image | None = None
@@ -48,11 +59,8 @@ class BucketImage:
         self.delta: ImageDelta | None = None
         """What was changed since, as far as a scan has asked for it."""
         self._delta_opening = 0
-
-    @property
-    def disk_bytes(self) -> int:
-        """Of the file."""
-        return 0 if self.current is None else self.current.size_bytes
+        self.use = ImageUse()
+        """What scans have asked of it."""
 
     @property
     def memory_bytes(self) -> int:
@@ -62,22 +70,25 @@ class BucketImage:
         return self.current.memory_bytes + (0 if self.delta is None else self.delta.memory_bytes)
 
     def open(self) -> None:
-        """Open the image, if there is one that can be used and is not open. Blocks on the disk."""
+        """Open the image, if there is one that can be used and is not open. Blocks on the disk, in any thread."""
         if self.path is None or self.current is not None:
             return
         try:
             image = Image(self.path)
         except FileNotFoundError:
             return
-        except (ImageDamaged, OSError) as error:
-            self.drop(str(error))
+        except OSError as error:
+            _logger.warning("the image %s cannot be opened: %s; scans read the row store", self.path, error)
+            return
+        except ImageDamaged as error:
+            self._remove(str(error), error.file_id)
             return
         header = image.header
         if (header.table_id, header.bucket) != self._of or not self._fits(header.schema):
             image.retire()
-            self.drop("it is of another table or bucket")
-        else:
-            self.current = image
+            self._remove("it is of another table or bucket", image.file_id)
+        elif not self._use(image):
+            image.retire()  # Another thread was quicker, or a newer one was made.
 
     def as_of(self, lineage: Lineage, log_end: int) -> Image | None:
         """The image, if what it shows is a state of the bucket; one that is of another history is removed."""
@@ -106,8 +117,10 @@ class BucketImage:
 
     def replace(self, image: Image) -> None:
         """Use another image from now on; what scans the old one goes on."""
-        self.close()
-        self.current = image
+        with self.naming:
+            self._close()
+            self.current = image
+        self.use.begin_anew()
 
     def drop(self, why: str | None = None) -> bool:
         """Remove the image; what scans it goes on.
@@ -118,22 +131,47 @@ class BucketImage:
         Returns:
             Whether there was one.
         """
-        if self.path is None:
-            return False
-        self.close()
-        existed = False
-        with suppress(OSError):
-            self.path.unlink()
-            existed = True
-        if existed and why is not None:
-            _logger.warning("the image %s is removed: %s; scans read the row store", self.path, why)
-        return existed
+        with self.naming:
+            image = self.current
+            self._close()
+        self.use.begin_anew()
+        return self._remove(why, None if image is None else image.file_id)
 
     def close(self) -> None:
         """Close the file as soon as nothing scans it, until `open`. Idempotent."""
+        with self.naming:
+            self._close()
+
+    def _use(self, image: Image) -> bool:
+        """Use an image unless there is one already; whether it is used."""
+        with self.naming:
+            if self.current is not None:
+                return False
+            self.current = image
+            return True
+
+    def _close(self) -> None:
         if self.current is not None:
             self.current.retire()
             self.current = self.delta = None
+
+    def _remove(self, why: str | None, file_id: FileId | None) -> bool:
+        """Remove the file, as far as the disk lets us; whether it was.
+
+        Args:
+            why: As in `drop`.
+            file_id: Which file has to have the name; None: any.
+        """
+        if self.path is None:
+            return False
+        with suppress(OSError), self.naming:
+            if file_id is not None and file_id_of(self.path.stat()) != file_id:
+                return False
+            self.path.unlink()
+            if why is not None:
+                _logger.warning("the image %s is removed: %s; scans read the row store", self.path, why)
+            return True
+        return False
 
     def _fits(self, schema: pa.Schema) -> bool:
         """Whether these are the table's columns, apart from those that were added on either side."""

@@ -23,6 +23,8 @@ import trio
 from scanner.errors import TooManyScans
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scanner.storage.interface import Bucket, BucketSnapshot
 
 
@@ -117,6 +119,8 @@ class SnapshotHold:
         self._registry = registry
         self._shared = shared
         self._released = False
+        self.when_released: Callable[[], None] | None = None
+        """Called once, when it is."""
         shared.holds += 1
 
     @property
@@ -143,6 +147,8 @@ class SnapshotHold:
         """
         if not self._released:
             self._released = True
+            if self.when_released is not None:
+                self.when_released()
             self._registry.released(self._shared, linger=linger)
 
 

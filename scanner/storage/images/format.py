@@ -25,7 +25,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import google_crc32c
 import numpy as np
@@ -70,8 +70,15 @@ ROW_BYTES: Final = 8
 """What a row takes behind the payload."""
 
 
+FileId: TypeAlias = tuple[int, int]
+"""Which file it is, whatever its name: device and inode."""
+
+
 class ImageDamaged(Exception):
     """What is read is not what was written; the row store has it all."""
+
+    file_id: FileId | None = None
+    """The file that could not be opened for it; None: that is open, or not known."""
 
 
 @dataclass(frozen=True, slots=True)

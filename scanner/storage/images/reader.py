@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from scanner.storage.images.format import FileId
+
 _READ_AHEAD: Final = 8
 """Blocks that are asked of the disk together: 2 MiB."""
 _NO_NOWAIT: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -75,14 +77,21 @@ class Image:
         self._holds = 0
         self._retired = False
         try:
+            status = os.fstat(self._file)
+            self.file_id = file_id_of(status)
+            """Which file it is, also when another one has its name."""
+            self.size_bytes = status.st_size
+            """Of the file."""
             self._open()
+        except ImageDamaged as error:
+            error.file_id = self.file_id
+            os.close(self._file)
+            raise
         except BaseException:
             os.close(self._file)
             raise
 
     def _open(self) -> None:
-        self.size_bytes = os.fstat(self._file).st_size
-        """Of the file."""
         prefix = self._read(0, HEAD_PREFIX_BYTES)
         head = prefix + self._read(HEAD_PREFIX_BYTES, head_body_bytes(prefix))
         self.header = decode_header(head)
@@ -189,6 +198,11 @@ class Image:
             raise ImageDamaged(f"the block at byte {place.at} is damaged")
         crcs, ends = np.frombuffer(table, "<u4").reshape(2, place.rows)
         return ImageBlock(payload, place.payload_crc32c, crcs, ends, place.last_key)
+
+
+def file_id_of(status: os.stat_result) -> FileId:
+    """Which file it is."""
+    return status.st_dev, status.st_ino
 
 
 def _read_all(descriptor: int, into: memoryview, at: int) -> int:

@@ -1,13 +1,16 @@
 """Writes an image: blocks one after another into a file beside it, and its name once all of it is durable.
 
+What was written goes to the disk a few MiB at a time. Left to the end it would be one long sync, and the commits of
+buckets on the same disk would wait for it.
+
 This module knows no buckets and no codec. Everything here blocks on the disk; meant for a worker thread.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Final
 
 from scanner.data.digest import checksum
 from scanner.errors import DiskFull, StoreFailed
@@ -16,11 +19,14 @@ from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.rocksdb.files import FILE_MODE, disk_errors, sync_directory
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
 
     from scanner.data.row_block import RowBlock
+
+_SYNC_BYTES: Final = 8 * 1024 * 1024
 
 
 class ImageWriter:
@@ -38,7 +44,8 @@ class ImageWriter:
     def __init__(self, path: Path, header: ImageHeader, bytes_max: int) -> None:
         self._path = path
         self._unfinished = path.with_name(path.name + UNFINISHED)
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
+        """May change at any time."""
         self._places: list[BlockPlace] = []
         with disk_errors(self._unfinished):
             self._unfinished.unlink(missing_ok=True)
@@ -46,7 +53,12 @@ class ImageWriter:
             self._file = os.fdopen(os.open(self._unfinished, flags, FILE_MODE), "wb")
         self.size_bytes = 0
         """Written so far."""
-        self._write(header.encode())
+        self._synced_bytes = 0
+        try:
+            self._write(header.encode())
+        except BaseException:
+            self.abort()
+            raise
 
     def add(self, rows: pa.RecordBatch, stored: RowBlock, last_key: bytes) -> None:
         """Write a block.
@@ -65,26 +77,32 @@ class ImageWriter:
         place = BlockPlace(
             self.size_bytes, payload.size, checksum(payload), rows.num_rows, checksum(table), last_key
         )
-        if self.size_bytes + place.size_bytes > self._bytes_max:
+        if self.size_bytes + place.size_bytes > self.bytes_max:
             raise DiskFull(
-                f"an image would take more than the {self._bytes_max} bytes that images may (image_disk_bytes_max)"
+                f"an image would take more than the {max(0, self.bytes_max)} bytes that it may: all images together"
+                " take image_disk_bytes_max, and one half of the free disk"
             )
         self._write(payload)
         self._write(table)
         self._places.append(place)
+        if self.size_bytes - self._synced_bytes >= _SYNC_BYTES:
+            self._sync()
 
-    def finish(self) -> None:
+    def finish(self, naming: AbstractContextManager[object] | None = None) -> None:
         """Write the index, and give the file its name; durable when this returns.
+
+        Args:
+            naming: Held while the name changes its file.
 
         Raises:
             StoreFailed: The disk refused.
         """
         self._write(encode_end(self._places, self.size_bytes))
+        self._sync()
         with disk_errors(self._path):
-            self._file.flush()
-            os.fsync(self._file.fileno())
             self._file.close()
-            self._unfinished.replace(self._path)
+            with naming or nullcontext():
+                self._unfinished.replace(self._path)
             sync_directory(self._path.parent)
 
     def abort(self) -> None:
@@ -93,6 +111,12 @@ class ImageWriter:
             self._file.close()
         with suppress(OSError):
             self._unfinished.unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        with disk_errors(self._unfinished):
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        self._synced_bytes = self.size_bytes
 
     def _write(self, data: bytes | pa.Buffer) -> None:
         with disk_errors(self._unfinished):

@@ -244,9 +244,10 @@ def _require_fresh(path: Path) -> None:
 def _tighten(path: Path) -> None:
     """Take away what others than the server's user may do. What is in the directory and not ours stays as it is."""
     ours = [path / name for name in (DOCUMENTS_NAME,) if (path / name).is_dir()]
-    for parent in (path / TABLES_NAME, path / CHECKPOINTS_NAME):
+    parents = [path / name for name in (TABLES_NAME, CHECKPOINTS_NAME, IMAGES_NAME)]
+    for parent in parents:
         ours += [entry for entry in entries_of(parent) if NUMBERED.fullmatch(entry.name) and entry.is_dir()]
-    alone = [path, path / TABLES_NAME, path / CHECKPOINTS_NAME]
+    alone = [path, *parents]
     alone += [path / name for name in (FORMAT_NAME, LOCK_NAME, CATALOG_NAME)]
     with disk_errors(path):
         exposed = path.stat().st_mode & 0o077

@@ -72,14 +72,14 @@ def test_streams(command: Weir) -> None:
 
 
 def test_image(server: RunningServer, command: Weir) -> None:
-    """Made, listed, described and dropped; there are none before and after; --list and --drop exclude each other."""
+    """Made, listed, described and dropped, with why there is none; --list and --drop exclude each other."""
     with scanner.sync.connect(server.endpoint) as client:
         table = client.create_table(
             "items", pa.schema([pa.field("id", pa.int64(), nullable=False)]), ["id"], 2
         )
         table.write(pa.table({"id": range(1000)}))
         ends = [each.end_offset for each in table.offsets()]
-    none = (0, "", "no images; make them with: weir image items\n")
+    none = (0, "no image of 2 buckets: no scan has asked for one\n", "")
     assert command("image", "items", "--list") == none
     code, out, err = command("image", "items")
     assert (code, err) == (0, "")
@@ -91,6 +91,10 @@ def test_image(server: RunningServer, command: Weir) -> None:
     assert command("image", "items", "--list", "--bucket", 1)[1].splitlines()[-1].split() == made[1]
     assert command("describe", "items")[1].endswith(out)
     assert command("image", "items", "--drop", "--bucket", 1) == (0, "", "dropped 1 image\n")
+    assert command("image", "items", "--list")[1].splitlines()[2:] == [
+        out.splitlines()[2],
+        "no image of bucket 1: no scan has asked for one",
+    ]
     assert command("image", "items", "--drop") == (0, "", "dropped 1 image\n")
     assert command("image", "items", "--list") == none
     code, _, err = command("image", "items", "--list", "--drop")

@@ -168,11 +168,15 @@ def test_a_lax_directory_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureF
     data = tmp_path / "data"
     with running_server(data) as server:
         create(server.endpoint, "one")
+        with scanner.sync.connect(server.endpoint) as client:
+            client.make_images("one")
     for path in (data, *data.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     with running_server(data):
         pass
     assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in data.glob("tables/*/*")] == [0, 0, 0]
+    images = [data / "images", *data.glob("images/*"), *data.glob("images/*/*.image")]
+    assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in images] == [0, 0, 0, 0]
     assert stat.S_IMODE((data / "catalog.json").stat().st_mode) == 0o600
     assert len([line for line in caplog.messages if "was open to others" in line]) == 1
 

@@ -43,6 +43,9 @@ def data(tmp_path: Path) -> Path:
         fill(store)
         store.create_checkpoint("items", 0)
         store.bucket("items", 0).commit([[put(7, "after the checkpoint")]])
+        image = store.image_path(store.table_id("items"), 0)
+        image.parent.mkdir(parents=True)
+        image.touch()
     for each in path.rglob("*"):
         each.chmod(0o700 if each.is_dir() else 0o600)
     return path

@@ -257,10 +257,20 @@ class ListImagesRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class ListImagesResponse(_message.Message):
-    __slots__ = ("images",)
+    __slots__ = ("images", "reasons")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
     images: _containers.RepeatedCompositeFieldContainer[ImageInfo]
-    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ...) -> None: ...
+    reasons: _containers.RepeatedCompositeFieldContainer[ImageReason]
+    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ..., reasons: _Optional[_Iterable[_Union[ImageReason, _Mapping]]] = ...) -> None: ...
+
+class ImageReason(_message.Message):
+    __slots__ = ("bucket", "why")
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    bucket: int
+    why: str
+    def __init__(self, bucket: _Optional[int] = ..., why: _Optional[str] = ...) -> None: ...
 
 class DropImagesRequest(_message.Message):
     __slots__ = ("table", "bucket")

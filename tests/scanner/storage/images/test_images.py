@@ -10,11 +10,12 @@ import pytest
 
 from scanner.data.digest import checksum
 from scanner.data.row_block import RowBlock
-from scanner.errors import DiskFull
+from scanner.errors import DiskFull, StoreFailed
 from scanner.storage.images.format import ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.images.writer import ImageWriter
+from tests.support.file_limit import file_size_limit
 from tests.support.images import ANY, write_image
 from tests.support.scans import filled_store, sample
 
@@ -133,6 +134,17 @@ def test_what_is_not_finished_has_no_name(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.stat().st_mode & 0o777 == 0o600
     assert Image(path).header == HEADER
+
+
+def test_an_image_that_cannot_be_begun_leaves_nothing(tmp_path: Path) -> None:
+    """The disk refuses the head of a wide table already: neither a file nor a descriptor is left."""
+    wide = pa.schema([(f"column-{number}", pa.int64()) for number in range(5000)])
+    header = ImageHeader(7, 3, 2, 812, b"history-of-bytes", wide)
+    before = len(os.listdir("/proc/self/fd"))
+    with file_size_limit(10_000), pytest.raises(StoreFailed):
+        ImageWriter(tmp_path / "image", header, ANY)
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_an_image_has_a_bound(tmp_path: Path) -> None:

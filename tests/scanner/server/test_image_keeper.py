@@ -1,0 +1,370 @@
+"""Images of a server's own accord, and what the disk and other tasks do meanwhile; without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pyarrow as pa
+import pytest
+import trio
+import trio.testing
+
+from scanner.data.table import TableDescription
+from scanner.errors import DiskFull, StoreFailed, TableNotFound
+from scanner.server.config import ScannerConfig
+from scanner.server.images import UNUSED_S, ImageKeeper
+from scanner.server.maintenance import Maintenance
+from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.read_sources import ReadSource
+from scanner.server.scan.token_keys import load_token_keys
+from scanner.server.scan.tokens import Tokens
+from scanner.server.tables.catalog import Catalog
+from scanner.storage.images.removal import IMAGE_SUFFIX, UNFINISHED
+from scanner.storage.interface import Mutation
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.wire.queries import ScanQuery
+from tests.support.opening import read
+
+if TYPE_CHECKING:
+    from scanner.server.tables.bucket import ServedBucket
+
+CONFIG = ScannerConfig(image_core_share=1.0, image_bytes_min=1000, snapshot_linger_s=0)
+ROWS = 3000
+SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
+_Result = TypeVar("_Result")
+
+
+@dataclass
+class Serving:
+    """What a server has of tables and images, over a directory."""
+
+    store: RocksStore
+    config: ScannerConfig
+    catalog: Catalog
+    opener: ScanOpener
+    images: ImageKeeper
+    when_begun: list[Callable[[], Awaitable[object]]]
+    """Each is run once, as soon as the file of an image was begun."""
+    when_made: list[Callable[[], Awaitable[object]]]
+    """The same, as soon as it has its name."""
+
+    async def bucket(self, name: str = "items") -> ServedBucket:
+        """The only bucket of a table."""
+        return await self.catalog.bucket(await self.catalog.table(name), 0)
+
+    async def create(self, name: str = "items", rows: int = ROWS) -> None:
+        """Make a table with rows."""
+        await self.catalog.create(TableDescription(name, SCHEMA, ("id",), 1))
+        await self.write(range(rows), name)
+
+    async def write(self, ids: range, name: str = "items", text: str = "text") -> None:
+        """Put rows."""
+        table = await self.catalog.table(name)
+        batch = pa.record_batch(
+            {"id": pa.array(ids, pa.int64()), "text": [f"{text} {each}" for each in ids]},
+            schema=SCHEMA,
+        )
+        keys = table.schema.key_codec.encode_batch(batch.select(["id"]))
+        rows = table.schema.row_codec.encode_batch(batch)
+        bucket = await self.bucket(name)
+        await bucket.submit([Mutation(*pair) for pair in zip(keys, rows, strict=True)]).wait_durable()
+
+    async def scan(self, name: str = "items") -> tuple[ReadSource, int, int]:
+        """What a whole scan reads, how many rows, and their digest."""
+        opened = await self.opener.open(ScanQuery(table=name), "ann")
+        count = 0
+        source = opened.scan.source
+        while source.end is None:
+            if source.fetch is not None:
+                source.fetch()
+            batch = source.take(1 << 30, 1 << 20)
+            if batch is None:
+                source.step()
+            else:
+                count += batch.rows.num_rows
+        opened.scan.close()
+        return opened.read_source, count, source.digest
+
+    async def why(self, name: str = "items") -> str:
+        """Why the bucket has an image or none."""
+        (state,) = await self.images.find(await self.catalog.table(name))
+        return state.why
+
+    async def make(self, name: str = "items") -> None:
+        """Make an image on demand."""
+        await self.images.make(await self.catalog.table(name), 0)
+
+
+@asynccontextmanager
+async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[Serving]:
+    """Tables and images over a directory; nothing runs by itself."""
+    when_begun: list[Callable[[], Awaitable[object]]] = []
+    when_made: list[Callable[[], Awaitable[object]]] = []
+
+    async def run_blocking(function: Callable[[], _Result]) -> _Result:
+        await trio.lowlevel.checkpoint()
+        result = function()
+        for waiting, suffix in ((when_begun, UNFINISHED), (when_made, IMAGE_SUFFIX)):
+            while waiting and any(name.endswith(suffix) for name in files(path)):
+                await waiting.pop()()
+        return result
+
+    with RocksStore.open(path) as store:
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, config, nursery, run_blocking)
+            opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
+            maintenance = await Maintenance.load(store, catalog, config, run_blocking)
+            yield Serving(store, config, catalog, opener, maintenance.images, when_begun, when_made)
+            catalog.close_snapshots()
+            nursery.cancel_scope.cancel()
+
+
+def files(path: Path) -> list[str]:
+    """Names of what there is of images."""
+    return sorted(entry.name for entry in (path / "images").rglob("*") if entry.is_file())
+
+
+def content(path: Path) -> bytes:
+    """Of the only image that there is."""
+    (found,) = (path / "images").rglob("*.image")
+    return found.read_bytes()
+
+
+async def test_an_image_is_made_from_the_second_scan_on(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Scans say that it is worth it, the next look makes it, and scans read it; then a look changes nothing."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.images.sweep()
+        assert (files(tmp_path), await at.why()) == ([], "no scan has asked for one")
+        first = await at.scan()
+        await at.images.sweep()
+        assert files(tmp_path) == []
+        assert "one is made at" in await at.why()
+        await at.scan()
+        assert "to be made" in await at.why()
+        await at.images.sweep()
+        assert (files(tmp_path), await at.why()) == (["0000.image"], "fresh enough")
+        assert await at.scan() == (ReadSource.IMAGE, *first[1:])
+        image = (await at.bucket()).image.current
+        await at.images.sweep()
+        assert (await at.bucket()).image.current is image
+
+
+async def test_scans_with_a_limit_ask_for_nothing(tmp_path: Path) -> None:
+    """They read the row store, whether there is an image or not."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        for _ in range(5):
+            opened = await at.opener.open(ScanQuery(table="items", row_limit=ROWS), "ann")
+            assert len(read(opened.scan.source)) == ROWS
+            opened.scan.close()
+        assert await at.why() == "no scan has asked for one"
+
+
+async def test_a_used_image_is_made_anew_after_many_changes(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Of one that nobody reads nothing is made anew; scans show the rows of now at any time."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        await at.write(range(600), text="changed")
+        await at.images.sweep()
+        assert (await at.why()).startswith("many changes since")
+        expected = await at.scan()
+        await at.scan()
+        await at.images.sweep()
+        assert await at.why() == "fresh enough"
+        assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
+
+
+async def test_off_makes_none(tmp_path: Path) -> None:
+    """Nor does it remove any: those made on demand are read."""
+    async with serving(tmp_path, replace(CONFIG, images="off")) as at:
+        await at.create()
+        for _ in range(4):
+            await at.scan()
+        await at.images.sweep()
+        assert files(tmp_path) == []
+        assert "on demand" in await at.why()
+        await at.make()
+        assert (await at.scan())[0] is ReadSource.IMAGE
+
+
+async def test_a_table_that_changes_too_fast_is_left_alone(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What was written while the image was made makes it old at once: no more are made for a while."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.scan()
+        await at.scan()
+
+        async def write() -> None:
+            making.append(await at.why())
+            await at.write(range(1000), text="meanwhile")
+
+        making: list[str] = []
+        at.when_begun.append(write)
+        await at.images.sweep()
+        assert making == ["being made; 0 rows are written"]
+        await at.scan()
+        await at.scan()
+        assert "so much is written" in await at.why()
+        await at.images.sweep()
+        image = (await at.bucket()).image.current
+        assert image is not None
+        autojump_clock.jump(60)
+        await at.images.sweep()
+        assert (await at.bucket()).image.current is not image
+        assert await at.why() == "fresh enough"
+
+
+async def test_a_column_that_is_added_meanwhile_does_not_spoil_the_image(tmp_path: Path) -> None:
+    """All of it is of the columns with which it was begun; scans read it, and show nulls in the new one."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        before = content(tmp_path)
+
+        async def add() -> None:
+            await at.catalog.add_column("items", pa.field("more", pa.int64()))
+
+        at.when_begun.append(add)
+        _, count, digest = await at.scan()
+        await at.make()
+        assert content(tmp_path) == before
+        assert await at.scan() == (ReadSource.IMAGE, count, digest)
+
+
+async def test_what_is_on_the_disk_counts(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """Also images of buckets that nobody has used since the start, for the bound and for what is told."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        taken = at.images.disk_bytes
+        (state,) = await at.images.find(await at.catalog.table("items"))
+        assert state.image is not None
+        assert taken == state.image.disk_bytes
+    async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=taken + 1000)) as at:
+        assert at.images.disk_bytes == taken
+        await at.create("others")
+        # It may have been read before the start.
+        with pytest.raises(DiskFull, match="image_disk_bytes_max"):
+            await at.make("others")
+        autojump_clock.jump(UNUSED_S)
+        await at.make("others")
+        assert at.images.disk_bytes == taken
+        assert (await at.scan("others"))[0] is ReadSource.IMAGE
+        # What was just made is not to make room for the next one.
+        with pytest.raises(DiskFull, match="image_disk_bytes_max"):
+            await at.make()
+        assert at.images.disk_bytes == taken
+
+
+async def test_an_image_that_is_not_used_makes_room(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """After an hour without a scan; one that is read stays."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+        bound = at.images.disk_bytes * 2 + 1000
+    async with serving(tmp_path, replace(CONFIG, image_disk_bytes_max=bound)) as at:
+        await at.scan()
+        autojump_clock.jump(UNUSED_S)
+        await at.create("others")
+        await at.make("others")
+        await at.scan("others")
+        await at.create("more")
+        await at.scan("more")
+        await at.make("more")
+        assert files(tmp_path) == ["0000.image"] * 2
+        assert (await at.scan("others"))[0] is ReadSource.IMAGE
+        assert (await at.scan("more"))[0] is ReadSource.IMAGE
+        assert (await at.scan())[0] is ReadSource.NOW
+
+
+async def test_images_give_way_to_rows(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    """The one that was read last goes last; what is being made is given up, and nothing is made for a while."""
+    async with serving(tmp_path) as at:
+        for name in ("items", "others"):
+            await at.create(name)
+            await at.make(name)
+        autojump_clock.jump(1)
+        await at.scan("others")
+        await at.images.give_way()
+        assert [(await at.scan(name))[0] for name in ("items", "others")] == [
+            ReadSource.NOW,
+            ReadSource.IMAGE,
+        ]
+        await at.images.give_way()
+        await at.images.give_way()
+        assert files(tmp_path) == []
+        await at.scan()
+        await at.scan()
+        assert "the disk is full" in await at.why()
+        await at.images.sweep()
+        assert files(tmp_path) == []
+        autojump_clock.jump(60)
+        at.when_begun.append(at.images.give_way)
+        await at.images.sweep()
+        assert files(tmp_path) == []
+        assert "too full for an image" in await at.why()
+        autojump_clock.jump(120)
+        await at.images.sweep()
+        assert files(tmp_path) == ["0000.image"]
+
+
+async def test_what_a_crash_has_left_is_removed(tmp_path: Path) -> None:
+    """Half an image, and images of a table that is gone; nothing that is not called as images are."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        await at.make()
+    directory, gone = tmp_path / "images" / "000000", tmp_path / "images" / "000099"
+    (directory / f"0001.image{UNFINISHED}").write_bytes(b"half")
+    (directory / "notes").write_bytes(b"of somebody")
+    gone.mkdir()
+    (gone / "0000.image").write_bytes(b"whole")
+    async with serving(tmp_path) as at:
+        assert files(tmp_path) == ["0000.image", "notes"]
+        assert not gone.exists()
+        assert (await at.scan())[0] is ReadSource.IMAGE
+
+
+async def test_a_table_that_is_dropped_meanwhile_gets_no_image(tmp_path: Path) -> None:
+    """The maker is told so, and nothing is left."""
+    async with serving(tmp_path) as at:
+        await at.create()
+
+        async def drop() -> None:
+            await at.catalog.drop("items")
+
+        at.when_begun.append(drop)
+        with pytest.raises(TableNotFound, match="was dropped"):
+            await at.make()
+        assert files(tmp_path) == []
+
+
+async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) -> None:
+    """The disk lies: the maker is told, scans read the row store, and the next one is good."""
+    async with serving(tmp_path) as at:
+        await at.create()
+        expected = await at.scan()
+
+        async def damage() -> None:
+            (found,) = (tmp_path / "images").rglob("*.image")
+            found.write_bytes(b"something else")
+
+        at.when_made.append(damage)
+        with pytest.raises(StoreFailed, match="was written, and cannot be read"):
+            await at.make()
+        assert await at.scan() == expected
+        await at.make()
+        assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
