@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.harness.images import write_image
 from scanner.server.scan.read_sources import ReadSource
-from tests.support.images import write_image
 from tests.support.opening import QUERY, ROWS, Opening, opening, read, resume
 
 
