@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import random
 import signal
 import subprocess
@@ -19,6 +20,7 @@ import scanner
 from bench.cutting.campaign import Between, Campaign, Shape
 from bench.cutting.truth import DESCRIPTION, TABLE, Truth
 from bench.harness.errors import BenchFailed
+from bench.harness.images import damage_image, give_image
 from bench.harness.ledger import rows as rows_of
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
@@ -27,13 +29,29 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 
 if TYPE_CHECKING:
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.storage.interface import Store
 
 CONFIG: Final = ScannerConfig(block_rows_max=64, block_bytes_max=8192)
+IMAGE_ROWS: Final = 30
+"""Of a block: many blocks, few of them as large as a batch."""
 READY_PREFIX: Final = b"listening on "
 READY_TIMEOUT_S: Final = 300.0
 """Long, for a machine that is busy with other things."""
 KILL_TIMEOUT_S: Final = 10.0
+
+
+class ImageFate(enum.Enum):
+    """Whether the bucket has an image, and what becomes of it."""
+
+    NONE = "none"
+    KEPT = "kept"
+    """It is made of the first rows, and stays; what is written meanwhile is laid over it."""
+    IN_TURNS = "in turns"
+    """While a scan is cut off, it is dropped if there is one, and made if there is none: scans that began with it go on
+    without, and the other way round, as of an offset before the image's."""
+    DAMAGED = "damaged"
+    """While a scan is cut off, its file is damaged, or made anew if that was found."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +75,8 @@ class Scenario:
     """The server forgets every snapshot that nobody holds, so that the state has to be rebuilt."""
     compacts: bool = False
     """A checkpoint is made and the bucket compacted while the scan is cut off."""
+    image: ImageFate = ImageFate.NONE
+    """Other than NONE: only over a store that keeps images."""
 
     def shape(self, loaded: int) -> Shape:
         """How the table is scanned.
@@ -76,6 +96,7 @@ class Scenario:
 
 QUIET: Final = Scenario(name="quiet")
 HYBRID: Final = Scenario(name="hybrid", source="hybrid", credit_bytes=3_000, writes_before=6)
+IMAGE_WRITER: Final = Scenario(name="image-writer", image=ImageFate.KEPT, write_every=20, writes_between=2)
 LOG: Final = Scenario(name="log", source="log", credit_bytes=3_000, writes_before=6)
 SCENARIOS: Final = (
     QUIET,
@@ -89,6 +110,20 @@ SCENARIOS: Final = (
     HYBRID,
     Scenario(name="hybrid-writer", source="hybrid", writes_before=6, write_every=20, writes_between=2),
     LOG,
+    Scenario(name="image", image=ImageFate.KEPT),
+    IMAGE_WRITER,
+    Scenario(
+        name="image-in-turns",
+        image=ImageFate.IN_TURNS,
+        write_every=20,
+        writes_between=2,
+        empties_registry=True,
+    ),
+    Scenario(name="image-damaged", image=ImageFate.DAMAGED, write_every=20, writes_between=1),
+    Scenario(name="image-session", image=ImageFate.KEPT, mode="session", write_every=20),
+    Scenario(name="image-token", image=ImageFate.KEPT, mode="token", write_every=20, writes_between=1),
+    Scenario(name="image-asof", image=ImageFate.IN_TURNS, mode="asof", write_every=20, writes_between=1),
+    Scenario(name="image-hybrid", image=ImageFate.KEPT, source="hybrid", writes_before=6, writes_between=2),
 )
 
 
@@ -117,9 +152,11 @@ async def open_campaign(
         table = await client.table(TABLE)
         truth = await load(table, keys, rng)
         shape = scenario.shape(truth.changes)
+        if scenario.image is not ImageFate.NONE:
+            give_image(_served(server), store, TABLE, 0, IMAGE_ROWS)
         for _ in range(scenario.writes_before):
             await truth.write(table)
-        between = _between(scenario, truth, table, client, server, store)
+        between = _between(scenario, truth, table, client, server, store, rng)
         yield Campaign(dial, truth, shape, writer=table, rng=rng, between=between)
 
 
@@ -137,6 +174,7 @@ def _between(
     client: scanner.Client,
     server: Server,
     store: Store,
+    rng: random.Random,
 ) -> list[Between]:
     async def write() -> None:
         for _ in range(scenario.writes_between):
@@ -151,6 +189,16 @@ def _between(
         for _, _, bucket in server._services.catalog.open_buckets():
             bucket.snapshots.clear()
 
+    async def change_image() -> None:
+        served = _served(server)
+        image = served.image.current
+        if image is None:
+            give_image(served, store, TABLE, 0, IMAGE_ROWS)
+        elif scenario.image is ImageFate.IN_TURNS:
+            served.image.drop()
+        else:
+            damage_image(image.path, rng)
+
     happenings: list[Between] = []
     if scenario.empties_registry:
         happenings.append(empty)
@@ -158,7 +206,15 @@ def _between(
         happenings.append(write)
     if scenario.compacts:
         happenings.append(compact)
+    if scenario.image in {ImageFate.IN_TURNS, ImageFate.DAMAGED}:
+        happenings.append(change_image)
     return happenings
+
+
+def _served(server: Server) -> ServedBucket:
+    """The bucket of a table that was used."""
+    ((_, _, bucket),) = server._services.catalog.open_buckets()
+    return bucket
 
 
 class KilledServer:

@@ -21,6 +21,7 @@ FILES: Final[dict[str, tuple[str, ...]]] = {
     "options": ("tables/*/*/OPTIONS-*", "tables/*/*/rocksdict-config.json", "tables/*/*/IDENTITY"),
     "durable-end": ("tables/*/*/DURABLE-END",),
     "checkpoint-file": ("checkpoints/*/*/*/*",),
+    "image": ("images/*/*.image",),
 }
 """Patterns of each group of files."""
 DIRECTORIES: Final[dict[str, str]] = {
@@ -29,6 +30,7 @@ DIRECTORIES: Final[dict[str, str]] = {
     "checkpoint": "checkpoints/??????/????/??????-*",
     "checkpoints-of-bucket": "checkpoints/??????/????",
     "checkpoints-of-table": "checkpoints/??????",
+    "images-of-table": "images/??????",
     "documents": "documents",
     "tables": "tables",
     "checkpoints": "checkpoints",
@@ -38,7 +40,7 @@ DIRECTORY_ACTS: Final = ("rename", "swap", "older", "copy", "delete", "empty")
 LIMITS: Final = ("permission", "descriptors", "file-size", "everything older")
 _ALONE: Final = {"documents", "tables", "checkpoints"}
 """Of these there is one, so that it cannot be swapped."""
-_FLIPS: Final = ("wal", "sst", "manifest", "document", "checkpoint-file")
+_FLIPS: Final = ("wal", "sst", "manifest", "document", "checkpoint-file", "image")
 """Groups whose files are large, or many: their bits are worth more cases."""
 
 KINDS: Final = (

@@ -1,8 +1,8 @@
 """A data directory made by a seeded history, through the real server, with copies of it from some moments.
 
 Three stretches, each a server of its own: tables with one schema and with others, writes, updates, deletes, columns
-added, a table dropped, checkpoints and leases. Between the first two the changelog is cut in front and what is in
-memory is written to files, so that there are SST files beside write-ahead logs. A copy is taken when nobody writes:
+added, a table dropped, checkpoints, leases and images. Between the first two the changelog is cut in front and what is
+in memory is written to files, so that there are SST files beside write-ahead logs. A copy is taken when nobody writes:
 of a server that runs, as after `kill -9`, or of one that was stopped.
 """
 
@@ -34,6 +34,8 @@ LEASE_S: Final = 86_400.0
 _KEYS: Final = 60
 _LOAD: Final = 25
 _TOKENS: Final = 2
+_IMAGED: Final = ("orders", "names")
+"""Tables with images. The first one's are made again, with a column more; those of the other stay as they were."""
 _NUMBERS = pa.schema(
     [pa.field("id", pa.int64(), nullable=False), ("text", pa.string()), ("number", pa.int64())]
 )
@@ -87,6 +89,8 @@ class _Builder:
             await self._write(client, 3)
             await self._mark(client)
             await self._take_tokens(server)
+            for name in _IMAGED:
+                await client.make_images(name)
             self._copy(f"{OLDER}-1")
             await self._write(client, 3)
             await (await client.table("orders")).add_column(pa.field("extra", pa.string()))
@@ -99,6 +103,7 @@ class _Builder:
             await self._write(client, 3)
             await self._lease(client, "log", "log")
             await self._lease(client, "newest", "new")
+            await client.make_images(_IMAGED[0])
             await self._mark(client)
             await self._take_tokens(server)
             await self._write(client, 4)

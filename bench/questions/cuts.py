@@ -244,11 +244,12 @@ def run(
 
 @contextmanager
 def _store(*, rocks: bool) -> Iterator[Store]:
-    if not rocks:
-        yield MemoryStore()
-        return
-    with tempfile.TemporaryDirectory() as directory, RocksStore.open(Path(directory) / "data") as store:
-        yield store
+    with tempfile.TemporaryDirectory() as directory:
+        if not rocks:
+            yield MemoryStore(images=Path(directory))
+            return
+        with RocksStore.open(Path(directory) / "data") as store:
+            yield store
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """What does weir say when its files are damaged, moved, replaced or withheld behind its back?
 
 Each case is a copy of a data directory that a seeded history made through the real server, and one fault in it: a
-document, a write-ahead log, a table file, a manifest or a checkpoint cut, emptied, changed by one bit, deleted,
-duplicated, swapped or replaced by an older copy; a directory renamed, swapped, copied beside, or replaced by an older
-copy; a permission taken away; descriptors or the size of files limited. Then the server starts on it, everything is
-read in every model, with tokens and leases of before, something is written, the server starts again, and everything
-is read again.
+document, a write-ahead log, a table file, a manifest, a checkpoint or an image cut, emptied, changed by one bit,
+deleted, duplicated, swapped or replaced by an older copy; a directory renamed, swapped, copied beside, or replaced by
+an older copy; a permission taken away; descriptors or the size of files limited. Then the server starts on it,
+everything is read in every model, with tokens and leases of before, something is written, the server starts again, and
+everything is read again.
 
 Judged by plain dicts (`bench.faulting.truth`), which share nothing with the product. Expected: each answer is an
 error of weir's own, or exactly a state that was acknowledged. Lost changes are in the log, by their number, and

@@ -154,3 +154,9 @@ class Actors:
             case StrikeKind.SWIZZLE:
                 self._history.add("network", "swizzled")
                 self._network.swizzle(rng, SWIZZLE_S_MAX)
+            case StrikeKind.MAKE_IMAGE:
+                await self._serving.make_image(strike.bucket, self._workload.image_rows)
+            case StrikeKind.DROP_IMAGE:
+                self._serving.drop_image(strike.bucket)
+            case StrikeKind.DAMAGE_IMAGE:
+                self._serving.damage_image(strike.bucket, rng)

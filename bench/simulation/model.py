@@ -14,6 +14,8 @@ from bench.simulation.tables import Comparison, Key, Row, Rows, rows_of
 from scanner.storage.memory.store import MemoryStore
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from scanner.storage.interface import GroupState, Mutation, PreparedCommit
     from scanner.storage.memory.bucket import MemoryBucket
     from scanner.storage.memory.store import MemoryDisk
@@ -35,6 +37,7 @@ class RecordingStore(MemoryStore):
         clock: See `MemoryStore`.
         disk: What outlives the store.
         on_group_states: Told likewise.
+        images: See `MemoryStore`.
     """
 
     def __init__(
@@ -43,8 +46,9 @@ class RecordingStore(MemoryStore):
         clock: Callable[[], int],
         disk: MemoryDisk,
         on_group_states: OnGroupStates = lambda _bucket, _states: None,
+        images: Path | None = None,
     ) -> None:
-        super().__init__(clock, disk)
+        super().__init__(clock, disk, images)
         self._on_commit = on_commit
         self._on_group_states = on_group_states
 

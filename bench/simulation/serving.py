@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from bench.harness.images import damage_image, give_image
 from bench.simulation.model import RecordingStore
 from bench.simulation.tables import TABLE
 from scanner.server.clock import WallClock
@@ -19,6 +20,8 @@ from scanner.storage.memory.store import MemoryDisk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
+    from random import Random
 
     from bench.simulation.history import History
     from bench.simulation.model import OnCommit, OnGroupStates
@@ -45,6 +48,7 @@ class Serving:
         history: Told of starts and ends.
         on_commit: Told of every commit.
         on_group_states: Told what becomes of reader groups.
+        images: Directory of images; None: there are none.
     """
 
     def __init__(
@@ -54,12 +58,14 @@ class Serving:
         history: History,
         on_commit: OnCommit,
         on_group_states: OnGroupStates,
+        images: Path | None = None,
     ) -> None:
         self._workload = workload
         self._network = network
         self._history = history
         self._on_commit = on_commit
         self._on_group_states = on_group_states
+        self._images = images
         self._storage = workload.rng("storage")
         self.cut_by_force: Counter[int] = Counter()
         """Where each bucket's log was cut off whoever needed it."""
@@ -72,7 +78,7 @@ class Serving:
         """Over the same disk for the whole run; opened anew for each server."""
 
     def _open_store(self) -> RecordingStore:
-        return RecordingStore(self._on_commit, clock_us, self._disk, self._on_group_states)
+        return RecordingStore(self._on_commit, clock_us, self._disk, self._on_group_states, self._images)
 
     async def start(self, nursery: trio.Nursery) -> None:
         """Serve; returns when connections are taken."""
@@ -132,6 +138,8 @@ class Serving:
         self._history.counts["parks"] += activity.scans_parked
         for read_source, count in activity.scans_resumed.items():
             self._history.counts[f"resumed from {read_source}"] += count
+        for read_source, count in activity.scans_read.items():
+            self._history.counts[f"read from {read_source}"] += count
         self._scope.cancel()
         await self._ended.wait()
         left = self.iterators_open()
@@ -181,6 +189,36 @@ class Serving:
         log.truncate_log(offset)
         self.cut_by_force[bucket] = log.log_start
         self._history.add("server", "truncated", bucket=bucket, log_start=log.log_start)
+
+    async def make_image(self, bucket: int, rows_max: int) -> None:
+        """Give a bucket an image as of now, in place of the one that it may have.
+
+        Args:
+            bucket: Its index.
+            rows_max: Rows of a block.
+        """
+        assert self.server is not None
+        catalog = self.server._services.catalog
+        served = await catalog.bucket(await catalog.table(TABLE), bucket)
+        async with served.between_commits():
+            give_image(served, self.store, TABLE, bucket, rows_max)
+        self._history.add("server", "imaged", bucket=bucket)
+
+    def drop_image(self, bucket: int) -> None:
+        """Remove the image of a bucket, if it has one."""
+        assert self.server is not None
+        buckets = self.server._services.catalog.open_buckets()
+        dropped = [served.image.drop() for _, index, served in buckets if index == bucket]
+        self._history.add("server", "image_dropped" if any(dropped) else "no_image", bucket=bucket)
+
+    def damage_image(self, bucket: int, rng: Random) -> None:
+        """Damage the file of a bucket's image, if it has one."""
+        path = self.store.image_path(self.store.table_id(TABLE), bucket)
+        assert path is not None
+        there = path.exists()
+        if there:
+            damage_image(path, rng)
+        self._history.add("server", "image_damaged" if there else "no_image", bucket=bucket)
 
     def log_start(self, bucket: int) -> int:
         """The oldest offset that the log still has."""

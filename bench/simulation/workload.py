@@ -35,6 +35,7 @@ POLL_S_MIN: Final = 0.005
 """Through half a minute of silence who asks more often does nothing but ask."""
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
 """Those of states."""
+IMAGE_CHANCE: Final = 0.25
 GROUP_CHANCE: Final = 0.16
 GROUP_KEYS_MAX: Final = 40
 """Keys of a table that has a reader group: its readers read every change, some of them more than once."""
@@ -120,6 +121,22 @@ class StrikeKind(enum.Enum):
     """Every snapshot that only lingers is dropped."""
     SWIZZLE = "swizzle"
     """All connections are clogged one after another, and unclogged in another order."""
+    MAKE_IMAGE = "make_image"
+    """A bucket gets an image as of now, in place of the one that it may have."""
+    DROP_IMAGE = "drop_image"
+    """It is removed, whoever scans it."""
+    DAMAGE_IMAGE = "damage_image"
+    """A bit of its file changes, or its end is lost, whoever scans it."""
+
+
+SERVER_STRIKES: Final = (
+    StrikeKind.KILL,
+    StrikeKind.DRAIN,
+    StrikeKind.TRUNCATE,
+    StrikeKind.EMPTY_REGISTRY,
+    StrikeKind.SWIZZLE,
+)
+IMAGE_STRIKES: Final = (StrikeKind.MAKE_IMAGE, StrikeKind.DROP_IMAGE, StrikeKind.DAMAGE_IMAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +237,8 @@ class Workload:
     """Of the reader group; empty: there is none."""
     writers: list[WriterTask] = field(init=False)
     strikes: list[Strike] = field(init=False)
+    image_rows: int = field(init=False)
+    """Rows of a block of an image; 0: there are no images."""
     storage_s_max: float = field(init=False)
     """How long storage may take for what blocks, before it does it and again after that."""
     chaos: float = field(init=False)
@@ -252,6 +271,20 @@ class Workload:
         self._fetch_tails(self.rng("fetches"))
         self.readers = []
         self._add_group(self.rng("groups"))
+        self.image_rows = 0
+        if self.rng("images").random() < IMAGE_CHANCE:
+            self.add_images()
+
+    def add_images(self) -> None:
+        """Images from the start, and what becomes of them."""
+        rng, buckets = self.rng("image strikes"), self.rows.description.buckets
+        self.image_rows = rng.choice((1, 5, 40))
+        strikes = [Strike(0.0, StrikeKind.MAKE_IMAGE, bucket) for bucket in range(buckets)]
+        strikes += [
+            Strike(rng.expovariate(2.0), rng.choice(IMAGE_STRIKES), rng.randrange(buckets))
+            for _ in range(rng.randint(0, 5))
+        ]
+        self.strikes = sorted([*self.strikes, *strikes], key=lambda strike: strike.at_s)
 
     def _add_tails(self, rng: random.Random) -> None:
         """Scans of changes, and the limits that only they feel."""
@@ -488,7 +521,7 @@ def _strikes(rng: random.Random, buckets: int) -> list[Strike]:
         (
             Strike(
                 at_s=rng.expovariate(2.0),
-                kind=rng.choice(tuple(StrikeKind)),
+                kind=rng.choice(SERVER_STRIKES),
                 bucket=rng.randrange(buckets),
                 keep=rng.choice((0.0, 0.5, 1.0)),
                 down_s=rng.choice((0.0, 0.05, 2.0)),

@@ -6,19 +6,23 @@ Determinism, and where it comes from:
 2. trio runs its tasks in an order of its own generator, which is seeded (the switch that Hypothesis uses).
 3. Everything else that is random is drawn from the seed (`Workload.rng`), the secrets that the server makes included.
    Threads that the process has besides, the one of `scanner.sync` say, draw from others.
-4. No threads, no sockets, no disk but the overlay's spill files; the store is in memory and does not block. The cyclic
-   garbage collector is held back meanwhile: what it finalizes, and when, depends on everything that ran before.
+4. No threads, no sockets, no disk but the overlay's spill files and images; the store is in memory and does not block.
+   Whether a block of an image is cached is drawn from the seed. The cyclic garbage collector is held back meanwhile:
+   what it finalizes, and when, depends on everything that ran before.
 """
 
 from __future__ import annotations
 
 import gc
 import logging
+import os
 import secrets
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +39,10 @@ from bench.simulation.serving import Serving
 from bench.simulation.tables import TABLE
 from bench.simulation.validators import Violation, judge
 from bench.simulation.workload import Workload
+from scanner.storage.images.reader import Image
 
 if TYPE_CHECKING:
+    from scanner.storage.images.reader import ImageBlock
     from scanner.storage.interface import GroupState, Mutation
 
 PATIENCE_S = 600.0
@@ -47,6 +53,7 @@ QUIET_POLL_S = 0.5
 STEPS_MAX = 200_000
 """Steps of tasks in one run; some thousands are usual, and some ten thousand where somebody polls a silent server."""
 LOGGERS = ("scanner", "weir")
+_MEMORY = "/dev/shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,12 @@ def simulate(seed: int, shape: Callable[[Workload], None] | None = None) -> Outc
     Raises:
         Exception: Something failed that is neither a scan nor a write: the run itself is broken.
     """
-    with _deterministic(seed), _logged_errors() as logged:
+    with _deterministic(seed), _logged_errors() as logged, ExitStack() as stack:
         workload = Workload(seed)
         if shape is not None:
             shape(workload)
-        world = World(workload)
+        images = Path(stack.enter_context(_image_directory())) if workload.image_rows else None
+        world = World(workload, images)
         trio.run(world.run, clock=trio.testing.MockClock(autojump_threshold=0))
     world.history.logged = logged
     return Outcome(seed, world.history, judge(world.history, world.model))
@@ -98,6 +106,14 @@ def _deterministic(seed: int) -> Iterator[None]:
     def is_here() -> bool:
         return threading.get_ident() == here
 
+    read_block, cached = Image.read_block, Random(f"{seed} cached")
+
+    def read_by_chance(self: Image, number: int) -> ImageBlock | None:
+        if not is_here():
+            return read_block(self, number)
+        return self.fetch(number) if cached.random() < 0.5 else None
+
+    Image.read_block = read_by_chance  # type: ignore[method-assign]
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     scheduler._r = _Scheduling(scheduling, Random(seed))
     secrets.token_bytes = lambda nbytes=None: (
@@ -113,8 +129,14 @@ def _deterministic(seed: int) -> Iterator[None]:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
         scheduler._r = scheduling
         secrets.token_bytes, secrets.randbelow = token_bytes, randbelow
+        Image.read_block = read_block  # type: ignore[method-assign]
         if collecting:
             gc.enable()
+
+
+def _image_directory() -> tempfile.TemporaryDirectory[str]:
+    """Where images are, in memory if the system has a place for that: each is made durable, which takes its time."""
+    return tempfile.TemporaryDirectory(prefix="weir-images-", dir=_MEMORY if os.path.isdir(_MEMORY) else None)
 
 
 class _Scheduling(Random):
@@ -191,13 +213,16 @@ class World:
 
     Args:
         workload: What it is to be.
+        images: Directory of images; None: there are none.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, images: Path | None = None) -> None:
         self.workload = workload
         self.history = History()
         self.network = Network(self._told)
-        self.serving = Serving(workload, self.network, self.history, self._committed, self._group_written)
+        self.serving = Serving(
+            workload, self.network, self.history, self._committed, self._group_written, images
+        )
         self.serving.store.create_table(workload.rows.description)
         self.model = Model(workload.rows, self.serving.store.row_codec(TABLE).decode)
         self._actors = Actors(workload, self.network, self.serving, self.history, self.model)

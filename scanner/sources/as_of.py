@@ -1,9 +1,8 @@
 """A bucket as of a log offset that has passed, from its state now and the changes since.
 
-Let S be the offset and E the log end when the live scan was opened. Of the changes in [S, E), the first one
-of a key tells what the key had at S: nothing for `+I`, the row that it carries for `-U` and `-D`. This overlay
-(`scanner.sources.overlay`) is built first, piece by piece. Then it is merged with the live scan in key order,
-where an entry of the overlay stands in for the live row of its key, or for none.
+Let S be the offset and E the log end when the live scan was opened. What the changes in [S, E) have undone
+(`scanner.sources.past`) is collected first, piece by piece. Then it is merged with the live scan in key order,
+where an entry stands in for the live row of its key, or for none.
 
 The state as of S is what the changes with an offset below S produce, where `-U` and `-D` take a row away and
 `+I` and `+U` put one. So it is defined for every S: where S is between `-U` and `+U` of one update, the
@@ -27,21 +26,21 @@ This module knows no transport, no task and no clock.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, compress, islice
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from scanner.errors import DataCorrupted, OffsetOutOfRange, ScannerError, SnapshotLost, StoreClosed
-from scanner.sources.overlay import Overlay, OverlayLimits
-from scanner.storage.interface import BucketScan, ChangeKind, Rows
+from scanner.errors import OffsetOutOfRange, ScannerError, StoreClosed
+from scanner.sources.past import PastChanges
+from scanner.storage.interface import BucketScan, Rows
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
+    from scanner.sources.overlay import OverlayLimits
     from scanner.sources.sorted_runs import Entries
-    from scanner.storage.interface import Bucket, ChangeBlock, KeysOf
+    from scanner.storage.interface import Bucket, KeysOf
 
 _MERGE_ENTRIES: Final = 1024
 """Entries of the overlay, about, that are merged at once: a millisecond or two."""
@@ -77,14 +76,8 @@ class AsOfScan:
     def __init__(
         self, bucket: Bucket, live: BucketScan, log_offset: int, key_range: KeyRange, limits: OverlayLimits
     ) -> None:
-        self._bucket = bucket
         self._live = live
         self._log_offset = log_offset
-        self._range = key_range
-        self._limits = limits
-        self._overlay = Overlay(limits)
-        self._next_change = log_offset
-        self._built = False
         self._keys: list[bytes] = []
         self._rows: list[bytes] = []
         """Live rows that are read and not merged, and in `_keys` their keys."""
@@ -103,10 +96,9 @@ class AsOfScan:
                     f"the log ends at {live.log_offset}; a scan as of {log_offset} is not possible yet",
                     oldest_offset=bucket.log_start,
                 )
-            if log_offset < bucket.log_start:
-                raise self._lost()
-        except ScannerError as error:
-            self._fail(error)
+            self._past = PastChanges(bucket, log_offset, live.log_offset, key_range, limits)
+        except ScannerError:
+            live.close()
             raise
 
     @property
@@ -117,22 +109,22 @@ class AsOfScan:
     @property
     def overlay_bytes(self) -> int:
         """Estimate of the memory that the overlay takes now."""
-        return self._overlay.memory_bytes
+        return self._past.memory_bytes
 
     @property
     def overlay_entries(self) -> int:
         """Entries that the overlay was built of so far."""
-        return self._overlay.entries
+        return self._past.entries
 
     @property
     def spilled_bytes(self) -> int:
         """Bytes that the overlay has written to temporary files so far."""
-        return self._overlay.spilled_bytes
+        return self._past.spilled_bytes
 
     @property
     def building(self) -> bool:
         """Whether the overlay is still being built, so that reads give no rows."""
-        return not self._built
+        return not self._past.ready
 
     def read(self, rows_max: int, bytes_max: int) -> Rows:
         """See `BucketScan.read`.
@@ -146,8 +138,8 @@ class AsOfScan:
         if self._error is not None:
             raise self._error.with_traceback(None)
         try:
-            if not self._built:
-                self._build()
+            if not self._past.ready:
+                self._past.step()
                 return _UNFINISHED
             if not self._ready:
                 untouched = self._read_on(rows_max, bytes_max)
@@ -166,45 +158,8 @@ class AsOfScan:
         if self._error is None:
             self._error = error
         self._keys, self._rows, self._ready = [], [], []
-        self._overlay.close()
+        self._past.close()
         self._live.close()
-
-    def _lost(self) -> SnapshotLost:
-        oldest = self._bucket.log_start
-        return SnapshotLost(
-            f"the log starts at {oldest}, so the state as of {self._log_offset} can no longer be rebuilt;"
-            f" start a new scan, or one as of {oldest} or later",
-            oldest_offset=oldest,
-        )
-
-    def _build(self) -> None:
-        """Do one piece of what makes the overlay."""
-        if self._overlay.wants_step:
-            self._overlay.step()
-        elif self._next_change < self._live.log_offset:
-            self._add_changes()
-        else:
-            self._overlay.finish()
-            self._overlay.step()
-        self._built = self._overlay.finished
-
-    def _add_changes(self) -> None:
-        start = self._next_change
-        end = min(self._live.log_offset, start + self._limits.add_entries_max)
-        try:
-            changes = self._bucket.read_change_block(start, end, self._limits.add_bytes_max)
-        except (OffsetOutOfRange, DataCorrupted) as error:
-            # Changes that are dropped while they are read look like a damaged log.
-            if self._bucket.log_start > start:
-                raise self._lost() from error
-            raise
-        self._next_change += len(changes)
-        keys, rows = first_values(changes, first=start == self._log_offset)
-        low, high = self._range
-        if low or high:
-            inside = [index for index, key in enumerate(keys) if low <= key and (not high or key < high)]
-            keys, rows = [keys[index] for index in inside], [rows[index] for index in inside]
-        self._overlay.add(keys, rows)
 
     def _read_on(self, rows_max: int, bytes_max: int) -> Rows | None:
         """Merge what follows into `_ready`, after reading live rows if there are none left.
@@ -218,22 +173,22 @@ class AsOfScan:
                 return live
             self._keys_of = live.keys_of
             self._live_ended = not len(live)
-            next_key = self._overlay.next_key
+            next_key = self._past.next_key
             if live.last_key is not None:
                 self._touched = next_key is not None and next_key <= live.last_key
                 if not self._touched:
                     return live
                 self._bound = live.last_key
                 self._keys, self._rows = live.keys_of(live.rows), live.rows
-        if self._live_ended and self._overlay.next_key is None:
-            self._overlay.close()
+        if self._live_ended and self._past.next_key is None:
+            self._past.close()
             return Rows([], self._keys_of)
         self._merge()
         return None
 
     def _merge(self) -> None:
         """Merge the next piece of the overlay with the live rows up to the same key."""
-        entries, reached = self._overlay.take(self._bound, _MERGE_ENTRIES)
+        entries, reached = self._past.take(self._bound, _MERGE_ENTRIES, sys.maxsize)
         keys, rows = self._keys, self._rows
         if reached == self._bound:
             self._keys, self._rows, self._bound = [], [], None
@@ -251,33 +206,6 @@ class AsOfScan:
         count = max(1, bisect_right(ends, bytes_max))
         rows, self._ready = self._ready[:count], self._ready[count:]
         return Rows(rows, self._keys_of)
-
-
-def first_values(changes: ChangeBlock, *, first: bool) -> tuple[list[bytes], list[bytes | None]]:
-    """What the changes of a block tell of the state in front of them.
-
-    Args:
-        changes: Adjacent changes.
-        first: They are the first ones that are walked.
-
-    Returns:
-        Keys, in the order of their changes, and what each had before its change: a row, or None if it was absent.
-
-    Raises:
-        DataCorrupted: A row is not one of the table.
-    """
-    # A `+U` follows its `-U`, which was the key's first change already. Only the very first may stand alone.
-    telling = changes.kinds != ChangeKind.UPDATE_AFTER
-    if first:
-        telling[:1] = True
-    told = list(compress(changes.rows, telling.tolist()))
-    if not told:
-        return [], []
-    kinds = changes.kinds[telling]
-    rows: list[bytes | None] = list(told)
-    for index in np.flatnonzero((kinds == ChangeKind.INSERT) | (kinds == ChangeKind.UPDATE_AFTER)).tolist():
-        rows[index] = None
-    return changes.keys_of(told), rows
 
 
 def overlaid(keys: list[bytes], rows: list[bytes], entries: Entries) -> list[bytes]:

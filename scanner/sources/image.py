@@ -290,8 +290,8 @@ class ImageScan:
             return _UNFINISHED
         if self._open is None and self._image is not None:
             self._open = self._next_block(self._image)
-            if self._open is None:
-                return _UNFINISHED  # It has to be fetched, or there was none.
+            if self._open is None and self.fetch is not None:
+                return _UNFINISHED
         entries, reached = Entries([], []), None if self._open is None else self._open.block.last_key
         if self._changes is not None:
             entries, reached = self._changes.take(reached, min(rows_max, _MERGE_ENTRIES), bytes_max)

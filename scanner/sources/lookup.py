@@ -1,7 +1,7 @@
 """Rows of some keys of one bucket as of one log offset: what a point read of the live table or of a past state finds.
 
 As of now a row is read by its key. As of an offset S that has passed, the first change of a key in [S, E), E being
-what the reader shows, tells what the key had at S (`scanner.sources.as_of`), and a key without a change there has
+what the reader shows, tells what the key had at S (`scanner.sources.past`), and a key without a change there has
 what it has at E. So the changes are walked until every key has been met or E is reached, and only what they tell of
 the keys that were asked for is kept.
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from scanner.errors import DataCorrupted, OffsetOutOfRange, SnapshotLost
-from scanner.sources.as_of import first_values
+from scanner.sources.past import first_values
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Bucket, BucketReader, ChangeBlock

@@ -16,6 +16,9 @@ from bench.faulting.case import Case, Verdict
 from bench.faulting.history import build
 from bench.harness.bars import failures
 from bench.questions.faults import Found, bars, line_of, run
+from scanner.data.digest import checksum
+from scanner.storage.images import format as format_
+from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb import catalog, documents
 from scanner.storage.rocksdb.bucket import RocksBucket
@@ -73,6 +76,23 @@ def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "unseal", lambda _name, sealed, _where: sealed.partition(b"\n")[2])
 
 
+class _Alike(int):
+    """Equal to every number."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = int.__hash__
+
+
+def _no_checksums_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (format_, reader):
+        monkeypatch.setattr(module, "checksum", lambda data: _Alike(checksum(data)))
+
+
 @pytest.mark.parametrize(
     ("breaks", "kind"),
     [
@@ -80,8 +100,9 @@ def _no_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
         (_no_lineage, "everything older"),
         (_no_durable_end, "wal cut"),
         (_no_checksums, "document flip"),
+        (_no_checksums_of_images, "image flip"),
     ],
-    ids=["identity", "lineage", "durable end", "checksums"],
+    ids=["identity", "lineage", "durable end", "checksums", "checksums of images"],
 )
 def test_a_broken_variant_is_caught(
     built: tuple[Built, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: object, kind: str

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import scanner
-from bench.cutting.setting import CONFIG, QUIET, SCENARIOS, Scenario, open_campaign
+from bench.cutting.setting import CONFIG, QUIET, SCENARIOS, ImageFate, Scenario, open_campaign
 from bench.cutting.stream import Cut, CutStream, Direction
 from bench.questions.cuts import run_cuts, run_killed, run_scenario
 from bench.simulation.network import Network
@@ -66,16 +66,27 @@ async def test_a_push_scan_cut_at_every_frame(
 
 @pytest.mark.parametrize("scenario", SAMPLED, ids=lambda scenario: scenario.name)
 async def test_every_scenario(
-    scenario: Scenario, autojump_clock: trio.testing.MockClock, cut_points: CutPoints, read_sources: list[str]
+    scenario: Scenario,
+    tmp_path: Path,
+    autojump_clock: trio.testing.MockClock,
+    cut_points: CutPoints,
+    read_sources: list[str],
 ) -> None:
-    """With a writer, an emptied registry, after a compaction, and by every pull model, at a sample of all places."""
-    found = await run_scenario(scenario, MemoryStore(), 400, "20", 0, SEED)
+    """With a writer, an emptied registry, after a compaction, by every pull model, and with images, at some places."""
+    has_image = scenario.image is not ImageFate.NONE
+    places = "8" if has_image else "20"
+    found = await run_scenario(scenario, MemoryStore(images=tmp_path), 400, places, 0, SEED)
     cut_points.add(found)
 
     assert found.tally.perfect, str(found.tally)
-    assert found.tally.resumes >= 5
+    assert found.tally.resumes >= (2 if has_image else 5)
     if scenario.empties_registry:
-        assert read_sources.count(ReadSource.AS_OF) >= found.tally.resumes
+        rebuilt = read_sources.count(ReadSource.AS_OF) + read_sources.count(ReadSource.IMAGE)
+        assert rebuilt >= found.tally.resumes
+    if has_image:
+        assert read_sources.count(ReadSource.IMAGE) >= 3
+    if scenario.image in {ImageFate.IN_TURNS, ImageFate.DAMAGED}:
+        assert set(read_sources) > {ReadSource.IMAGE}
     if scenario.mode != "session":
         assert found.tally.refused == []
 

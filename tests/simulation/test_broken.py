@@ -53,6 +53,8 @@ from tests.support.broken_groups import (
     give_to_everybody,
     store_what_was_handed_to_nobody,
 )
+from tests.support.broken_images import BROKEN as BROKEN_IMAGES
+from tests.support.broken_images import take_later_changes
 
 if TYPE_CHECKING:
     from bench.simulation.validators import Violation
@@ -367,6 +369,28 @@ def cut_tokens(workload: Workload) -> None:
     workload.chaos = 0.95
 
 
+def images(workload: Workload) -> None:
+    """Scans of an image that is made, damaged and dropped, beside a writer, over lines that break."""
+    small(workload)
+    rng = workload.rng("images of a small world")
+    task = dataclasses.replace(
+        workload.scanners[0].scans[0], client=Client.PRODUCT, mode=ScanMode.PUSH, bucket=None, filter=(), columns=(),
+        start=None, end=None, row_limit=None, credit_bytes=1_500, state=State.NOW, tail=None, resume_every_batches=3,
+        behaviour=Behaviour.FAST, retries=200, pause_s=0.3,
+    )  # fmt: skip
+    workload.scanners = [
+        ScannerTask(
+            tuple(dataclasses.replace(task, after_s=rng.uniform(0, 1.0)) for _ in range(2)), at_once=each == 0
+        )
+        for each in range(2)
+    ]
+    workload.server_config = dataclasses.replace(ScannerConfig(), checkpoint_interval_s=0.0)
+    workload.writers = [WriterTask(writes=12, keys_max=5, pause_s=0.1)]
+    workload.chaos = 0.5
+    workload.add_images()
+    workload.image_rows = 5
+
+
 def decode_otherwise(patch: pytest.MonkeyPatch, take: Callable[[int], list[int]]) -> None:
     """Blocks of the log with other rows than they have: those at `take(how many)`."""
     decode = LogBlocks._decode
@@ -489,6 +513,8 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (accept_stale_epochs, "fenced", readers),
     (forget_positions, "forward", readers),
     (store_what_was_handed_to_nobody, "delivered", readers),
+    *((defect, validator, images) for defect, validator in BROKEN_IMAGES.items()),
+    (take_later_changes, "isolated", images),
 ]
 
 
@@ -504,7 +530,7 @@ def test_defect_is_found_in_a_small_world(
 
 
 @pytest.mark.parametrize(
-    "shape", [tails, held_tails, cut_tokens, fetches, readers], ids=lambda it: it.__name__
+    "shape", [tails, held_tails, cut_tokens, fetches, readers, images], ids=lambda it: it.__name__
 )
 def test_small_worlds_are_sound(shape: Shape) -> None:
     """With nothing broken nothing is found: what the other tests find is the defect."""

@@ -12,48 +12,21 @@ from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
-from scanner.storage.images.format import ImageDamaged, ImageHeader
-from scanner.storage.images.reader import Image
-from scanner.storage.images.writer import ImageWriter
 from scanner.storage.interface import Mutation
 from tests.support.scans import SCHEMA, mutations, sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from scanner.sources.image_delta import ImageDelta
     from scanner.sources.interface import Batch, ReadRows, RowScan
+    from scanner.storage.images.format import ImageDamaged
+    from scanner.storage.images.reader import Image
     from scanner.storage.interface import BucketScan
     from scanner.storage.memory.store import MemoryStore
     from scanner.wire.queries import ScanQuery
 
 ANY = 1 << 30
-
-
-def write_image(
-    path: Path, store: MemoryStore, *, table: str = "items", rows_max: int = 64, bytes_max: int = ANY
-) -> Image:
-    """An image of bucket 0 as of now.
-
-    Args:
-        path: Of the file.
-        store: Has the table.
-        table: Its name.
-        rows_max: Rows of a block.
-        bytes_max: Stored bytes of a block; one row may be larger.
-    """
-    bucket, codec, key_codec = store.bucket(table, 0), store.row_codec(table), store.key_codec(table)
-    history = bucket.lineage.history_of(bucket.log_end)
-    header = ImageHeader(store.table_id(table), 0, codec.schema_id, bucket.log_end, history, codec.schema)
-    writer = ImageWriter(path, header, ANY)
-    scan = bucket.open_scan()
-    while len(read := scan.read(rows_max, bytes_max)):
-        last_key = read.block.key_of(len(read) - 1, codec, key_codec)()
-        writer.add(codec.decode_block(read.block), read.block, last_key)
-    scan.close()
-    writer.finish()
-    return Image(path)
 
 
 class FetchedScan(ImageScan):

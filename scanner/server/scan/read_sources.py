@@ -2,7 +2,7 @@
 
 In this order:
 
-1. the image of the bucket with the changes up to S laid over it, if the scan is of many rows and they are few;
+1. the image of the bucket with what differs at S laid over it, if the scan is of many rows and that is quicker;
 2. the snapshot of S, if it is open (another scan reads it, or it lingers), or if S is now;
 3. a snapshot of now, with the changes since S undone (`AsOfScan`), as far back as the changelog goes;
 4. none: SNAPSHOT_LOST, with the oldest offset that can still be read.
@@ -29,6 +29,7 @@ from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
+from scanner.sources.past import PastChanges
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import ServedTable
     from scanner.server.tables.snapshots import SnapshotHold
+    from scanner.sources.image import Changes
     from scanner.sources.interface import RowScan
     from scanner.storage.images.format import ImageDamaged
     from scanner.storage.images.reader import Image
@@ -62,7 +64,7 @@ class ReadSource(enum.StrEnum):
     AS_OF = "as_of"
     """A snapshot of now, with the changes since S undone."""
     IMAGE = "image"
-    """A columnar image, with the changes up to S laid over it."""
+    """A columnar image, with what differs at S laid over it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,9 @@ class ReadSources:
             read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
             open_rows = functools.partial(self._open_rows, bucket, hold, shown)
             instead = functools.partial(_open_instead, bucket, read_source, open_rows)
-            scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, instead)
+            scan: RowScan | None = self._image_scan(
+                table, bucket, query, shown, key_range, instead, rebuilt=hold.log_offset != shown
+            )
             if scan is not None:
                 read_source = ReadSource.IMAGE
             else:
@@ -216,17 +220,28 @@ class ReadSources:
         log_offset: int,
         key_range: KeyRange,
         open_rows: Callable[[KeyRange], BucketScan],
+        *,
+        rebuilt: bool,
     ) -> ImageScan | None:
-        """A scan of the bucket's image, if there is one and the row store would not be as quick; else None."""
-        image = bucket.image.as_of(bucket.storage.lineage, bucket.storage.log_end)
-        if image is None or not _is_quicker(image, query, log_offset, key_range):
+        """A scan of the bucket's image, if there is one and the row store would not be as quick; else None.
+
+        Args:
+            table: Of the bucket.
+            bucket: Whose image.
+            query: What to deliver.
+            log_offset: What to show.
+            key_range: What is left of it.
+            open_rows: Opens the row store as of that offset.
+            rebuilt: That would undo the changes since then.
+
+        Raises:
+            SnapshotLost: The log does not reach back to `log_offset`.
+        """
+        storage = bucket.storage
+        image = bucket.image.as_of(storage.lineage, storage.log_end)
+        if image is None or not _is_quicker(image, query, log_offset, key_range, rebuilt=rebuilt):
             return None
-        changes = None
-        if log_offset > image.header.log_offset:
-            delta = bucket.image.delta_of(
-                image, bucket.storage, bucket.storage_openings, self._config.image_delta_bytes_max
-            )
-            changes = delta.as_of(log_offset, key_range)
+        changes = self._changes(bucket, image, log_offset, key_range)
 
         def drop(damage: ImageDamaged) -> None:
             # Unless it was replaced since.
@@ -234,6 +249,20 @@ class ReadSources:
                 bucket.image.drop(str(damage))
 
         return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
+
+    def _changes(
+        self, bucket: ServedBucket, image: Image, log_offset: int, key_range: KeyRange
+    ) -> Changes | None:
+        """What differs between an image and the state as of an offset; None: nothing."""
+        storage, made_at = bucket.storage, image.header.log_offset
+        if log_offset < made_at:
+            return PastChanges(storage, log_offset, made_at, key_range, self._limits)
+        if log_offset == made_at:
+            return None
+        delta = bucket.image.delta_of(
+            image, storage, bucket.storage_openings, self._config.image_delta_bytes_max
+        )
+        return delta.as_of(log_offset, key_range)
 
 
 def _open_instead(
@@ -252,10 +281,22 @@ def _count_read(bucket: ServedBucket, source: KvSource, before_bytes: int) -> No
     bucket.image.use.read_rows(source.stored_bytes - before_bytes, source.stored_bytes)
 
 
-def _is_quicker(image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange) -> bool:
-    """Whether a scan of an image, as of an offset, is quicker than one of the row store."""
+def _is_quicker(
+    image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange, *, rebuilt: bool
+) -> bool:
+    """Whether a scan of an image, as of an offset, is quicker than one of the row store.
+
+    Args:
+        image: Of the bucket.
+        query: What to deliver.
+        log_offset: What to show.
+        key_range: What is left of it.
+        rebuilt: The row store would undo the changes since then: all that the image would, and those behind it.
+    """
+    if query.row_limit is not None:
+        return False
     changes = log_offset - image.header.log_offset
-    if query.row_limit is not None or not 0 <= changes <= max(_CHANGES_MIN, _CHANGES_SHARE * image.rows):
+    if changes > max(_CHANGES_MIN, _CHANGES_SHARE * image.rows) or (changes < 0 and not rebuilt):
         return False
     if not key_range.end:
         return True

@@ -27,6 +27,7 @@ from scanner.errors import (
     TableExists,
     TableNotFound,
 )
+from scanner.storage.images.removal import IMAGE_SUFFIX, remove_images
 from scanner.storage.interface import Checkpoint
 from scanner.storage.memory.bucket import (
     BucketContents,
@@ -38,6 +39,8 @@ from scanner.storage.memory.bucket import (
 from scanner.storage.memory.transaction_files import MemoryTransactionFiles, TransactionContents
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
 
     from scanner.data.table import TableDescription
@@ -70,12 +73,17 @@ class MemoryStore:
     Args:
         clock: Microseconds since 1970 UTC, for commit timestamps.
         disk: What an earlier store left, and where this one keeps everything; None for an empty one.
+        images: Directory of its images, which are files all the same; None: there are none.
     """
 
     def __init__(
-        self, clock: Callable[[], int] = lambda: time.time_ns() // 1000, disk: MemoryDisk | None = None
+        self,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        disk: MemoryDisk | None = None,
+        images: Path | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
+        self._images = images
         self._clock = clock
         self._tables = {name: _MemoryTable(table, clock) for name, table in self.disk.tables.items()}
         self._closed = False
@@ -133,6 +141,9 @@ class MemoryStore:
         table = self._table(name)
         del self._tables[name], self.disk.tables[name]
         table.close()
+        path = self.image_path(table.contents.table_id, 0)
+        if path is not None:
+            remove_images(path.parent)
 
     def bucket(self, name: str, index: int) -> MemoryBucket:
         """See `Store.bucket`."""
@@ -184,9 +195,11 @@ class MemoryStore:
         """See `Store.write_document`."""
         self.disk.documents[self._document(name)] = bytes(content)
 
-    def image_path(self, table_id: int, index: int) -> None:
-        """See `Store.image_path`; there is none."""
-        return
+    def image_path(self, table_id: int, index: int) -> Path | None:
+        """See `Store.image_path`."""
+        if self._images is None:
+            return None
+        return self._images / f"images/{table_id:06d}/{index:04d}{IMAGE_SUFFIX}"
 
     def check_disk(self) -> DiskStatus | None:
         """See `Store.check_disk`; there is none."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import scanner.sources.as_of
+import scanner.sources.past
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyRange
 from scanner.data.position import START
@@ -80,7 +80,7 @@ def test_an_overlay_that_lets_the_last_change_win_is_caught(monkeypatch: pytest.
             self._first.update(zip(keys, rows, strict=True))
             super().add(keys, rows)
 
-    monkeypatch.setattr(scanner.sources.as_of, "Overlay", LastWins)
+    monkeypatch.setattr(scanner.sources.past, "Overlay", LastWins)
     broken = settings(database=None, derandomize=True, max_examples=100, report_multiple_bugs=False)(
         given(histories())(check_every_offset)
     )

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.harness.images import write_image
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import ALL_KEYS, KeyRange
 from scanner.data.position import START
@@ -40,7 +41,6 @@ from tests.support.images import (
     scan_with_changes,
     source_over,
     table_of,
-    write_image,
 )
 from tests.support.scans import SCHEMA, filled_store, mutations, sample
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.harness.images import write_image
 from scanner.data.filters import Operator, Predicate
 from scanner.data.keys import KeyRange
 from scanner.data.position import START, Position
@@ -21,7 +22,7 @@ from scanner.sources.kv import KvSource
 from scanner.storage.interface import Mutation
 from scanner.wire.batches import batch_size_bytes
 from scanner.wire.queries import ScanQuery
-from tests.support.images import FetchedScan, unexpected_damage, write_image
+from tests.support.images import FetchedScan, unexpected_damage
 from tests.support.scans import SCHEMA, filled_store, mutations, sample, stored_digest, stored_size
 
 if TYPE_CHECKING:

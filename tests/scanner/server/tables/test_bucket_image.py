@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.harness.images import write_image
 from scanner.server.tables.images import BucketImage
 from tests.support.file_limit import no_more_files
-from tests.support.images import write_image
 from tests.support.scans import filled_store, sample
 
 ROWS = 20

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from bench.harness.images import write_image
 from scanner.data.digest import checksum
 from scanner.data.row_block import RowBlock
 from scanner.errors import DiskFull, StoreFailed
@@ -16,7 +17,7 @@ from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.images.writer import ImageWriter
 from tests.support.file_limit import file_size_limit
-from tests.support.images import ANY, write_image
+from tests.support.images import ANY
 from tests.support.scans import filled_store, sample
 
 GOLDEN = Path(__file__).parent / "golden.image"
