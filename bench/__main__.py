@@ -216,14 +216,21 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
 @click.option(
     "--large", type=click.IntRange(1), default=300_000, show_default=True, help="Rows of one large commit."
 )
-def writes(output: Path | None, rounds: int, requests: int, rows: int, large: int) -> None:
+@click.option(
+    "--load",
+    type=click.IntRange(1),
+    default=1_000_000,
+    show_default=True,
+    help="Rows of the file that is loaded.",
+)
+def writes(output: Path | None, rounds: int, requests: int, rows: int, large: int, load: int) -> None:
     """Commits beside rocksdict's own batches, and what scans wait for beside a large one.
 
     Takes about two minutes. Example: python -m bench writes --rounds 3 --requests 5
     """
     from bench.questions.writes import run
 
-    _judge(run(output, Console(), rounds=rounds, requests=requests, rows=rows, large=large))
+    _judge(run(output, Console(), rounds=rounds, requests=requests, rows=rows, large=large, load=load))
 
 
 @main.command()

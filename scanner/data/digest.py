@@ -17,6 +17,8 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from scanner.data.octets import octets_of
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
@@ -61,18 +63,11 @@ def checksum(data: Buffer, crc: int = DIGEST_EMPTY) -> int:
 
 def checksums(values: pa.BinaryArray) -> NDArray[np.uint32]:
     """The CRC-32C of each value of a binary array without nulls."""
-    count = len(values)
-    if not count:
-        return np.empty(0, np.uint32)
-    _, offsets, data = values.buffers()
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + count + 1]
-    lengths = np.diff(bounds)
-    width, start = int(lengths[0]), int(bounds[0])
-    if not 0 < width <= _TABLE_BYTES_MAX or not (lengths == width).all():
-        return np.fromiter(map(google_crc32c.value, values.to_pylist()), np.uint32, count)
-    octets = np.frombuffer(data, np.uint8, count * width, start).reshape(count, width)
-    crcs = np.full(count, 0xFFFFFFFF, np.uint32)
-    for column in range(width):
+    octets = octets_of(values)
+    if octets is None or octets.shape[1] > _TABLE_BYTES_MAX:
+        return np.fromiter(map(google_crc32c.value, values.to_pylist()), np.uint32, len(values))
+    crcs = np.full(len(values), 0xFFFFFFFF, np.uint32)
+    for column in range(octets.shape[1]):
         crcs = _TABLE[(crcs ^ octets[:, column]) & np.uint32(0xFF)] ^ (crcs >> np.uint32(8))
     return ~crcs
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scanner.data.row_block import RowBlock
 from scanner.storage.lineage import NO_HISTORY
@@ -119,6 +120,11 @@ class Mutations(Sequence[Mutation]):
 
     def __iter__(self) -> Iterator[Mutation]:
         return map(Mutation, self.keys.to_pylist(), self.rows.to_pylist())
+
+    @property
+    def octets(self) -> int:
+        """Of all keys and rows."""
+        return sum(int(pc.sum(pc.binary_length(each)).as_py() or 0) for each in (self.keys, self.rows))
 
     def take(self, indices: NDArray[np.int64]) -> Mutations:
         """Copy some of them, in the order of their indices."""

@@ -27,10 +27,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from scanner.data.digest import checksum
+from scanner.data.octets import joined
+from scanner.data.row_block import binary_view
 from scanner.errors import DataCorrupted
-from scanner.storage.records import Mutation
+from scanner.storage.records import Mutation, Mutations
 
 SESSION_BYTES: Final = 16
 FRAME_BYTES_MAX: Final = 128 * 1024 * 1024
@@ -41,6 +45,8 @@ _TAIL: Final = 2**32 - 2
 BUCKETS_END: Final = _TAIL
 """Buckets have smaller numbers."""
 _DELETE: Final = 2**32 - 1
+_DELETE_LENGTH: Final = pa.scalar(-1, pa.int32())
+"""The same octets."""
 _HEADER: Final = struct.Struct("<IIIII")
 _FIELDS: Final = struct.Struct("<IIII")
 _CHECKSUM: Final = struct.Struct("<I")
@@ -228,33 +234,24 @@ def mutation_frames(routed: Mapping[int, Sequence[Mutation]]) -> Iterator[tuple[
         A frame, and how many mutations are in it.
     """
     for bucket, mutations in sorted(routed.items()):
-        for piece in in_pieces(mutations, _FRAME_BYTES):
-            keys = [key for key, _ in piece]
-            rows = [row for _, row in piece if row is not None]
-            key_lengths = np.fromiter(map(len, keys), "<u4", len(keys))
-            row_lengths = np.fromiter(
-                (_DELETE if row is None else len(row) for _, row in piece), "<u4", len(piece)
-            )
-            body = b"".join([key_lengths.tobytes(), row_lengths.tobytes(), *keys, *rows])
-            yield _frame(bucket, len(piece), body), len(piece)
+        for piece in in_pieces(Mutations.of(mutations), _FRAME_BYTES):
+            yield _frame(bucket, len(piece), _encode_body(piece)), len(piece)
 
 
-def in_pieces(mutations: Sequence[Mutation], bytes_max: int) -> Iterator[Sequence[Mutation]]:
+def in_pieces(mutations: Mutations, bytes_max: int) -> Iterator[Mutations]:
     """Cut mutations into pieces of about so many octets, at least one each."""
-    start = size = 0
-    for at, (key, row) in enumerate(mutations):
-        grown = len(key) + len(row or b"")
-        if at > start and size + grown > bytes_max:
-            yield mutations[start:at]
-            start, size = at, 0
-        size += grown
-    if start < len(mutations):
-        yield mutations[start:]
+    sizes = pc.add(pc.binary_length(mutations.keys), pc.binary_length(mutations.rows).fill_null(0))
+    ends = np.cumsum(sizes.to_numpy(), dtype=np.int64)
+    start = before = 0
+    while start < len(mutations):
+        end = max(start + 1, int(np.searchsorted(ends, before + bytes_max, side="right")))
+        yield mutations[start:end]
+        start, before = end, int(ends[end - 1])
 
 
 def read_mutations(
     source: StageSource, table_id: int, key: StageKey, bucket: int | None = None
-) -> Iterator[tuple[int, list[Mutation]]]:
+) -> Iterator[tuple[int, Mutations]]:
     """Read a stage, and prove that it is the one that was asked for, and whole.
 
     Args:
@@ -353,20 +350,25 @@ def _read_header(source: StageSource, at: int, where: str) -> tuple[int, int, in
     return kind, count, size, crc
 
 
-def _decode_body(body: bytes, count: int, where: str) -> list[Mutation]:
+def _encode_body(mutations: Mutations) -> bytes:
+    key_lengths = pc.binary_length(mutations.keys)
+    row_lengths = pc.binary_length(mutations.rows).fill_null(_DELETE_LENGTH)
+    lengths = [each.to_numpy().astype("<i4").tobytes() for each in (key_lengths, row_lengths)]
+    return b"".join([*lengths, joined(mutations.keys), joined(mutations.rows.drop_null())])
+
+
+def _decode_body(body: bytes, count: int, where: str) -> Mutations:
     if len(body) < 8 * count:
         raise DataCorrupted(f"{where} is damaged: a frame is too short for its {count} mutations")
     key_lengths = np.frombuffer(body, "<u4", count).astype(np.int64)
     row_lengths = np.frombuffer(body, "<u4", count, 4 * count).astype(np.int64)
     deletes = row_lengths == _DELETE
     row_lengths[deletes] = 0
-    key_ends = 8 * count + np.cumsum(key_lengths)
-    rows_at = int(key_ends[-1]) if count else 0
-    row_ends = rows_at + np.cumsum(row_lengths)
-    if not count or int(row_ends[-1]) != len(body):
+    key_bounds = 8 * count + np.append(0, np.cumsum(key_lengths))
+    row_bounds = key_bounds[-1] + np.append(0, np.cumsum(row_lengths))
+    if not count or int(row_bounds[-1]) != len(body):
         raise DataCorrupted(f"{where} is damaged: a frame's rows do not fill it")
-    mutations, key_at, row_at = [], 8 * count, rows_at
-    for key_end, row_end, delete in zip(key_ends.tolist(), row_ends.tolist(), deletes.tolist(), strict=True):
-        mutations.append(Mutation(body[key_at:key_end], None if delete else body[row_at:row_end]))
-        key_at, row_at = key_end, row_end
-    return mutations
+    rows = binary_view(body, row_bounds.astype(np.int32))
+    if deletes.any():
+        rows = pc.if_else(pa.array(deletes), pa.scalar(None, pa.binary()), rows)
+    return Mutations(binary_view(body, key_bounds.astype(np.int32)), rows)

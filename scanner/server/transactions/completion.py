@@ -205,7 +205,7 @@ class Applier:
 
     def _overwriting(
         self, files: TransactionFiles, keys: Sequence[StageKey], index: int, bucket: ServedBucket
-    ) -> Generator[list[Mutation], None, None]:
+    ) -> Generator[Sequence[Mutation], None, None]:
         """What deletes the rows that the share does not name, and then the share."""
         share = functools.partial(self._pieces, files, keys, index)
         yield from deletions(bucket.storage, share, self._config.commit_rows_max)
@@ -213,7 +213,7 @@ class Applier:
 
     def _pieces(
         self, files: TransactionFiles, keys: Sequence[StageKey], index: int
-    ) -> Generator[list[Mutation], None, None]:
+    ) -> Generator[Sequence[Mutation], None, None]:
         config = self._config
         return share_pieces(files, keys, index, config.transaction_piece_bytes, config.commit_rows_max)
 
@@ -226,7 +226,9 @@ def applied_share(shares: Mapping[str, AppliedShare], decision: Decision) -> App
     return share if share.version == decision.version else AppliedShare(decision.version, 0, 0)
 
 
-def _begin(open_pieces: Callable[[], Generator[list[Mutation], None, None]]) -> tuple[list[Mutation], bool]:
+def _begin(
+    open_pieces: Callable[[], Generator[Sequence[Mutation], None, None]],
+) -> tuple[Sequence[Mutation], bool]:
     """The first piece of a share, and whether there are more."""
     pieces = open_pieces()
     try:

@@ -9,15 +9,13 @@ Blocking, in steps of a few milliseconds. This module knows no tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from scanner.errors import DataCorrupted, PartsConflict
+from scanner.storage.interface import Mutations
 from scanner.storage.transactions import StageKey, TransactionFiles, in_pieces, read_mutations
-
-if TYPE_CHECKING:
-    from scanner.storage.records import Mutation
 
 KEYS_MAX: Final = 4_000_000
 """Keys that are compared at once: some 100 MB."""
@@ -74,7 +72,7 @@ class Verification:
             yield from self._compare(piece.common())
             start = piece.end
 
-    def _read(self) -> Iterator[tuple[int, int, list[Mutation]]]:
+    def _read(self) -> Iterator[tuple[int, int, Mutations]]:
         for part, keys in self._chosen.items():
             for key in keys:
                 source = self._files.open_source(key)
@@ -90,7 +88,7 @@ class Verification:
             return
         part_of: dict[bytes, int] = {}
         for part, _, mutations in self._read():
-            for key, _ in mutations:
+            for key in mutations.keys.to_pylist():
                 if hash(key) & _MASK in suspected and part_of.setdefault(key, part) != part:
                     first, second = sorted((part, part_of[key]))
                     raise PartsConflict(
@@ -112,8 +110,9 @@ class _Hashes:
         self._parts: list[np.ndarray[tuple[int], np.dtype[np.uint32]]] = []
         self._count = 0
 
-    def add(self, part: int, mutations: Sequence[Mutation]) -> None:
-        hashes = np.fromiter((hash(key) & _MASK for key, _ in mutations), np.uint64, len(mutations))
+    def add(self, part: int, mutations: Mutations) -> None:
+        keys = mutations.keys.to_pylist()
+        hashes = np.fromiter((hash(key) & _MASK for key in keys), np.uint64, len(keys))
         hashes = np.unique(self._inside(hashes))
         self._hashes.append(hashes)
         self._parts.append(np.full(len(hashes), part, np.uint32))
@@ -146,7 +145,7 @@ class _Hashes:
 
 def share_pieces(
     files: TransactionFiles, keys: Sequence[StageKey], bucket: int, bytes_max: int, rows_max: int
-) -> Generator[list[Mutation], None, None]:
+) -> Generator[Mutations, None, None]:
     """What a bucket has to apply, in order, a piece at a time.
 
     Args:
@@ -160,8 +159,8 @@ def share_pieces(
         DataCorrupted: A stage is damaged, or gone.
         StoreFailed: The disk refused.
     """
-    piece: list[Mutation] = []
-    size = 0
+    piece: list[Mutations] = []
+    size = count = 0
     for key in keys:
         source = files.open_source(key)
         try:
@@ -169,12 +168,12 @@ def share_pieces(
                 if found != bucket:
                     raise DataCorrupted(f"a stage of {key.name} holds rows of bucket {found}")
                 for part in in_pieces(mutations, bytes_max):
-                    piece += part
-                    size += sum(len(each.key) + len(each.row or b"") for each in part)
-                    if size >= bytes_max or len(piece) >= rows_max:
-                        yield piece
-                        piece, size = [], 0
+                    piece.append(part)
+                    size, count = size + part.octets, count + len(part)
+                    if size >= bytes_max or count >= rows_max:
+                        yield Mutations.concat(piece)
+                        piece, size, count = [], 0, 0
         finally:
             source.close()
     if piece:
-        yield piece
+        yield Mutations.concat(piece)

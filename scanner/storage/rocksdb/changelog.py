@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from scanner.data.octets import bounds_of, joined
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted
 from scanner.storage.records import ChangeKind, Entry
@@ -150,9 +151,8 @@ def encode_entry(
         kinds: `ChangeKind` of each change; one or more.
         rows: Their stored rows, as many, none of them null.
     """
-    _, offsets, data = rows.buffers()
-    starts = np.frombuffer(offsets, np.int32)[rows.offset : rows.offset + len(rows) + 1]
-    octets = memoryview(data or b"")
+    starts = bounds_of(rows)
+    starts, octets = starts - starts[0], joined(rows)
     first = 0
     while first < len(rows):
         # As many rows as fit, and at least one.
