@@ -65,6 +65,11 @@ class CallStarts:
     def __init__(self) -> None:
         self._next = trio.Lock()
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a call waits for its beginning."""
+        return self._next.locked()
+
     async def wait_turn(self) -> None:
         """Wait until the calls before this one have begun, and the other connections have had their turns.
 

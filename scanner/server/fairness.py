@@ -27,12 +27,17 @@ import trio
 DEMAND_TURNS: Final = 8
 """Turns of every other task after a demand. Receiving does not wait while a message is buffered, and one DATA frame may
 bring hundreds; no consumer needs more than one in a while, so one that floods gets fewer turns than the others."""
+BEGINNING_ROUNDS: Final = 6
+"""Rounds of the loop without a step, beside the usual one, where calls of the connection wait to begin. It is what each
+of them waits for (`transport.fairness`): so a call begins with each step, and not with every sixth."""
 REOPEN_INTERVAL_S: Final = 1.0
 """How often a parked scan that finds no room for its snapshot tries again."""
 _STEP_BYTES_MIN: Final = 64 * 1024
 """Less would be all overhead."""
-_FIRST_STEP_BYTES_MAX: Final = 256 * 1024
+_FIRST_STEP_BYTES_MAX: Final = 128 * 1024
 """The first batch of a scan is not to wait for a whole block of each scan that begins with it."""
+_FIRST_STEPS_MAX: Final = 3
+"""First steps in a row while further ones wait; a first step is short."""
 _STEP_BYTES_MAX: Final = 1 << 30
 """More than any source reads in one step."""
 _PAGE_STEPS: Final = 8
@@ -58,17 +63,17 @@ class StepTurns:
     Invariants:
 
     1. From one step to the next every other task that can run has its turn.
-    2. First steps and further ones alternate while there are both: neither many running scans nor many new ones keep
+    2. While there are both, three first steps come to one further: neither many running scans nor many new ones keep
        the others waiting.
     """
 
-    __slots__ = ("_first", "_first_was_last", "_further", "_taken")
+    __slots__ = ("_first", "_firsts_in_row", "_further", "_taken")
 
     def __init__(self) -> None:
         self._taken = False
         self._first: deque[trio.Event] = deque()
         self._further: deque[trio.Event] = deque()
-        self._first_was_last = False
+        self._firsts_in_row = 0
 
     async def take(self, *, first: bool) -> None:
         """Wait for a turn; it must be passed on, or given back.
@@ -97,17 +102,23 @@ class StepTurns:
                 waiting.remove(turn)
             raise
 
-    async def pass_on(self) -> None:
-        """After a step: let every other task have its turn, and one of those that wait take its step.
+    async def pass_on(self, rounds: int = 1) -> None:
+        """After a step: let every other task have its turns, and then one of those that wait take its step.
+
+        Args:
+            rounds: Of the event loop until then, above 0.
 
         Cancellation:
             The turn is passed on all the same.
         """
-        passed = self._wake_next()
+        passed = False
         try:
+            await pass_turn(rounds - 1)
+            # Whoever is woken runs in the next round.
+            passed = self._wake_next()
             await trio.lowlevel.checkpoint()
         finally:
-            # Kept until here if nobody waited, so that who comes in the same pass waits for the next.
+            # Kept until here if nobody waited, so that who comes in the same round waits for the next.
             if not passed:
                 self.give_back()
 
@@ -119,8 +130,8 @@ class StepTurns:
     def _wake_next(self) -> bool:
         if not self._first and not self._further:
             return False
-        first = bool(self._first) and not (self._first_was_last and self._further)
-        self._first_was_last = first
+        first = bool(self._first) and not (self._further and self._firsts_in_row >= _FIRST_STEPS_MAX)
+        self._firsts_in_row = self._firsts_in_row + 1 if first else 0
         (self._first if first else self._further).popleft().set()
         return True
 
@@ -146,7 +157,7 @@ class SlowStart:
         """Stored bytes to read in the next step: doubling from 64 KiB; all that the credit allows, if that is more.
 
         Args:
-            credit_bytes: Credit left. The first step reads 256 KiB of it at most.
+            credit_bytes: Credit left. The first step reads 128 KiB of it at most.
         """
         room = min(credit_bytes, _FIRST_STEP_BYTES_MAX) if self.first else credit_bytes
         size = max(room, self._bytes)

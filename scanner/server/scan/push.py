@@ -29,7 +29,13 @@ import trio
 
 from scanner.errors import ScannerError, SlowConsumer, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.fairness import DEMAND_TURNS, REOPEN_INTERVAL_S, SlowStart, pass_turn
+from scanner.server.fairness import (
+    BEGINNING_ROUNDS,
+    DEMAND_TURNS,
+    REOPEN_INTERVAL_S,
+    SlowStart,
+    pass_turn,
+)
 from scanner.server.scan.push_requests import RequestSide
 from scanner.sources.interface import EndReason
 from scanner.tasks import run_with_companion
@@ -261,7 +267,7 @@ class PushScan:
             self._turns.give_back()
             raise
         if self._pushed.end is None:
-            await self._turns.pass_on()
+            await self._turns.pass_on(1 + BEGINNING_ROUNDS * self._stream.calls_beginning)
         else:
             self._turns.give_back()  # The end goes out with the last batch.
 

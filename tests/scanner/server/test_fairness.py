@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import trio
 import trio.testing
@@ -26,7 +28,7 @@ def test_a_step_is_as_large_as_the_credit() -> None:
     """What the consumer has room for is read at once; the first step is a small one, so that its rows come soon."""
     slow_start = SlowStart()
     first = [slow_start.first]
-    assert slow_start.next_step_bytes(1 << 40) == 256 * KIB
+    assert slow_start.next_step_bytes(1 << 40) == 128 * KIB
     first.append(slow_start.first)
     assert slow_start.next_step_bytes(1 << 40) == 1 << 40
     assert first == [True, False]
@@ -92,7 +94,7 @@ async def test_a_pass_of_the_loop_has_one_step(tasks: int) -> None:
     assert order == order[:tasks] * 20
 
 
-async def test_first_steps_and_further_ones_alternate() -> None:
+async def test_three_first_steps_come_to_one_further() -> None:
     """While both wait; then whichever do, in the order in which they came."""
     turns, order = StepTurns(), ""
 
@@ -107,12 +109,38 @@ async def test_first_steps_and_further_ones_alternate() -> None:
         for name in "abcd":
             nursery.start_soon(step, name, False)
             await trio.testing.wait_all_tasks_blocked()
-        for name in "12":
+        for name in "12345":
             nursery.start_soon(step, name, True)
             await trio.testing.wait_all_tasks_blocked()
         await turns.pass_on()
 
-    assert order == "1a2bcd"
+    assert order == "123a45bcd"
+
+
+async def test_rounds_without_a_step() -> None:
+    """Who passes its turn on after several rounds lets every other task have as many turns before the next step."""
+    turns, passes, at = StepTurns(), 0, []
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    async def step_often() -> None:
+        for _ in range(3):
+            await turns.take(first=False)
+            at.append(passes)
+            await turns.pass_on(7)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_passes)
+        async with trio.open_nursery() as stepping:
+            stepping.start_soon(step_often)
+            stepping.start_soon(step_often)
+        nursery.cancel_scope.cancel()
+    # The order within a round is open, so one more or less may be counted.
+    assert all(6 <= later - earlier <= 9 for earlier, later in itertools.pairwise(at))
 
 
 async def test_who_is_cancelled_keeps_no_turn() -> None:
