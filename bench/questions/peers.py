@@ -14,8 +14,8 @@ Rounds are interleaved; medians and the medians of the rounds' ratios are kept. 
 be isolated, resumable or checksummed; weir is. Writes: `python -m bench writes`. TLS: `python -m bench transport`.
 
 What profiles taught (py-spy on the server, 86-octet rows): of 355 ns of the server's CPU a row 124 are rocksdict's
-iterator, 75 joining its rows, 49 decoding, 30 the kernel's copy to the socket; encoding, two checksums and the token are
-20. Among 64 scans a new one waited for a second: each of the rounds of the event loop that it needs had a step of all.
+iterator, 75 joining its rows, 49 decoding, 30 the kernel's copy to the socket; encoding, both checksums and the token
+are 20. Among 64 scans a new one waited for a second: it needs rounds of the event loop, and each had a step of all.
 """
 
 from __future__ import annotations
