@@ -235,47 +235,82 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 
 @main.command()
 @_json
-@click.option("--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of 86 B each.")
+@click.option(
+    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
+)
+@click.option(
+    "--part",
+    "parts",
+    type=click.Choice(["scans", "first", "concurrent", "far", "growth", "calls"]),
+    multiple=True,
+    help="Only this; may be repeated.",
+)
+@click.option(
+    "--rows", type=click.IntRange(100_000), default=1_000_000, show_default=True, help="Of 86 B each."
+)
 @click.option(
     "--width",
     "widths",
     type=click.Choice(["86", "1024"]),
     multiple=True,
-    help="Bytes of a row; may be repeated; both by default.",
+    help="Scans: bytes of a row; may be repeated; both by default.",
 )
 @click.option(
     "--buckets",
     type=click.IntRange(1),
     multiple=True,
-    help="Of the table; may be repeated; 1 and 4 by default.",
+    help="Scans: of the table; may be repeated; 1 and 4 by default.",
+)
+@click.option(
+    "--crowd",
+    "crowds",
+    type=click.IntRange(1),
+    multiple=True,
+    help="Concurrent: so many scans; may be repeated; 1, 4, 16 and 64 by default.",
+)
+@click.option(
+    "--crowd-rows",
+    type=click.IntRange(8192),
+    default=50_000,
+    show_default=True,
+    help="Concurrent: of the table.",
+)
+@click.option(
+    "--far-rows", type=click.IntRange(1000), default=4_000_000, show_default=True, help="Far: of the table."
 )
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
-@click.option("--calls", type=click.IntRange(0), default=5000, show_default=True, help="Of a round; 0: none.")
+@click.option("--calls", type=click.IntRange(1), default=2000, show_default=True, help="Calls: of a round.")
 def peers(
     output: Path | None,
+    plots: Path | None,
+    parts: tuple[str, ...],
     rows: int,
     widths: tuple[str, ...],
     buckets: tuple[int, ...],
+    crowds: tuple[int, ...],
+    crowd_rows: int,
+    far_rows: int,
     rounds: int,
     calls: int,
 ) -> None:
-    """Full scans and unary calls beside Arrow Flight, grpcio, Parquet and DuckDB.
+    """Scans and calls beside Arrow Flight, grpcio, Parquet and DuckDB: whole, short, many, far, and how they grow.
 
-    Takes about half an hour. Example: python -m bench peers --rows 200000 --width 86 --buckets 1 --rounds 3
+    Takes about eight minutes. Example: python -m bench peers --part first --part concurrent --crowd 64 --rounds 3
     """
-    from bench.questions.peers import run
+    from bench.questions.peers import PARTS, Scale, run
 
-    _judge(
-        run(
-            output,
-            Console(),
-            rows=rows,
-            widths=widths or ("86", "1024"),
-            buckets=buckets or (1, 4),
-            rounds=rounds,
-            call_count=calls,
-        )
+    scale = Scale(
+        parts=parts or PARTS,
+        rows=rows,
+        widths=widths or ("86", "1024"),
+        buckets=buckets or (1, 4),
+        crowds=crowds or (1, 4, 16, 64),
+        crowd_rows=crowd_rows,
+        far_rows=far_rows,
+        rounds=rounds,
+        call_count=calls,
     )
+    _judge(run(output, plots, Console(), scale=scale))
 
 
 @main.command()

@@ -85,6 +85,11 @@ class CallStarts:
         self._batch_calls = 1
         self._beginning = False
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a call waits for its beginning."""
+        return bool(self._waiting)
+
     def add(self, call: Call, nursery: trio.Nursery) -> None:
         """Let a call begin in its turn; the order among the calls of a batch is trio's.
 

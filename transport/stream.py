@@ -364,6 +364,11 @@ class ServerStream(Stream):
         return self.head.path
 
     @property
+    def calls_beginning(self) -> bool:
+        """Whether further calls of the connection wait for rounds of the event loop to begin (`transport.fairness`)."""
+        return self._driver.call_starts.waiting
+
+    @property
     def metadata(self) -> Metadata:
         """The client's custom fields."""
         return self.head.metadata

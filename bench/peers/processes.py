@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import psutil
@@ -31,6 +33,11 @@ class Peer:
         self._process = psutil.Process(pid)
         self.endpoint = f"127.0.0.1:{port}"
         self.port = port
+
+    @classmethod
+    def of(cls, pid: int, endpoint: str) -> Peer:
+        """A server whose HOST:PORT is known."""
+        return cls(pid, int(endpoint.rpartition(":")[2]))
 
     def cpu_s(self) -> float:
         """CPU seconds so far."""
@@ -101,3 +108,34 @@ def running_worker(target: Callable[..., None]) -> Iterator[Worker[Any, Any]]:
     """Start a client that takes what to do over the pipe that it gets."""
     with _process(target) as (_, pipe):
         yield Worker(pipe)
+
+
+@dataclass(slots=True)
+class Written:
+    """What a writer did during a block; known when that has ended."""
+
+    rows: int = 0
+    seconds: float = 0.0
+
+
+@contextmanager
+def running_writer(target: Callable[..., None], *arguments: object) -> Iterator[Written]:
+    """Start a writer that sends something when it has begun, and its rows when it is told to end; for a block.
+
+    Raises:
+        BenchFailed: It does not begin, or fails.
+    """
+    written = Written()
+    with _process(target, *arguments) as (_, pipe):
+        try:
+            if not pipe.poll(READY_S):
+                raise BenchFailed(f"{target.__name__} did not begin within {READY_S:.0f} s")
+            pipe.recv()
+            started = time.perf_counter()
+            yield written
+            pipe.send(None)
+            if not pipe.poll(ANSWER_S):
+                raise BenchFailed(f"{target.__name__} did not end within {ANSWER_S:.0f} s")
+            written.rows, written.seconds = pipe.recv(), time.perf_counter() - started
+        except EOFError as error:
+            raise BenchFailed(f"{target.__name__} ended by itself") from error

@@ -38,13 +38,17 @@ WIDTHS: Final = {"86": Width("86 B", 48), "1024": Width("1 KiB", 986)}
 def pieces(width: Width, rows: int) -> Iterator[pa.Table]:
     """The rows with the ids 0 to `rows` - 1, a hundred thousand at a time."""
     for start in range(0, rows, _PIECE_ROWS):
-        ids = range(start, min(rows, start + _PIECE_ROWS))
-        yield pa.table(
-            {
-                "id": ids,
-                "name": [f"{number:0{width.text_bytes}}" for number in ids],
-                "price": [number / 4 for number in ids],
-                "stock": [number % 1000 for number in ids],
-            },
-            schema=SCHEMA,
-        )
+        yield rows_of(width, range(start, min(rows, start + _PIECE_ROWS)))
+
+
+def rows_of(width: Width, ids: range) -> pa.Table:
+    """The rows of some ids."""
+    return pa.table(
+        {
+            "id": ids,
+            "name": [f"{number:0{width.text_bytes}}" for number in ids],
+            "price": [number / 4 for number in ids],
+            "stock": [number % 1000 for number in ids],
+        },
+        schema=SCHEMA,
+    )

@@ -37,6 +37,8 @@ class Ticket:
     bucket: int
     origin: Origin
     batch_bytes: int
+    row_limit: int = 0
+    """0: all rows."""
 
     def to_bytes(self) -> bytes:
         """As it travels."""
@@ -86,10 +88,13 @@ class Rows:
         codec = self._store.row_codec(ticket.table)
         names = tuple(self.schema(ticket).names)
         scan = self._store.bucket(ticket.table, ticket.bucket).open_scan()
+        rows_max = ticket.row_limit or _ROWS_MAX
         try:
-            while len(read := scan.read(_ROWS_MAX, ticket.batch_bytes)) or read.unfinished:
+            while len(read := scan.read(rows_max, ticket.batch_bytes)) or read.unfinished:
                 if len(read):
                     yield codec.decode_block(read.block, names)
+                if len(read) == ticket.row_limit:
+                    return
         finally:
             scan.close()
 

@@ -57,8 +57,9 @@ class RowBlock:
         Raises:
             ValueError: they take more than BLOCK_BYTES_MAX.
         """
-        starts = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=starts[1:])
+        starts = np.empty(len(rows) + 1, np.int64)
+        starts[0] = 0
+        np.fromiter(map(len, rows), np.int64, len(rows)).cumsum(out=starts[1:])
         _require_size(int(starts[-1]))
         return cls(b"".join(rows), starts)
 
@@ -72,9 +73,12 @@ class RowBlock:
         if len(blocks) == 1:
             return blocks[0]
         starts = np.zeros(sum(map(len, blocks)) + 1, np.int64)
-        if blocks:
-            np.cumsum(np.concatenate([np.diff(block.starts) for block in blocks]), out=starts[1:])
-        _require_size(int(starts[-1]))
+        at, position = 0, 0
+        for block in blocks:
+            end = at + len(block)
+            np.add(block.starts, position - block.starts[0], out=starts[at : end + 1])
+            at, position = end, position + block.nbytes
+        _require_size(position)
         return cls(b"".join([block.bytes(0, len(block)) for block in blocks]), starts)
 
     def __len__(self) -> int:

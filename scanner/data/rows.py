@@ -49,6 +49,8 @@ ROW_BYTES_MAX = 64 * 1024 * 1024
 _SCHEMA_ID_BYTES = 2
 _LENGTH = struct.Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
+_TAKE_CHECKED = pc.TakeOptions(boundscheck=False)
+"""For indices that are known to be in bounds."""
 
 
 class RowCodec:
@@ -128,14 +130,19 @@ class RowCodec:
             return pa.RecordBatch.from_arrays(
                 [pa.nulls(0, field.type) for field in wanted], schema=pa.schema(wanted)
             )
+        layout = self._layouts.get(int.from_bytes(block.bytes(0, 1)[:_SCHEMA_ID_BYTES], "little"))
+        if layout is not None and (matrix := _heads(block, layout)) is not None:
+            return _decode(block, layout, matrix, wanted)
+        return self._decode_mixed(block, wanted)
+
+    def _decode_mixed(self, block: RowBlock, wanted: list[pa.Field]) -> pa.RecordBatch:
+        """Decode rows of several schemas, or tell what is wrong with them."""
         ids = _schema_ids(block)
-        if (ids == ids[0]).all():
-            return self._decode_group(block, int(ids[0]), wanted)
         order, batches = [], []
         for number in np.unique(ids):
             members = np.flatnonzero(ids == number)
             order.append(members)
-            batches.append(self._decode_group(block.take(members), int(number), wanted))
+            batches.append(self._decode_group(block.take(members), self._layout_of(int(number)), wanted))
         inverse = np.argsort(np.concatenate(order))
         return pa.concat_batches(batches).take(pa.array(inverse))
 
@@ -167,8 +174,15 @@ class RowCodec:
             raise DataCorrupted(f"a row has schema {schema_id}; the table has {sorted(self._layouts)}")
         return layout
 
-    def _decode_group(self, block: RowBlock, schema_id: int, wanted: list[pa.Field]) -> pa.RecordBatch:
-        return _decode(block, self._layout_of(schema_id), wanted)
+    @staticmethod
+    def _decode_group(block: RowBlock, layout: _Layout, wanted: list[pa.Field]) -> pa.RecordBatch:
+        matrix = _heads(block, layout)
+        if matrix is None:
+            shortest = int(np.diff(block.starts).min())
+            raise DataCorrupted(
+                f"a stored row of schema {layout.schema_id} has {shortest} bytes; it needs {layout.head_bytes}"
+            )
+        return _decode(block, layout, matrix, wanted)
 
 
 def keys_of_rows(rows: Sequence[bytes], row_codec: RowCodec, key_codec: KeyCodec) -> list[bytes]:
@@ -280,9 +294,10 @@ def _schema_ids(block: RowBlock) -> NDArray[Any]:
     return raw[starts].astype(np.uint16) | (raw[starts + 1].astype(np.uint16) << 8)
 
 
-def _decode(block: RowBlock, layout: _Layout, wanted: list[pa.Field]) -> pa.RecordBatch:
+def _decode(
+    block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8], wanted: list[pa.Field]
+) -> pa.RecordBatch:
     count = len(block)
-    matrix = _heads(block, layout)
     bounds = _variable_bounds(block, layout, matrix)
     null_bytes = matrix[:, _SCHEMA_ID_BYTES : _SCHEMA_ID_BYTES + (len(layout.columns) + 7) // 8]
     null_bytes_seen = np.bitwise_or.reduce(null_bytes, axis=0)
@@ -306,20 +321,20 @@ def _decode(block: RowBlock, layout: _Layout, wanted: list[pa.Field]) -> pa.Reco
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(wanted))
 
 
-def _heads(block: RowBlock, layout: _Layout) -> NDArray[np.uint8]:
-    """The heads of all rows, one below the other."""
+def _heads(block: RowBlock, layout: _Layout) -> NDArray[np.uint8] | None:
+    """The heads of all rows, one below the other; None: some row is shorter, or of another schema."""
     count, width, starts = len(block), layout.head_bytes, block.starts
-    shortest = int(np.diff(starts).min())
-    if shortest < width:
-        raise DataCorrupted(
-            f"a stored row of schema {layout.schema_id} has {shortest} bytes; it needs {width}"
-        )
+    if int((starts[1:] - starts[:-1]).min()) < width:
+        return None
     if block.nbytes == count * width:
         raw = np.frombuffer(block.buffer, np.uint8)
-        return raw[int(starts[0]) : int(starts[-1])].reshape(count, width)
-    # One opaque item at every byte: indexing then copies whole heads.
-    windows = np.ndarray(len(block.buffer) - width + 1, f"V{width}", block.buffer, strides=(1,))
-    return windows[starts[:-1]].view(np.uint8).reshape(count, width)
+        matrix = raw[int(starts[0]) : int(starts[-1])].reshape(count, width)
+    else:
+        # One opaque item at every byte: indexing then copies whole heads.
+        windows = np.ndarray(len(block.buffer) - width + 1, f"V{width}", block.buffer, strides=(1,))
+        matrix = windows[starts[:-1]].view(np.uint8).reshape(count, width)
+    ids: NDArray[np.uint16] = np.ndarray(count, "<u2", matrix, 0, matrix.strides[:1])
+    return matrix if (ids == layout.schema_id).all() else None
 
 
 def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]) -> NDArray[np.int32]:
@@ -327,17 +342,24 @@ def _variable_bounds(block: RowBlock, layout: _Layout, matrix: NDArray[np.uint8]
     count, variable, starts = len(block), layout.variable_count, block.starts
     strides = (layout.head_bytes, _LENGTH_BYTES)
     lengths: NDArray[np.uint32] = np.ndarray((count, variable), "<u4", matrix, layout.lengths_at, strides)
-    bounds = np.empty((count, variable + 1), np.int64)
-    bounds[:, 0] = starts[:-1] + layout.head_bytes
+    cells_at = starts[:-1] + layout.head_bytes
+    ends = cells_at.copy()
     for index in range(variable):
-        np.add(bounds[:, index], lengths[:, index], out=bounds[:, index + 1])
-    if not np.array_equal(bounds[:, variable], starts[1:]):
-        row = int(np.flatnonzero(bounds[:, variable] != starts[1:])[0])
+        ends += lengths[:, index]
+    if not np.array_equal(ends, starts[1:]):
+        row = int(np.flatnonzero(ends != starts[1:])[0])
         raise DataCorrupted(
             f"stored row {row} of a block has {int(starts[row + 1] - starts[row])} bytes,"
-            f" but its cells add up to {int(bounds[row, variable] - starts[row])}"
+            f" but its cells add up to {int(ends[row] - starts[row])}"
         )
-    return np.append(bounds.ravel(), starts[-1:]).astype(np.int32)
+    # From here on no sum is larger than the buffer, so 32 bits are enough.
+    bounds = np.empty(count * (variable + 1) + 1, np.int32)
+    bounds[-1] = starts[-1]
+    by_row = bounds[:-1].reshape(count, variable + 1)
+    by_row[:, 0] = cells_at
+    for index in range(variable):
+        np.add(by_row[:, index], lengths[:, index], out=by_row[:, index + 1], casting="unsafe")
+    return bounds
 
 
 def _decode_fixed(matrix: NDArray[np.uint8], column: _Column, validity: pa.Buffer | None) -> pa.Array:
@@ -360,11 +382,12 @@ def _decode_variable(
 ) -> pa.Array:
     per_row = layout.variable_count + 1
     indices = np.arange(column.offset, count * per_row, per_row, dtype=np.int32)
-    try:
-        values = cells.take(pa.array(indices)).cast(column.field.type)
-    except pa.ArrowInvalid as error:
-        raise DataCorrupted(f"column {column.field.name!r} of a stored row is not UTF-8") from error
-    if validity is None:
-        return values
-    _, offsets, data = values.buffers()
-    return pa.Array.from_buffers(column.field.type, count, [validity, offsets, data])
+    at = pa.Array.from_buffers(pa.int32(), count, [None, pa.py_buffer(indices)])
+    _, offsets, data = pc.call_function("take", [cells, at], _TAKE_CHECKED).buffers()
+    values = pa.Array.from_buffers(column.field.type, count, [validity, offsets, data])
+    if pa.types.is_string(column.field.type):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise DataCorrupted(f"column {column.field.name!r} of a stored row is not UTF-8") from error
+    return values

@@ -9,6 +9,7 @@ milliseconds, and after each piece every other task that can run has a turn (`pa
                       writes               `write_slice_rows_max` rows encoded
                       point reads          the same of keys, or what `Lookup` reads at once
                       demands              one message, for `DEMAND_TURNS` turns of the others
+                      steps of rows        one in each pass of the loop (`StepTurns`)
     disk and decoder  push scans           what the consumer has shown that it takes (`SlowStart`)
                       pages                what is missing on the page (`page_step_bytes`)
     snapshots         parked scans         one attempt in `REOPEN_INTERVAL_S`
@@ -18,6 +19,7 @@ Bytes on a connection are shared out by the transport.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 import trio
@@ -25,10 +27,17 @@ import trio
 DEMAND_TURNS: Final = 8
 """Turns of every other task after a demand. Receiving does not wait while a message is buffered, and one DATA frame may
 bring hundreds; no consumer needs more than one in a while, so one that floods gets fewer turns than the others."""
+BEGINNING_ROUNDS: Final = 6
+"""Rounds of the loop without a step, beside the usual one, where calls of the connection wait to begin. It is what each
+of them waits for (`transport.fairness`): so a call begins with each step, and not with every sixth."""
 REOPEN_INTERVAL_S: Final = 1.0
 """How often a parked scan that finds no room for its snapshot tries again."""
 _STEP_BYTES_MIN: Final = 64 * 1024
 """Less would be all overhead."""
+_FIRST_STEP_BYTES_MAX: Final = 128 * 1024
+"""The first batch of a scan is not to wait for a whole block of each scan that begins with it."""
+_FIRST_STEPS_MAX: Final = 3
+"""First steps in a row while further ones wait; a first step is short."""
 _STEP_BYTES_MAX: Final = 1 << 30
 """More than any source reads in one step."""
 _PAGE_STEPS: Final = 8
@@ -45,11 +54,93 @@ async def pass_turn(turns: int = 1) -> None:
         await trio.lowlevel.checkpoint()
 
 
+class StepTurns:
+    """Whose step is next, where each takes milliseconds: one in each pass of the event loop, first come first served.
+
+    If all took theirs in the same pass, whatever needs several passes would wait for as many rounds of all of them: a
+    new scan needs about six until its first row, which is a second beside 64 scans.
+
+    Invariants:
+
+    1. From one step to the next every other task that can run has its turn.
+    2. While there are both, three first steps come to one further: neither many running scans nor many new ones keep
+       the others waiting.
+    """
+
+    __slots__ = ("_first", "_firsts_in_row", "_further", "_taken")
+
+    def __init__(self) -> None:
+        self._taken = False
+        self._first: deque[trio.Event] = deque()
+        self._further: deque[trio.Event] = deque()
+        self._firsts_in_row = 0
+
+    async def take(self, *, first: bool) -> None:
+        """Wait for a turn; it must be passed on, or given back.
+
+        Args:
+            first: Whether it is for the first step of a scan.
+
+        Waits:
+            For the turns of those before; at once, without a checkpoint, if there are none.
+
+        Cancellation:
+            There is no turn to pass on.
+        """
+        if not self._taken:
+            self._taken = True
+            return
+        turn = trio.Event()
+        waiting = self._first if first else self._further
+        waiting.append(turn)
+        try:
+            await turn.wait()
+        except BaseException:
+            if turn.is_set():
+                self.give_back()
+            else:
+                waiting.remove(turn)
+            raise
+
+    async def pass_on(self, rounds: int = 1) -> None:
+        """After a step: let every other task have its turns, and then one of those that wait take its step.
+
+        Args:
+            rounds: Of the event loop until then, above 0.
+
+        Cancellation:
+            The turn is passed on all the same.
+        """
+        passed = False
+        try:
+            await pass_turn(rounds - 1)
+            # Whoever is woken runs in the next round.
+            passed = self._wake_next()
+            await trio.lowlevel.checkpoint()
+        finally:
+            # Kept until here if nobody waited, so that who comes in the same round waits for the next.
+            if not passed:
+                self.give_back()
+
+    def give_back(self) -> None:
+        """Without a step, or after the last one: somebody else may step at once."""
+        if not self._wake_next():
+            self._taken = False
+
+    def _wake_next(self) -> bool:
+        if not self._first and not self._further:
+            return False
+        first = bool(self._first) and not (self._further and self._firsts_in_row >= _FIRST_STEPS_MAX)
+        self._firsts_in_row = self._firsts_in_row + 1 if first else 0
+        (self._first if first else self._further).popleft().set()
+        return True
+
+
 class SlowStart:
-    """The size of a push scan's steps: doubles from 64 KiB with each, and begins anew after a park.
+    """The size of a push scan's steps: small at first, and after a park.
 
     A consumer that asks for little and then takes nothing costs one small read; one that goes on taking soon gets
-    steps as large as its source makes them.
+    steps as large as its source makes them, and one that has room for them from the second step on.
     """
 
     __slots__ = ("_bytes",)
@@ -57,13 +148,19 @@ class SlowStart:
     def __init__(self) -> None:
         self._bytes = _STEP_BYTES_MIN
 
+    @property
+    def first(self) -> bool:
+        """Whether the next step is the first one, or the first after a park."""
+        return self._bytes == _STEP_BYTES_MIN
+
     def next_step_bytes(self, credit_bytes: int) -> int:
-        """Stored bytes to read in the next step; all that the credit allows, if that is more.
+        """Stored bytes to read in the next step: doubling from 64 KiB; all that the credit allows, if that is more.
 
         Args:
-            credit_bytes: Credit left.
+            credit_bytes: Credit left. The first step reads 128 KiB of it at most.
         """
-        size = max(credit_bytes, self._bytes)
+        room = min(credit_bytes, _FIRST_STEP_BYTES_MAX) if self.first else credit_bytes
+        size = max(room, self._bytes)
         self._bytes = min(2 * self._bytes, _STEP_BYTES_MAX)
         return size
 

@@ -155,6 +155,9 @@ class BucketReceiver:
                 request = self._receiver.begin_stream(self._scan_open)
                 try:
                     await stream.send(pb.ScanRequest(open=request).SerializeToString())
+                    if self._receiver.credit.stream_limit:
+                        # In one write with the open: no row comes without credit.
+                        await self._grant(stream)
                     await run_with_companion(
                         functools.partial(self._receive_all, stream),
                         functools.partial(self._grant_all, stream),
@@ -214,8 +217,12 @@ class BucketReceiver:
         """
         with suppress(TransportError, trio.ClosedResourceError):
             while True:
-                await stream.send(demand_message(await self._receiver.credit.wait_grant()))
-                self._progress.credit_messages += 1
+                await self._grant(stream)
+
+    async def _grant(self, stream: Stream) -> None:
+        """Send the next rise of the limit; at once, without a checkpoint, if there is one."""
+        await stream.send(demand_message(await self._receiver.credit.wait_grant()))
+        self._progress.credit_messages += 1
 
     async def _receive_status(self, stream: Stream) -> None:
         """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""

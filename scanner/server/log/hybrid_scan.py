@@ -88,6 +88,11 @@ class HybridScan:
         """See `PushedScan`; the end of the snapshot is not the scan's."""
         return None if self._crosses else self._half.end
 
+    @property
+    def steps_take_long(self) -> bool:
+        """See `PushedScan`."""
+        return self._half.steps_take_long
+
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `PushedScan`."""
         return self._half.bucket.on_commit(callback)

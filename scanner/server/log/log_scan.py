@@ -97,6 +97,11 @@ class LogScan:
         """See `PushedScan`."""
         return None if self.scan.parked else self.scan.source.end
 
+    @property
+    def steps_take_long(self) -> bool:
+        """See `PushedScan`: most are of blocks that another tail has read."""
+        return False
+
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `PushedScan`."""
         return self.bucket.on_commit(callback)

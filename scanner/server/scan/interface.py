@@ -54,6 +54,10 @@ class PushedScan(Protocol):
         """Whether it goes on until somebody ends it: a tail without a stop. A snapshot before one has an end."""
 
     @property
+    def steps_take_long(self) -> bool:
+        """Whether a step reads and decodes rows, which takes milliseconds, so that they are taken in turns."""
+
+    @property
     def end(self) -> EndReason | None:
         """Why nothing more will come; None as long as something may, and while it is parked."""
 

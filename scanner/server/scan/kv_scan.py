@@ -92,6 +92,11 @@ class KvScan:
         """See `PushedScan`; a state has an end."""
         return False
 
+    @property
+    def steps_take_long(self) -> bool:
+        """See `PushedScan`."""
+        return True
+
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `PushedScan`; no commit matters."""
         return _nothing

@@ -8,7 +8,8 @@ Invariants:
 3. Whatever the scan does, something is sent within the heartbeat interval, unless the peer's window is shut; within the
    longer one of idle tails while it waits for a commit and has said where it is.
 4. Data ends with `ScanEnd` or with an error, never otherwise.
-5. Between two steps of the source, and between two batches, every other task gets its turn.
+5. Between two steps of the source, and between two batches, every other task gets its turn. Steps that take long
+   are taken in turns with those of all other scans.
 6. A scan that could send nothing for the park time, for lack of credit or window, holds no iterator, no snapshot and
    no rows, until it can send again. It never fails for being slow.
 7. A server that drains waits for no scan that has no end.
@@ -28,13 +29,20 @@ import trio
 
 from scanner.errors import ScannerError, SlowConsumer, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.server.fairness import DEMAND_TURNS, REOPEN_INTERVAL_S, SlowStart, pass_turn
+from scanner.server.fairness import (
+    BEGINNING_ROUNDS,
+    DEMAND_TURNS,
+    REOPEN_INTERVAL_S,
+    SlowStart,
+    pass_turn,
+)
 from scanner.server.scan.push_requests import RequestSide
 from scanner.sources.interface import EndReason
 from scanner.tasks import run_with_companion
 from transport import StallReason
 
 if TYPE_CHECKING:
+    from scanner.server.fairness import StepTurns
     from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.interface import BatchLimits, PushedScan
     from transport import ServerStream
@@ -66,16 +74,23 @@ class PushScan:
         pushed: The scan. Not closed by this class.
         limits: To be kept.
         idle_tails: Keeps the time of those that wait for a commit.
+        turns: Shared by all scans of a server.
     """
 
     def __init__(
-        self, stream: ServerStream, pushed: PushedScan, limits: PushLimits, idle_tails: IdleTails
+        self,
+        stream: ServerStream,
+        pushed: PushedScan,
+        limits: PushLimits,
+        idle_tails: IdleTails,
+        turns: StepTurns,
     ) -> None:
         self._stream = stream
         self._pushed = pushed
         self._scan = pushed.scan
         self._limits = limits
         self._idle_tails = idle_tails
+        self._turns = turns
         self._requests = RequestSide(stream.credit)
         self._changed = trio.Event()
         self._first_row = pushed.rows
@@ -163,7 +178,19 @@ class PushScan:
         self._changed.set()
         self._changed = trio.Event()
 
+    def _take_first_demand(self) -> None:
+        """Take the demand that came with the open, if one did: the first step need not wait for the other task."""
+        try:
+            message = self._stream.receive_nowait()
+        except trio.WouldBlock:
+            return
+        if message is None:
+            self._requests.receive_end()
+        elif self._requests.receive(message):
+            self._wake()
+
     async def _send_all(self) -> None:
+        self._take_first_demand()
         started = self._pushed.started()
         started.heartbeat_interval_ms = round(self._limits.idle_interval_s * 1000)
         await self._send(pb.ScanResponse(started=started))
@@ -219,22 +246,46 @@ class PushScan:
 
     async def _step(self) -> None:
         self._stalled_at = None
-        with self._stream.blocked_on(StallReason.STORAGE):
-            self._pushed.step(self._slow_start.next_step_bytes(self._stream.credit.available))
-        self._moved = True
-        await pass_turn()
+        if self._pushed.steps_take_long:
+            await self._step_in_turn()
+        else:
+            self._step_now()
+            await pass_turn()
         # Not in front of the step: the scan may be parked meanwhile, and is looked at again first.
         with self._stream.blocked_on(StallReason.STORAGE):
             await self._scan.fetch()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
+    async def _step_in_turn(self) -> None:
+        await self._turns.take(first=self._slow_start.first)
+        try:
+            if not self._scan.parked:  # It may have been meanwhile.
+                self._step_now()
+                if self._pushed.pending:
+                    await self._send_one()
+        except BaseException:
+            self._turns.give_back()
+            raise
+        if self._pushed.end is None:
+            await self._turns.pass_on(1 + BEGINNING_ROUNDS * self._stream.calls_beginning)
+        else:
+            self._turns.give_back()  # The end goes out with the last batch.
+
+    def _step_now(self) -> None:
+        with self._stream.blocked_on(StallReason.STORAGE):
+            self._pushed.step(self._slow_start.next_step_bytes(self._stream.credit.available))
+        self._moved = True
+
     async def _send_batch(self) -> None:
         self._stalled_at = None
+        await self._send_one()
+        # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
+        await pass_turn()
+
+    async def _send_one(self) -> None:
         parts = self._pushed.take(self._stream.credit.available, self._limits.batch)
         await self._stream.send_counted(*parts)
         self._sent()
-        # Sending does not wait while the send buffer has room, and a block may be cut into many batches.
-        await pass_turn()
 
     async def _wait_writable(self) -> None:
         with trio.move_on_at(self._park_at()):

@@ -8,6 +8,7 @@ from scanner.errors import ArgumentInvalid, ScanIncomplete, ScannerError, Source
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import Holder, HolderKind
+from scanner.server.fairness import StepTurns
 from scanner.server.log.bounds import Stop
 from scanner.server.log.log_scan import LogScan
 from scanner.server.scan.interface import BatchLimits
@@ -102,6 +103,7 @@ class ScanService:
         self._tokens = tokens
         self._activity = activity
         self._idle_tails = idle_tails
+        self._turns = StepTurns()
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
@@ -264,7 +266,7 @@ class ScanService:
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
-        push = PushScan(stream, opened, self._limits(request), self._idle_tails)
+        push = PushScan(stream, opened, self._limits(request), self._idle_tails, self._turns)
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)

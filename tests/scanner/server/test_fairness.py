@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import trio
+import itertools
 
-from scanner.server.fairness import SlowStart, page_step_bytes, pass_turn
+import pytest
+import trio
+import trio.testing
+
+from scanner.server.fairness import SlowStart, StepTurns, page_step_bytes, pass_turn
 
 KIB = 1024
 
@@ -21,8 +25,15 @@ def test_steps_double_from_64_kib_up_to_a_bound() -> None:
 
 
 def test_a_step_is_as_large_as_the_credit() -> None:
-    """What the consumer has room for is read at once, also in the first step."""
-    assert SlowStart().next_step_bytes(1 << 40) == 1 << 40
+    """What the consumer has room for is read at once; the first step is a small one, so that its rows come soon."""
+    slow_start = SlowStart()
+    first = [slow_start.first]
+    assert slow_start.next_step_bytes(1 << 40) == 128 * KIB
+    first.append(slow_start.first)
+    assert slow_start.next_step_bytes(1 << 40) == 1 << 40
+    assert first == [True, False]
+    slow_start.restart()
+    assert slow_start.next_step_bytes(100 * KIB) == 100 * KIB
 
 
 def test_a_step_for_a_page_reads_what_is_missing() -> None:
@@ -50,3 +61,117 @@ async def test_every_other_task_has_its_turns() -> None:
         await pass_turn(8)
         assert turns - before >= 7
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7])
+async def test_a_pass_of_the_loop_has_one_step(tasks: int) -> None:
+    """Whoever steps, every other task has had its turn since the step before; and the turns go round."""
+    turns, passes, steps = StepTurns(), 0, []
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    async def step_often(number: int) -> None:
+        for _ in range(20):
+            await turns.take(first=False)
+            steps.append((number, passes))
+            await turns.pass_on()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_passes)
+        async with trio.open_nursery() as stepping:
+            for number in range(tasks):
+                stepping.start_soon(step_often, number)
+        nursery.cancel_scope.cancel()
+
+    # The order within a pass is open, so of three steps two have a count between them.
+    at = [passed for _, passed in steps]
+    assert all(later > earlier for earlier, later in zip(at, at[2:], strict=False))
+    order = [number for number, _ in steps]
+    assert order == order[:tasks] * 20
+
+
+async def test_three_first_steps_come_to_one_further() -> None:
+    """While both wait; then whichever do, in the order in which they came."""
+    turns, order = StepTurns(), ""
+
+    async def step(name: str, first: bool) -> None:
+        nonlocal order
+        await turns.take(first=first)
+        order += name
+        await turns.pass_on()
+
+    await turns.take(first=False)
+    async with trio.open_nursery() as nursery:
+        for name in "abcd":
+            nursery.start_soon(step, name, False)
+            await trio.testing.wait_all_tasks_blocked()
+        for name in "12345":
+            nursery.start_soon(step, name, True)
+            await trio.testing.wait_all_tasks_blocked()
+        await turns.pass_on()
+
+    assert order == "123a45bcd"
+
+
+async def test_rounds_without_a_step() -> None:
+    """Who passes its turn on after several rounds lets every other task have as many turns before the next step."""
+    turns, passes, at = StepTurns(), 0, []
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    async def step_often() -> None:
+        for _ in range(3):
+            await turns.take(first=False)
+            at.append(passes)
+            await turns.pass_on(7)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_passes)
+        async with trio.open_nursery() as stepping:
+            stepping.start_soon(step_often)
+            stepping.start_soon(step_often)
+        nursery.cancel_scope.cancel()
+    # The order within a round is open, so one more or less may be counted.
+    assert all(6 <= later - earlier <= 9 for earlier, later in itertools.pairwise(at))
+
+
+async def test_who_is_cancelled_keeps_no_turn() -> None:
+    """Neither while it waits, nor when it has just been given one, nor while it passes one on."""
+    turns, stepped = StepTurns(), 0
+
+    async def step() -> None:
+        nonlocal stepped
+        await turns.take(first=False)
+        stepped += 1
+        await turns.pass_on()
+
+    await turns.take(first=False)
+    async with trio.open_nursery() as nursery:
+        scopes = [trio.CancelScope() for _ in range(3)]
+
+        async def step_in(scope: trio.CancelScope) -> None:
+            with scope:
+                await step()
+
+        for scope in scopes:
+            nursery.start_soon(step_in, scope)
+            await trio.testing.wait_all_tasks_blocked()
+        scopes[1].cancel()  # It waits.
+        await trio.testing.wait_all_tasks_blocked()
+        scopes[0].cancel()  # It is given its turn before it has heard of that.
+        turns.give_back()
+    with trio.CancelScope() as cancelled:
+        cancelled.cancel()
+        await step()
+
+    assert stepped == 2  # The third one, and the one that was cancelled after its step.
+    with trio.fail_after(60):
+        await step()

@@ -120,6 +120,40 @@ async def test_demands_are_cumulative_and_idempotent() -> None:
             assert 6000 <= scan.received_bytes < 6000 + ROW_MESSAGE_BYTES
 
 
+async def test_a_new_scan_begins_soon_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its open to its first row the others take few steps, and not several rounds of one each."""
+    steps = 0
+    real_step = KvSource.step
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        nonlocal steps
+        steps += 1
+        real_step(source, bytes_max)
+
+    monkeypatch.setattr(KvSource, "step", step)
+    config = ScannerConfig(block_rows_max=10)
+    others = 24
+    async with serving(filled_store(400), config=config) as (_, client), trio.open_nursery() as nursery:
+
+        async def read(*, task_status: trio.TaskStatus[None]) -> None:
+            async with open_scan(client, window_only=True) as scan:
+                while not scan.batches:
+                    await scan.receive()
+                task_status.started()
+                await scan.receive_all()
+
+        for _ in range(others):
+            await nursery.start(read)
+        async with open_scan(client, window_only=True) as scan:
+            before = steps
+            while not scan.batches:
+                await scan.receive()
+            meanwhile = steps - before
+        nursery.cancel_scope.cancel()
+
+    assert meanwhile < 2 * others
+
+
 async def test_a_demand_that_changes_nothing_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Repeated and lower demands leave the sending task alone; a higher one, a drain and the end wake it."""
     woken: list[int | None] = []
@@ -168,9 +202,13 @@ async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch)
 async def test_every_other_task_has_its_turn_between_two_steps(
     monkeypatch: pytest.MonkeyPatch, rows_match: bool
 ) -> None:
-    """A scan that never has to wait, because nothing matches or all fits, leaves the loop between any two acts."""
+    """A scan that never has to wait, because nothing matches or all fits, leaves the loop between any two acts.
+
+    A step with the first batch of what it read is one act, any further batch another.
+    """
     turns = 0
     seen: list[int] = []
+    stepped = False
 
     async def take_turns() -> None:
         nonlocal turns
@@ -179,11 +217,16 @@ async def test_every_other_task_has_its_turn_between_two_steps(
             await trio.lowlevel.checkpoint()
 
     def step(source: KvSource, bytes_max: int | None = None) -> None:
+        nonlocal stepped
+        stepped = True
         seen.append(turns)
         real_step(source, bytes_max)
 
     def take(source: KvSource, payload_bytes_max: int, rows_max: int) -> Batch | None:
-        seen.append(turns)
+        nonlocal stepped
+        if not stepped:
+            seen.append(turns)
+        stepped = False
         return real_take(source, payload_bytes_max, rows_max)
 
     real_step, real_take = KvSource.step, KvSource.take
