@@ -93,7 +93,7 @@ def test_what_is_remembered_is_bounded() -> None:
         rules.check_untrusted(headers, trailers=True)
     assert len(decoder._known._answers) <= 32
     assert len(encoder._known._answers) <= 32
-    assert len(rules._lawful) <= 32
+    assert len(rules._trailers._answers) <= 32
 
 
 @pytest.mark.parametrize(
