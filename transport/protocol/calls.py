@@ -102,10 +102,14 @@ def request_headers(
         ValueError: Something in them cannot be a header field. It is found here, because the HPACK encoder's state
             cannot be rolled back.
     """
-    headers = [*_opening(path, authority, scheme)]
-    if timeout_s is not None:
-        headers.append((b"grpc-timeout", _encode_timeout(timeout_s)))
-    return headers + _encode_metadata(metadata)
+    headers: Headers = [*_opening(path, authority, scheme)]
+    if timeout_s is None:
+        return headers + _encode_metadata(metadata)
+    timeout = (b"grpc-timeout", _encode_timeout(timeout_s))
+    if float(timeout_s * 1000).is_integer():
+        return [*headers, timeout, *_encode_metadata(metadata)]
+    # What is left of a deadline is another time with each call: in HPACK's table it would push out what repeats.
+    return [*headers, *_encode_metadata(metadata), NeverIndexedHeaderTuple(*timeout)]
 
 
 @functools.lru_cache(256)
