@@ -109,23 +109,13 @@ class Client:
         """
         deadline = trio.move_on_after(float("inf") if timeout_s is None else timeout_s)
         with deadline:
-            await self._driver.wait_openable()
-            headers = calls.request_headers(
-                path,
-                self._authority,
-                scheme=self._scheme,
-                timeout_s=timeout_s,
-                metadata=(*self._metadata, *metadata),
-            )
-            self._driver.tell_time()
-            stream = Stream(self._driver, self._driver.core.open_stream(headers, window_bytes=window_bytes))
-            self._driver.pump()
+            stream = await self._open(path, metadata, timeout_s, window_bytes)
             try:
                 yield stream
             finally:
                 stream.reset(ErrorCode.CANCEL)
         if deadline.cancelled_caught:
-            raise CallFailed(StatusCode.DEADLINE_EXCEEDED, f"{path} took longer than {timeout_s:g} s")
+            raise _too_slow(path, timeout_s)
 
     async def call(
         self,
@@ -152,7 +142,22 @@ class Client:
         Cancellation:
             The call is reset; the server may have done it.
         """
-        async with self.open_stream(path, metadata=metadata, timeout_s=timeout_s) as stream:
+        if timeout_s is None:
+            return await self._call(path, request, metadata, None, on_stalls)
+        with trio.move_on_after(timeout_s):
+            return await self._call(path, request, metadata, timeout_s, on_stalls)
+        raise _too_slow(path, timeout_s)
+
+    async def _call(
+        self,
+        path: str,
+        request: Buffer,
+        metadata: Iterable[tuple[str, str | bytes]],
+        timeout_s: float | None,
+        on_stalls: Callable[[StallTimes], None] | None,
+    ) -> Any:
+        stream = await self._open(path, metadata, timeout_s)
+        try:
             await stream.send(request)
             await stream.send_end()
             reply = await stream.receive()
@@ -163,6 +168,35 @@ class Client:
             if on_stalls is not None and stream.peer_stalls is not None:
                 on_stalls(stream.peer_stalls)
             return reply
+        finally:
+            if not stream.over:
+                stream.reset(ErrorCode.CANCEL)
+
+    async def _open(
+        self,
+        path: str,
+        metadata: Iterable[tuple[str, str | bytes]],
+        timeout_s: float | None,
+        window_bytes: int = 0,
+    ) -> Stream:
+        """Open a call, which the caller resets; there is no checkpoint once it is open."""
+        driver = self._driver
+        await driver.wait_openable()
+        headers = calls.request_headers(
+            path,
+            self._authority,
+            scheme=self._scheme,
+            timeout_s=timeout_s,
+            metadata=(*self._metadata, *metadata),
+        )
+        driver.tell_time()
+        stream = Stream(driver, driver.core.open_stream(headers, window_bytes=window_bytes))
+        driver.pump()
+        return stream
+
+
+def _too_slow(path: str, timeout_s: float | None) -> CallFailed:
+    return CallFailed(StatusCode.DEADLINE_EXCEEDED, f"{path} took longer than {timeout_s:g} s")
 
 
 @contextlib.asynccontextmanager

@@ -31,7 +31,7 @@ class SendCredit:
     __slots__ = ("_waiting", "limit", "overrun_bytes", "sent")
 
     def __init__(self) -> None:
-        self._waiting = trio.lowlevel.ParkingLot()
+        self._waiting: trio.lowlevel.ParkingLot | None = None  # most calls never wait here
         self.limit: int | None = 0
         """Octets allowed since the stream opened; None: no application credit, HTTP/2 windows alone."""
         self.sent = 0
@@ -81,11 +81,14 @@ class SendCredit:
         Cancellation:
             No effect.
         """
+        if self._waiting is None:
+            self._waiting = trio.lowlevel.ParkingLot()
         await self._waiting.park()
 
     def wake(self) -> None:
         """Wake the tasks that wait for credit: something else than the limit has changed, such as the stream's end."""
-        self._waiting.unpark_all()
+        if self._waiting is not None:
+            self._waiting.unpark_all()
 
 
 class ReceiveCredit:

@@ -127,6 +127,9 @@ class Driver:
         for event in self.core.events.take():
             if isinstance(event, StreamReadable):
                 event.stream.owner.wake_receiver()
+            elif isinstance(event, RequestReceived):
+                assert self._on_request is not None
+                self._on_request(event.stream, event.head)
             elif isinstance(event, StreamWritable):
                 event.stream.owner.wake_sender()
             elif isinstance(event, StreamClosed):
@@ -143,9 +146,6 @@ class Driver:
             elif isinstance(event, GoawayReceived | ConnectionFailed):
                 for opener in self._openers:
                     opener.turn.set()
-            elif isinstance(event, RequestReceived):
-                assert self._on_request is not None
-                self._on_request(event.stream, event.head)
         if self._writer_wake is not None and (self.core.outbound.queue.pending or self._over):
             self._writer_wake.set()
             self._writer_wake = None

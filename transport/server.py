@@ -375,9 +375,14 @@ class _Call:
 
 async def _run_handler(handler: Handler, stream: ServerStream, driver: Driver, deadline: float) -> None:
     """Run one call to its end; nothing that a handler raises goes further than its own call."""
+    timer = trio.CancelScope(deadline=deadline)
     try:
-        with stream.handler_scope, trio.move_on_at(deadline) as timer:
-            await handler(stream)
+        with stream.handler_scope:
+            if deadline == math.inf:
+                await handler(stream)
+            else:
+                with timer:
+                    await handler(stream)
     except BaseExceptionGroup as group:
         failed, rest = group.split(Exception)  # a handler may fail while it is being cancelled
         if failed is not None:

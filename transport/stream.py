@@ -375,7 +375,8 @@ class ServerStream(Stream):
 
     def handler_ended(self) -> None:
         """Release what only the handler needs: thousands of cut-off calls must not wait for the garbage collector."""
-        self.head = dataclasses.replace(self.head, metadata=())
+        if self.head.metadata:
+            self.head = dataclasses.replace(self.head, metadata=())
         if self.over:  # and the driver knows: no event comes for the owner any more
             self._core.owner = None
 

@@ -100,14 +100,6 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "+next((wait for wait in _PRECEDENCE if waits >> wait & 1), _RUNNING) for waits in range(2 << len(REASONS))",
     ): "a table by sets of waits that is longer than there are sets",
     (
-        "transport/protocol/control.py",
-        "-if len(self.streams) < self._walk_at:\n+if (len(self.streams) <= self._walk_at):",
-    ): "h2 forgets its closed streams one stream later",
-    (
-        "transport/protocol/control.py",
-        "-_STREAMS_MARGIN: Final = 100\n+_STREAMS_MARGIN: Final = 101",
-    ): "how far h2's own limit is above ours, which it never comes to: one stream at a time is past ours, and refused",
-    (
         "transport/protocol/reader.py",
         "-if target is not None and len(target) >= _DIRECT_BYTES_MIN:\n"
         "+if target is not None and (len(target) > _DIRECT_BYTES_MIN):",
@@ -197,10 +189,6 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "transport/protocol/reader.py",
         "-if turn.left <= 0:\n+if turn.left <= 1:",
     ): "a turn of 128 frames ends one earlier, and the next one takes it",
-    (
-        "transport/protocol/control.py",
-        "-_walk_at = 0\n+_walk_at = 1",
-    ): "without streams there is nothing to walk over",
     (
         "transport/protocol/stalls.py",
         "-self._shut_ns += max(0, int(now * _NS) - since)\n+self._shut_ns += max(1, int(now * _NS) - since)",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import functools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -101,11 +102,24 @@ def request_headers(
         ValueError: Something in them cannot be a header field. It is found here, because the HPACK encoder's state
             cannot be rolled back.
     """
+    headers: Headers = [*_opening(path, authority, scheme)]
+    if timeout_s is None:
+        return headers + _encode_metadata(metadata)
+    timeout = (b"grpc-timeout", _encode_timeout(timeout_s))
+    if float(timeout_s * 1000).is_integer():
+        return [*headers, timeout, *_encode_metadata(metadata)]
+    # What is left of a deadline is another time with each call: in HPACK's table it would push out what repeats.
+    return [*headers, *_encode_metadata(metadata), NeverIndexedHeaderTuple(*timeout)]
+
+
+@functools.lru_cache(256)
+def _opening(path: str, authority: str, scheme: str) -> tuple[tuple[bytes, bytes], ...]:
+    """The fields that every call of a method has."""
     if not _PATH.fullmatch(path):
         raise ValueError(f"path {path!r} does not start with / or is not visible ASCII")
     if not _AUTHORITY.fullmatch(authority):
         raise ValueError(f"authority {authority!r} is not visible ASCII")
-    headers: Headers = [
+    return (
         (b":method", b"POST"),
         (b":scheme", scheme.encode()),
         (b":path", path.encode()),
@@ -113,10 +127,7 @@ def request_headers(
         (b"te", b"trailers"),
         (b"content-type", b"application/grpc+proto"),
         (b"user-agent", b"weir"),
-    ]
-    if timeout_s is not None:
-        headers.append((b"grpc-timeout", _encode_timeout(timeout_s)))
-    return headers + _encode_metadata(metadata)
+    )
 
 
 def response_headers() -> Headers:

@@ -14,23 +14,28 @@ the octets that they save.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 import hpack
 from h2.exceptions import ProtocolError as H2ProtocolError
-from h2.utilities import HeaderValidationFlags, validate_headers
+from h2.utilities import CONNECTION_HEADERS, HeaderValidationFlags, validate_headers
+from hpack.hpack import encode_integer
+from hpack.table import HeaderTable
 
 from transport.errors import RemoteProtocolError
-
-if TYPE_CHECKING:
-    from hpack.table import HeaderTable
 
 _REMEMBERED: Final = 32
 _BLOCK_BYTES_MAX: Final = 256
 _LIST_BYTES_MAX: Final = 1024
 """Of a header list that is remembered, as SETTINGS_MAX_HEADER_LIST_SIZE counts: a block of few octets may mean much."""
 _FIELD_OVERHEAD_BYTES: Final = 32
+_ORDINARY_NAME: Final = re.compile(rb"[a-z0-9_.-]+")
+_ORDINARY_VALUE: Final = re.compile(rb"(?:[!-~](?:[ -~]*[!-~])?)?")
+_CONSTRAINED: Final = CONNECTION_HEADERS | {b"te", b"host", b"content-length"}
+"""Fields of which the rules say more than how they are written."""
+AnswerT = TypeVar("AnswerT")
 _CREDENTIALS: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 
 
@@ -82,9 +87,7 @@ class BlockEncoder(hpack.Encoder):
 
     def encode(self, headers: Iterable[Any], huffman: bool = True) -> bytes:
         """The header list as a block, as `hpack.Encoder.encode`, but for what this module says."""
-        if self.table_size_changes:
-            self._announce_least_and_last()  # in this block alone
-            return super().encode(headers, huffman)
+        announced = self._announced_sizes() if self.table_size_changes else b""
         fields = list(headers)
         plain = tuple(itertools.takewhile(_is_plain, fields))
         block: bytes | None = self._known.get(plain)
@@ -92,17 +95,25 @@ class BlockEncoder(hpack.Encoder):
             block = super().encode(plain, huffman)
             if self._known.holds() and len(block) <= _BLOCK_BYTES_MAX:
                 self._known.put(plain, block)
-        rest = fields[len(plain) :]
-        return block + super().encode(rest, huffman=False) if rest else block
+        if len(plain) == len(fields):
+            return announced + block if announced else block
+        rest = (
+            super(BlockEncoder, self).encode((field,), huffman=False)
+            if _is_plain(field)
+            else _never_indexed(*field)
+            for field in fields[len(plain) :]
+        )
+        return b"".join((announced, block, *rest))
 
-    def _announce_least_and_last(self) -> None:
-        """Bring what was asked of the table since the last block to what a decoder expects to hear (section 4.2).
+    def _announced_sizes(self) -> bytes:
+        """What was asked of the table since the last block: the least size and the last, as decoders expect it.
 
-        hpack would tell every change, and none if the last size was given twice.
+        hpack would tell every change, and none if the last size was given twice (section 4.2).
         """
         least, last = min(self.table_size_changes), self.table_size_changes[-1]
         self.table_size_changes = [least, last] if least < last else [last]
-        self.header_table.resized = True
+        self.header_table.resized = False
+        return self._encode_table_size_change()
 
 
 class BlockDecoder(hpack.Decoder):
@@ -117,16 +128,88 @@ class BlockDecoder(hpack.Decoder):
         block = bytes(data)
         if found := self._known.get((block, raw)):
             return list(found)
-        headers = list(super().decode(block, raw))
+        if raw and (simple := self._decode_simple(block)) is not None:
+            headers = simple
+        else:
+            headers = list(super().decode(block, raw))
         # A block that begins with a change of the table's size is rare, and does more than to name fields.
         resizes = block[:1] and block[0] & 0xE0 == 0x20
         if self._known.holds() and not resizes and len(block) <= _BLOCK_BYTES_MAX and _memorable(headers):
             self._known.put((block, raw), tuple(headers))
         return headers
 
+    def _decode_simple(self, block: bytes) -> list[hpack.HeaderTuple] | None:
+        """Decode fields that change no table and have no Huffman codes, in a third of hpack's time.
+
+        Such are the fields of a peer that repeats itself, and sensitive ones behind them.
+
+        Returns:
+            None: There is something else in the block, or something wrong; nothing has changed.
+        """
+        fields: list[hpack.HeaderTuple] = []
+        get_by_index, size, at, end = self.header_table.get_by_index, 0, 0, len(block)
+        try:
+            while at < end:
+                octet = block[at]
+                if octet & 0x80:  # indexed
+                    if octet == 0xFF:
+                        return None
+                    field = hpack.HeaderTuple(*get_by_index(octet & 0x7F))
+                    at += 1
+                elif octet & 0xE0:  # it would be indexed from now on, or the table changes its size
+                    return None
+                else:
+                    kind = hpack.NeverIndexedHeaderTuple if octet & 0x10 else hpack.HeaderTuple
+                    at += 1
+                    if index := octet & 0x0F:
+                        if index == 0x0F:
+                            index += block[at]
+                            if block[at] & 0x80:
+                                return None
+                            at += 1
+                        name = get_by_index(index)[0]
+                    else:
+                        name, at = _plain_text(block, at)
+                    value, at = _plain_text(block, at)
+                    field = kind(name, value)
+                fields.append(field)
+                size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD_BYTES
+        except (IndexError, ValueError, hpack.InvalidTableIndexError):
+            return None
+        return fields if size <= self.max_header_list_size else None
+
+
+class Remembered(Generic[AnswerT]):
+    """A function of header lists, asked once for each list that repeats.
+
+    Args:
+        function: Depends on the list alone. What it raises is not remembered.
+    """
+
+    __slots__ = ("_answers", "_function")
+
+    def __init__(self, function: Callable[[Sequence[tuple[bytes, bytes]]], AnswerT]) -> None:
+        self._function = function
+        self._answers: dict[tuple[tuple[bytes, bytes], ...], AnswerT] = {}
+
+    def __call__(self, headers: Sequence[tuple[bytes, bytes]]) -> AnswerT:
+        """The answer for a list."""
+        key = tuple(headers)
+        if key in self._answers:
+            return self._answers[key]
+        answer = self._function(headers)
+        if _memorable(headers):
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            self._answers[key] = answer
+        return answer
+
 
 class HeaderRules:
     """What HTTP/2 forbids in header lists (RFC 9113 section 8), checked by h2, once for each list that repeats.
+
+    Sensitive fields at the end of a list change with every call. They are looked at each time, and if they are such as
+    make no list unlawful, the fields before them are what repeats.
 
     Args:
         client: Which end has received them.
@@ -134,7 +217,9 @@ class HeaderRules:
 
     def __init__(self, *, client: bool) -> None:
         self._client = client
-        self._lawful: set[tuple[Any, ...]] = set()
+        self._request = Remembered(self._checker(response=False, trailers=False))
+        self._response = Remembered(self._checker(response=True, trailers=False))
+        self._trailers = Remembered(self._checker(response=False, trailers=True))
 
     def check_untrusted(
         self, headers: Sequence[tuple[bytes, bytes]], *, response: bool = False, trailers: bool = False
@@ -144,25 +229,58 @@ class HeaderRules:
         Raises:
             RemoteProtocolError: Something in it is forbidden.
         """
-        key = (response, trailers, *headers)
-        if key in self._lawful:
-            return
+        check = self._trailers if trailers else self._response if response else self._request
+        end = len(headers)
+        while end and _is_sensitive(headers[end - 1]) and _is_ordinary(headers[end - 1]):
+            end -= 1
+        check(headers if end == len(headers) else headers[:end])
+
+    def _checker(self, *, response: bool, trailers: bool) -> Callable[[Sequence[tuple[bytes, bytes]]], None]:
         flags = HeaderValidationFlags(
             is_client=self._client,
             is_trailer=trailers,
             is_response_header=response,
             is_push_promise=False,
         )
-        try:
-            for _ in validate_headers(headers, flags):
-                pass
-        except H2ProtocolError as error:
-            raise RemoteProtocolError(" ".join(str(error).split())) from error
-        _check_content_length_untrusted(headers)
-        if _memorable(headers):
-            if len(self._lawful) >= _REMEMBERED:
-                self._lawful.clear()
-            self._lawful.add(key)
+
+        def check_untrusted(headers: Sequence[tuple[bytes, bytes]]) -> None:
+            try:
+                for _ in validate_headers(headers, flags):
+                    pass
+            except H2ProtocolError as error:
+                raise RemoteProtocolError(" ".join(str(error).split())) from error
+            _check_content_length_untrusted(headers)
+
+        return check_untrusted
+
+
+def _never_indexed(name: bytes, value: bytes) -> bytes:
+    """A field that no table ever holds, whatever is in the tables (RFC 7541 section 6.2.3)."""
+    known = HeaderTable.STATIC_TABLE_MAPPING.get(name)
+    coded = encode_integer(known[0] if known else 0, 4)
+    coded[0] |= 0x10
+    if not known:
+        coded += encode_integer(len(name), 7) + name
+    return bytes(coded + encode_integer(len(value), 7) + value)
+
+
+def _plain_text(block: bytes, at: int) -> tuple[bytes, int]:
+    """A string literal without Huffman codes, and where it ends (RFC 7541 section 5.2).
+
+    Raises:
+        ValueError, IndexError: It is another one, longer than 254 octets, or cut off.
+    """
+    size = block[at]
+    at += 1
+    if size >= 0x7F:
+        if size != 0x7F or block[at] & 0x80:
+            raise ValueError
+        size += block[at]
+        at += 1
+    end = at + size
+    if end > len(block):
+        raise IndexError
+    return block[at:end], end
 
 
 def _check_content_length_untrusted(headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -180,7 +298,7 @@ def _memorable(headers: Sequence[tuple[bytes, bytes]]) -> bool:
     """Whether a list is short, and nothing in it is sensitive."""
     size = 0
     for field in headers:
-        if field[0] in _CREDENTIALS or not _is_plain(field):
+        if _is_sensitive(field):
             return False
         size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD_BYTES
     return size <= _LIST_BYTES_MAX
@@ -189,3 +307,17 @@ def _memorable(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 def _is_plain(field: Any) -> bool:
     """Whether the field may be indexed; what is no HeaderTuple may."""
     return getattr(field, "indexable", True)
+
+
+def _is_sensitive(field: tuple[bytes, bytes]) -> bool:
+    return field[0] in _CREDENTIALS or not _is_plain(field)
+
+
+def _is_ordinary(field: tuple[bytes, bytes]) -> bool:
+    """Whether a field is lawful in any list, and makes none unlawful."""
+    name, value = field
+    return (
+        _ORDINARY_NAME.fullmatch(name) is not None
+        and name not in _CONSTRAINED
+        and _ORDINARY_VALUE.fullmatch(value) is not None
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +21,7 @@ from transport.protocol import calls, frames
 from transport.protocol.abuse import Cost
 from transport.protocol.control import initial_window_change
 from transport.protocol.events import RequestReceived, StreamsAvailable
-from transport.protocol.header_blocks import HeaderRules
+from transport.protocol.header_blocks import HeaderRules, Remembered
 from transport.protocol.state import RECEIVABLE, StreamInput, StreamState
 from transport.protocol.stream_table import Closed
 
@@ -72,6 +73,9 @@ class PeerEvents:
     ) -> None:
         self._client = client
         self._rules = HeaderRules(client=client)
+        self._head = Remembered(
+            functools.partial(calls.parse_request, list_bytes_max=config.header_list_bytes_max)
+        )
         self._streams_max = config.streams_max
         self._header_list_bytes_max = config.header_list_bytes_max
         self._control = control
@@ -156,7 +160,7 @@ class PeerEvents:
         stream.headers_received = True
         stream.body_bytes_announced = calls.content_length(headers)
         try:
-            head = calls.parse_request(headers, list_bytes_max=self._header_list_bytes_max)
+            head = self._head(headers)
         except calls.RequestUnsupported as refusal:
             stream.refusal = refusal
             if refusal.at_once:

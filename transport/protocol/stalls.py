@@ -63,6 +63,7 @@ _FIRST_OF: Final = tuple(
     next((wait for wait in _PRECEDENCE if waits >> wait & 1), _RUNNING) for waits in range(1 << len(REASONS))
 )
 """The reason that counts, by a set of waits: bit n is the wait of number n."""
+_LABELS: Final = tuple(reason.label.encode() for reason in REASONS)
 _BY_LABEL: Final = {reason.label: reason for reason in REASONS}
 _NS: Final = 1_000_000_000
 
@@ -103,8 +104,11 @@ class StallTimes:
 
     def encode(self) -> bytes:
         """As a trailer's value: `running=1200;credit=31`, whole microseconds, reasons without any left out."""
-        spent = ((reason, self.nanoseconds[reason] // 1000) for reason in REASONS)
-        return ";".join(f"{reason.label}={count}" for reason, count in spent if count).encode()
+        return b";".join(
+            b"%s=%d" % (label, spent // 1000)
+            for label, spent in zip(_LABELS, self.nanoseconds, strict=True)
+            if spent >= 1000
+        )
 
     @classmethod
     def decode_untrusted(cls, value: bytes) -> StallTimes:

@@ -168,7 +168,7 @@ class StreamTable:
 
     @property
     def forgets(self) -> bool:
-        """Whether streams were closed of which nothing is remembered any more."""
+        """Whether streams may have been closed of which nothing is remembered any more."""
         return len(self.closed) >= _CLOSED_REMEMBERED
 
     def check_not_idle_untrusted(self, stream_id: int, what: str) -> None:

@@ -6,17 +6,20 @@ ours would choose. A case draws a few blocks and repeats them in any order: what
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final, TypeVar
 
+import h2.exceptions
 import hpack
 import pytest
+from h2.utilities import HeaderValidationFlags, validate_headers
 from hpack.hpack import encode_integer
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support import wire
 from tests.support.pair import Peer
-from transport.errors import StatusCode
+from transport.errors import RemoteProtocolError, StatusCode
 from transport.protocol.events import RequestReceived
 from transport.protocol.header_blocks import BlockDecoder, BlockEncoder, HeaderRules
 
@@ -177,7 +180,7 @@ def test_secrets_are_not_remembered(name: bytes, kind: tuple[int, int]) -> None:
         rules.check_untrusted(headers)
         assert headers[-1] == (name, _SECRET)
     assert not decoder._known._answers
-    assert not rules._lawful
+    assert not rules._request._answers
 
 
 def test_a_short_block_that_means_much_is_not_remembered() -> None:
@@ -188,3 +191,70 @@ def test_a_short_block_that_means_much_is_not_remembered() -> None:
         assert len(decoder.decode(b"\xbe", raw=True)) == 1
         assert len(decoder.decode(b"\x82" * 100, raw=True)) == 100
     assert not decoder._known._answers
+
+
+_REQUEST: Final = [hpack.HeaderTuple(name.encode(), value.encode()) for name, value in wire.REQUEST]
+_RESPONSE: Final = [hpack.HeaderTuple(name.encode(), value.encode()) for name, value in wire.RESPONSE]
+_RULED: Final = st.lists(
+    st.builds(
+        lambda field, sensitive: (hpack.NeverIndexedHeaderTuple if sensitive else hpack.HeaderTuple)(*field),
+        st.one_of(
+            st.sampled_from(
+                [(name.encode(), value.encode()) for name, value in (*wire.REQUEST, *wire.RESPONSE)]
+            ),
+            st.tuples(
+                st.sampled_from(
+                    [b"x-a", b"cookie", b"te", b"host", b"connection", b"X", b"x:y", b"", b":path"]
+                ),
+                st.sampled_from([b"", b"test", b"a b", b" a", b"a\n", b"\xc3\xa9"]),
+            ),
+        ),
+        st.booleans(),
+    ),
+    max_size=4,
+).flatmap(lambda extra: st.sampled_from([extra, [*_REQUEST, *extra], [*_RESPONSE, *extra]]))
+
+
+def _lawful(headers: list[hpack.HeaderTuple], *, response: bool, trailers: bool) -> bool:
+    """As h2 has it, which remembers nothing."""
+    flags = HeaderValidationFlags(
+        is_client=False, is_trailer=trailers, is_response_header=response, is_push_promise=False
+    )
+    try:
+        return all(True for _ in validate_headers(headers, flags))
+    except h2.exceptions.ProtocolError:
+        return False
+
+
+@given(_few_repeated(st.tuples(_RULED, st.sampled_from([(False, False), (True, False), (False, True)]))))
+def test_lists_are_checked_as_if_for_the_first_time(
+    steps: list[tuple[list[hpack.HeaderTuple], tuple[bool, bool]]],
+) -> None:
+    """Whatever was lawful before, with other sensitive fields behind it or as something else."""
+    rules = HeaderRules(client=False)
+    for headers, (response, trailers) in steps:
+        lawful = _lawful(headers, response=response, trailers=trailers)
+        with contextlib.nullcontext() if lawful else pytest.raises(RemoteProtocolError):
+            rules.check_untrusted(headers, response=response, trailers=trailers)
+
+
+@pytest.mark.parametrize("field", [(b"content-length", b"1"), (b"connection", b"close"), (b"x", b"a\nb")])
+def test_a_sensitive_field_is_held_to_the_rules(field: tuple[bytes, bytes]) -> None:
+    """One behind a list that is known to be lawful makes it unlawful."""
+    rules = HeaderRules(client=False)
+    rules.check_untrusted([*_REQUEST, hpack.HeaderTuple(b"content-length", b"2")])
+    with pytest.raises(RemoteProtocolError):
+        rules.check_untrusted(
+            [*_REQUEST, hpack.HeaderTuple(b"content-length", b"2"), hpack.NeverIndexedHeaderTuple(*field)]
+        )
+
+
+@pytest.mark.parametrize("length", [1, 126, 127, 254, 255, 5_000])
+def test_long_credentials_are_read(length: int) -> None:
+    """A token of any length is never indexed, and comes out as it went in."""
+    encoder, decoder = BlockEncoder(), BlockDecoder(1 << 16)
+    fields = [*_REQUEST, hpack.NeverIndexedHeaderTuple(b"authorization", b"t" * length)]
+    for _ in range(3):
+        read = decoder.decode(encoder.encode(fields), raw=True)
+        assert read == fields
+        assert not read[-1].indexable
