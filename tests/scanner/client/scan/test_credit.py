@@ -49,7 +49,7 @@ def test_shares_add_up_to_no_more_than_the_scans(parallel: int, fixed: int | Non
 
 
 async def scanned(
-    monkeypatch: pytest.MonkeyPatch, credit_bytes: int | str, pause_s: float = 0.0
+    monkeypatch: pytest.MonkeyPatch, credit_bytes: int | str, pause_s: float = 0
 ) -> tuple[float, scanner.ScanStatistics, int]:
     """Scan over a line of a tenth of a second and back: seconds by the virtual clock, and what the client still has."""
     monkeypatch.setattr(credit, "START_BYTES", START)
@@ -74,7 +74,8 @@ async def scanned(
             async with table.new_scan().with_credit(credit_bytes).execute() as batches:
                 async for batch in batches:
                     ids += batch["id"].to_pylist()
-                    await trio.sleep(pause_s)
+                    with trio.move_on_after(pause_s):  # Of the virtual clock.
+                        await trio.sleep_forever()
             seconds = trio.current_time() - began_at
             assert sorted(ids) == list(range(ROWS))
             left = client._connection.credit_growth.claimed
