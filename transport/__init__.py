@@ -9,7 +9,7 @@ import logging
 
 from transport.client import Client, ClientStatistics, connect, connect_stream
 from transport.config import TransportConfig
-from transport.credit import CREDIT_BYTES_MAX, ReceiveCredit, SendCredit
+from transport.credit import CREDIT_BYTES_MAX, CreditPool, ReceiveCredit, SendCredit
 from transport.errors import (
     CallFailed,
     ConnectionLost,
@@ -52,6 +52,7 @@ __all__ = [
     "Client",
     "ClientStatistics",
     "ConnectionLost",
+    "CreditPool",
     "ErrorCode",
     "FileWatch",
     "FlowControlViolation",

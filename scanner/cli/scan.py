@@ -17,7 +17,8 @@ from scanner.cli.log_places import parse_offsets
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.cli.units import counted
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
-from scanner.client.scan.builder import CREDIT_BYTES_DEFAULT, ScanMode, ScanSource
+from scanner.client.scan.builder import ScanMode, ScanSource
+from scanner.client.scan.credit import AUTO
 from scanner.sync.progress import rows_shown
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ TABLE_ROWS_DEFAULT: Final = 50
 @click.option(
     "--credit",
     type=click.IntRange(1),
-    default=CREDIT_BYTES_DEFAULT,
-    show_default=True,
+    default=None,
+    show_default="sizes itself, 8 MiB to 64 MiB",
     metavar="BYTES",
     help="Bytes that may be in flight to this command (mode push).",
 )
@@ -97,7 +98,7 @@ def scan(
     limit: int | None,
     kind: str | None,
     output: Path | None,
-    credit: int,
+    credit: int | None,
     retries: int,
     snapshot: bool,
     lease: str | None,
@@ -115,7 +116,9 @@ def scan(
     if form in BINARY and output is None and is_terminal(sys.stdout):
         fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
-        planned = client.table(table).new_scan().with_mode(mode).with_credit(credit).with_retries(retries)
+        planned = (
+            client.table(table).new_scan().with_mode(mode).with_credit(credit or AUTO).with_retries(retries)
+        )
         if lease is not None:
             planned = planned.with_lease(lease)
         elif snapshot:

@@ -36,6 +36,8 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[transport.Client]]
 """Makes one TCP connection, or what stands for it."""
 
 PORT_DEFAULT: Final = 9123
+CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
+"""Message bytes by which the credit of all scans of a client together grows, beyond what they begin with."""
 
 
 class _Link:
@@ -103,6 +105,8 @@ class Connection:
         """Something that speaks HTTP/2 has answered, ever."""
         self.connects = 0
         """TCP connections made."""
+        self.credit_growth = transport.CreditPool(CREDIT_GROWTH_BYTES_MAX)
+        """What the credit of all scans together may grow by."""
 
     def statistics(self) -> transport.ClientStatistics:
         """Counters of the TCP connection that is in use, or was last."""

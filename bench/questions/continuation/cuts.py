@@ -188,7 +188,8 @@ async def _scan_killed(server: ServerProcess, table_name: str, rows: int, way: W
             table = await client.table(table_name)
             scan = planned(table, way)
             # A server that has already sent everything cannot be killed in the middle.
-            scan = scan.with_credit(min(scan.plan.credit_bytes, rows * CREDIT_BYTES_PER_ROW))
+            credit_bytes = rows * CREDIT_BYTES_PER_ROW
+            scan = scan.with_credit(min(scan.plan.credit_bytes or credit_bytes, credit_bytes))
             had, back_at, again, ids = await _consume(scan, link, killer, rows)
         nursery.cancel_scope.cancel()
     down_s = killer.down_s()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
 
+from scanner.client.scan.credit import AUTO
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
 from scanner.client.scan.key_pruning import ranges_to_read
 from scanner.data.changes import CHANGE_COLUMN_NAMES, change_schema
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from scanner.data.table import TableDescription
 
 MIB = 1024 * 1024
-CREDIT_BYTES_DEFAULT = 32 * MIB
 PAGE_BYTES_DEFAULT = 4 * MIB
 PAGE_DEPTH_DEFAULT = 1
 MAX_WAIT_S_DEFAULT = 0.5
@@ -123,8 +123,8 @@ class ScanPlan:
     """SNAPSHOT: the lease that names the states; empty: the newest checkpoints."""
     mode: ScanMode = ScanMode.PUSH
     """How the rows travel."""
-    credit_bytes: int = CREDIT_BYTES_DEFAULT
-    """Message bytes that the consumer may have waiting for it, over all buckets (push)."""
+    credit_bytes: int | None = None
+    """Message bytes that the consumer may have waiting for it, over all buckets (push); None: as many as are of use."""
     page_depth: int = PAGE_DEPTH_DEFAULT
     """Pages fetched ahead of the consumer, per bucket (all modes but push)."""
     page_bytes: int = PAGE_BYTES_DEFAULT
@@ -434,16 +434,22 @@ class ScanBuilder:
             )
         return self._replace(key_range=intersection(self._plan.key_range, key_range))
 
-    def with_credit(self, credit_bytes: int) -> Self:
+    def with_credit(self, credit_bytes: int | str) -> Self:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).
 
         Args:
-            credit_bytes: >= 1; 32 MiB by default. Each bucket has its share, at least one byte, and a server may
-                go past a share by one row's message.
+            credit_bytes: >= 1, or "auto", the default: it begins with 8 MiB (32 MiB over 64 buckets), grows to
+                64 MiB at most while the server waits for credit and the consumer for rows, and shrinks again where
+                the consumer does not need it. Each bucket has its share, at least one byte, and a server may go past
+                a share by one row's message.
 
         Raises:
-            ArgumentInvalid: Out of range.
+            ArgumentInvalid: Out of range, or another word.
         """
+        if isinstance(credit_bytes, str):
+            if credit_bytes != AUTO:
+                raise ArgumentInvalid(f"credit is a number of bytes or {AUTO!r}, not {credit_bytes!r}")
+            return self._replace(credit_bytes=None)
         return self._replace(credit_bytes=whole(credit_bytes, "credit", 1, 2**62))
 
     def with_page_depth(self, pages: int) -> Self:

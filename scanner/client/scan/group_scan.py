@@ -30,6 +30,7 @@ from scanner.client.failures import translated
 from scanner.client.retries import retried
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.builder import ScanMode, ScanPlan, ScanSource
+from scanner.client.scan.credit import START_BYTES_MAX
 from scanner.client.scan.push import BucketReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.statistics import BucketProgress
@@ -48,6 +49,7 @@ from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.proto.weir.v1 import scanner_pb2
 from scanner.tasks import bare, run_with_companion
 from scanner.wire import methods
+from transport import ReceiveCredit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -466,8 +468,9 @@ class GroupBatches:
             scan_open.log_start.offset = position
         what = f"{plan.table.name} bucket {seat.bucket} for reader group {plan.group}"
         attempts = self._connection.attempts(plan.retries)
-        window_bytes = max(1, plan.credit_bytes // plan.table.buckets)
-        receiver = PushReceiver(what, plan.schema, window_bytes, seat.progress, attempts.progress)
+        # Buckets come and go: each keeps an even share.
+        credit = ReceiveCredit(max(1, (plan.credit_bytes or START_BYTES_MAX) // plan.table.buckets))
+        receiver = PushReceiver(what, plan.schema, credit, seat.progress, attempts.progress)
         return BucketReceiver(
             self._connection,
             scan_open,

@@ -146,7 +146,7 @@ class BucketReceiver:
         """Receive one stream, to the scan's end or to where we cut it ourselves."""
         with translated(f"the scan of {self._what}"):
             # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
-            window_bytes = self._receiver.credit.window_bytes
+            window_bytes = self._receiver.credit.window_bytes_max
             async with (
                 self._connection.client() as client,
                 client.open_stream(methods.SCAN, window_bytes=window_bytes) as stream,
@@ -171,7 +171,7 @@ class BucketReceiver:
         while (message := await self._next_message(stream)) is not None:
             taken = receiver.receive(message)
             if taken is not None:
-                consumed = functools.partial(receiver.credit.consume, taken.size)
+                consumed = functools.partial(self._consume, taken.size)
                 self._hand_off.put(
                     Delivery(
                         self._progress.bucket,
@@ -194,6 +194,9 @@ class BucketReceiver:
                 self._ask_for_larger_batches()
                 return
         receiver.end_of_stream()
+
+    def _consume(self, size: int) -> None:
+        self._receiver.credit.consume(size, keeps_up=self._hand_off.waits)
 
     async def _next_message(self, stream: Stream) -> Buffer | None:
         silence_s = max(_SILENCE_S_MIN, _HEARTBEATS_MISSED_MAX * self._receiver.heartbeat_s)

@@ -28,13 +28,14 @@ from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import RowBatch, decode_batch, decode_scan_response
-from transport import FlowControlViolation, ReceiveCredit
+from transport import FlowControlViolation
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
     from scanner.client.scan.statistics import BucketProgress
+    from transport import ReceiveCredit
 
 
 _COMPLETE: Final = {pb.ScanEnd.REASON_EXHAUSTED: "EXHAUSTED", pb.ScanEnd.REASON_LIMIT: "LIMIT"}
@@ -83,7 +84,7 @@ class PushReceiver:
     Args:
         what: Names the scan in errors, e.g. `orders bucket 2`.
         schema: What the batches must be.
-        window_bytes: Message bytes that may wait for the consumer, >= 1.
+        credit: Fresh; the message bytes that may wait for the consumer.
         progress: Counters to keep.
         on_advance: Called whenever something brought the scan on, or showed that it waits for nobody but us.
     """
@@ -92,7 +93,7 @@ class PushReceiver:
         self,
         what: str,
         schema: pa.Schema,
-        window_bytes: int,
+        credit: ReceiveCredit,
         progress: BucketProgress,
         on_advance: Callable[[], None] = lambda: None,
     ) -> None:
@@ -121,7 +122,7 @@ class PushReceiver:
         self._filtered = False
         self._fresh = True
         """Whether the newest stream has brought no changes yet."""
-        self.credit = ReceiveCredit(window_bytes)
+        self.credit = credit
         """The consumer's ledger of this bucket: one window, over all streams."""
         self.heartbeat_s = 0.0
         """How often the server says something at least, as it promised; 0: it has not said."""
@@ -279,7 +280,7 @@ class PushReceiver:
             raise DataCorrupted(f"{self._what}: rows came before the start of the scan")
         size = batch.message_bytes
         try:
-            self.credit.receive(size)
+            self.credit.receive(size, batch.row_count)
         except FlowControlViolation as error:
             raise InternalError(f"{self._what}: the server sent past the credit: {error}") from error
         finally:

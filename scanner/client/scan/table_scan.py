@@ -29,6 +29,7 @@ from scanner.client.scan.builder import (
     ScanPlan,
     ScanSource,
 )
+from scanner.client.scan.credit import ScanCredit
 from scanner.client.scan.fetch import LogFetcher
 from scanner.client.scan.fetch_receiver import FetchOptions, FetchReceiver
 from scanner.client.scan.key_pruning import ranges_to_read
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
     from scanner.client.scan.turns import Delivery
+    from transport import CreditPool, ReceiveCredit
 
 BUCKETS_IN_PARALLEL_MAX: Final = 64
 """Buckets of one scan that are open at once; below the caps of a server, so that a wide table can be scanned."""
@@ -78,12 +80,16 @@ class Batches:
     message that brought it and lives as long as the batch or a view of it does.
     """
 
-    def __init__(self, plan: ScanPlan) -> None:
+    def __init__(self, plan: ScanPlan, growth: CreditPool) -> None:
         self._plan = plan
         self._progress = {
             bucket: BucketProgress(bucket=bucket, key_range=key_range)
             for bucket, key_range in ranges_to_read(plan).items()
         }
+        # A tail does not end by itself, so none can wait for another one's end.
+        most = len(self._progress) if plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
+        self._parallel = min(len(self._progress), most)
+        self._credit = ScanCredit(plan.credit_bytes, self._parallel, growth)
         self._hand_off = HandOff(producers=len(self._progress))
         self._rows_left = plan.row_limit
         self._has_changes = plan.source.has_changes
@@ -215,31 +221,25 @@ class Batches:
             with self._tasks:
                 await self._fetch(connection)
             return
-        # A tail does not end by itself, so none can wait for another one's end.
-        most = len(self._progress) if self._plan.source.has_changes else BUCKETS_IN_PARALLEL_MAX
-        parallel = min(len(self._progress), most)
-        slots = trio.Semaphore(parallel)
-        window_bytes = max(1, self._plan.credit_bytes // parallel)
+        slots = trio.Semaphore(self._parallel)
         attempts = connection.attempts(self._plan.retries)
         with self._tasks:
             async with trio.open_nursery() as nursery:
                 for progress in self._progress.values():
                     await slots.acquire()
-                    nursery.start_soon(
-                        self._receive_bucket, connection, progress, window_bytes, slots, attempts
-                    )
+                    nursery.start_soon(self._receive_bucket, connection, progress, slots, attempts)
 
     async def _receive_bucket(
         self,
         connection: Connection,
         progress: BucketProgress,
-        window_bytes: int,
         slots: trio.Semaphore,
         attempts: Attempts,
     ) -> None:
+        credit = self._credit.of_bucket()
         try:
             if self._plan.mode is ScanMode.PUSH:
-                await self._push(connection, progress, window_bytes, attempts.sibling())
+                await self._push(connection, progress, credit, attempts.sibling())
             else:
                 await self._pull(connection, progress, attempts.sibling())
         except (ScannerError, trio.ClosedResourceError) as error:
@@ -249,6 +249,7 @@ class Batches:
         self._hand_off.finish()
         if len(self._progress) > BUCKETS_IN_PARALLEL_MAX:
             await self._hand_off.wait_consumed(progress.bucket)
+            credit.close()
         slots.release()
 
     async def _fetch(self, connection: Connection) -> None:
@@ -287,7 +288,7 @@ class Batches:
             self._hand_off.finish()
 
     async def _push(
-        self, connection: Connection, progress: BucketProgress, window_bytes: int, attempts: Attempts
+        self, connection: Connection, progress: BucketProgress, credit: ReceiveCredit, attempts: Attempts
     ) -> None:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
@@ -302,7 +303,7 @@ class Batches:
         bucket = BucketReceiver(
             connection,
             scan_open,
-            PushReceiver(what, plan.schema, window_bytes, progress, attempts.progress),
+            PushReceiver(what, plan.schema, credit, progress, attempts.progress),
             progress,
             self._hand_off,
             attempts,
@@ -417,14 +418,17 @@ async def open_scan(connection: Connection, plan: ScanPlan) -> AsyncIterator[Bat
         )
     _check_as_of(plan)
     check_changes(plan)
-    batches = Batches(plan)
-    async with bare(trio.open_nursery()) as nursery:
-        nursery.start_soon(batches._receive, connection)
-        try:
-            yield batches
-        finally:
-            batches._hand_off.close()
-            batches._tasks.cancel()
+    batches = Batches(plan, connection.credit_growth)
+    try:
+        async with bare(trio.open_nursery()) as nursery:
+            nursery.start_soon(batches._receive, connection)
+            try:
+                yield batches
+            finally:
+                batches._hand_off.close()
+                batches._tasks.cancel()
+    finally:
+        batches._credit.close()
 
 
 def _check_as_of(plan: ScanPlan) -> None:

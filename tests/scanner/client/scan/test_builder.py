@@ -37,7 +37,7 @@ def test_scan_of_everything_by_default(scan: Builder) -> None:
     """Without being told otherwise, a scan pushes every column and row of every bucket, live."""
     plan = scan.plan
     assert (plan.source, plan.mode, plan.buckets) == (ScanSource.LIVE_KV, ScanMode.PUSH, (0, 1, 2, 3))
-    assert plan.credit_bytes == 32 << 20
+    assert plan.credit_bytes is None
     assert (plan.page_depth, plan.page_bytes) == (1, 4 << 20)
     assert scan.schema == TABLE.schema
 
@@ -182,6 +182,9 @@ def test_bounds_of_credit_pages_and_buckets(scan: Builder) -> None:
     assert scan.with_credit(1).with_page_bytes(1).with_page_depth(0).bucket(3).plan.buckets == (3,)
     with pytest.raises(ArgumentInvalid, match="credit"):
         scan.with_credit(0)
+    with pytest.raises(ArgumentInvalid, match="a number of bytes or 'auto', not 'much'"):
+        scan.with_credit("much")
+    assert scan.with_credit(1).with_credit("auto").plan.credit_bytes is None
     with pytest.raises(ArgumentInvalid, match="page size"):
         scan.with_page_bytes(0)
     with pytest.raises(ArgumentInvalid, match="page depth"):

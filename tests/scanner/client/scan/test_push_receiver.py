@@ -21,6 +21,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import encode_batch
 from tests.support.push_messages import LOG_OFFSET, SCHEMA, end, heartbeat, payload_message, rows, started
+from transport import ReceiveCredit
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def progress() -> BucketProgress:
 @pytest.fixture
 def receiver(progress: BucketProgress) -> PushReceiver:
     """A receiver that has nothing yet."""
-    return PushReceiver("t bucket 0", SCHEMA, 1_000_000, progress)
+    return PushReceiver("t bucket 0", SCHEMA, ReceiveCredit(1_000_000), progress)
 
 
 def test_whole_scan(receiver: PushReceiver, progress: BucketProgress) -> None:
@@ -101,7 +102,7 @@ def test_a_batch_that_contradicts_itself_is_corruption() -> None:
     payload = bytes(encode_batch(pa.record_batch({"text": texts}, schema=schema)))
     ends = struct.pack("<3i", 0, 2, 6)
     assert payload.count(ends) == 1
-    receiver = PushReceiver("t bucket 0", schema, 1_000_000, BucketProgress(bucket=0))
+    receiver = PushReceiver("t bucket 0", schema, ReceiveCredit(1_000_000), BucketProgress(bucket=0))
     receiver.receive(started(schema))
     receiver.receive(payload_message(0, 2, payload))
     with pytest.raises(DataCorrupted, match="a batch is not valid"):
@@ -156,7 +157,7 @@ def test_other_schema_means_another_table(receiver: PushReceiver) -> None:
 def test_server_past_the_credit_is_cut_off(progress: BucketProgress) -> None:
     """The message that reaches the limit may pass it; the one after is refused, and both are counted."""
     size = len(rows(0, [1]))
-    receiver = PushReceiver("t bucket 0", SCHEMA, size + 1, progress)
+    receiver = PushReceiver("t bucket 0", SCHEMA, ReceiveCredit(size + 1), progress)
     receiver.receive(started())
     receiver.receive(rows(0, [1]))
     receiver.receive(rows(1, [2]))
@@ -304,7 +305,9 @@ def test_what_counts_as_progress(progress: BucketProgress) -> None:
     """Rows, a further position, and a wait for credit that we owe; no start, nor what says nothing new."""
     advances: list[None] = []
     first = rows(0, [1], token=b"a")
-    receiver = PushReceiver("t bucket 0", SCHEMA, len(first) + 1, progress, lambda: advances.append(None))
+    receiver = PushReceiver(
+        "t bucket 0", SCHEMA, ReceiveCredit(len(first) + 1), progress, lambda: advances.append(None)
+    )
     receiver.begin_stream(OPEN)
     waiting = pb.Heartbeat.STATE_WAITING_CREDIT
     steps = [
@@ -438,7 +441,7 @@ def test_a_table_that_got_columns_is_noticed() -> None:
     """By a heartbeat, or by the start of a further stream; the schema that came first is the scan's."""
     for told in ([0, 0], [0, 1], [2, 2], [2, 3]):
         progress = BucketProgress(bucket=0)
-        receiver = PushReceiver("items bucket 0", SCHEMA, 1000, progress)
+        receiver = PushReceiver("items bucket 0", SCHEMA, ReceiveCredit(1000), progress)
         opening = pb.ScanOpen(source=pb.SCAN_SOURCE_LOG)
         receiver.begin_stream(opening)
         receiver.receive(_started_with_schema(told[0]))

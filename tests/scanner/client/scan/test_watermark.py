@@ -25,6 +25,7 @@ from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import encode_batch, encode_row_batch
 from tests.support.push_messages import started
+from transport import CreditPool, ReceiveCredit
 
 BUCKETS = 2
 TABLE = TableDescription("items", pa.schema([pa.field("k", pa.int64(), nullable=False)]), ("k",), BUCKETS)
@@ -105,7 +106,9 @@ def opened(plan: ScanPlan) -> Iterator[Log]:
     scan_open = pb.ScanOpen(source=pb.SCAN_SOURCE_LOG)
     scan_open.query.filter.add()
     for bucket in plan.buckets:
-        receiver = PushReceiver(f"bucket {bucket}", plan.schema, 1 << 20, BucketProgress(bucket=bucket))
+        receiver = PushReceiver(
+            f"bucket {bucket}", plan.schema, ReceiveCredit(1 << 20), BucketProgress(bucket=bucket)
+        )
         receiver.begin_stream(scan_open)
         receiver.receive(started(plan.schema, log_offset=0))
         yield Log(receiver, plan.schema)
@@ -114,7 +117,7 @@ def opened(plan: ScanPlan) -> Iterator[Log]:
 async def run(script: list[Step], columns: tuple[str, ...] = ()) -> Batches:
     """Let it happen; raise if the watermark says what is not so."""
     plan = ScanPlan(table=TABLE, source=ScanSource.LOG, columns=columns)
-    batches, logs = Batches(plan), list(opened(plan))
+    batches, logs = Batches(plan, CreditPool(0)), list(opened(plan))
     taken: list[set[int]] = [set() for _ in logs]
     waiting, newest = 0, EPOCH - datetime.timedelta.resolution
 
@@ -215,8 +218,8 @@ async def test_what_waits_does_not_count(monkeypatch: pytest.MonkeyPatch) -> Non
     await run(script)
     begin = Batches.__init__
 
-    def counting_early(batches: Batches, plan: ScanPlan) -> None:
-        begin(batches, plan)
+    def counting_early(batches: Batches, plan: ScanPlan, growth: CreditPool) -> None:
+        begin(batches, plan, growth)
         put = batches._hand_off.put
         monkeypatch.setattr(batches._hand_off, "put", lambda delivery: what_arrived(batches, put, delivery))
 
