@@ -416,6 +416,19 @@ def test_another_table_of_the_name_is_refused(
         stream.next()
 
 
+def test_another_table_of_the_name_between_micro_batches(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """A planner that lives on plans nothing of it, also where it has read nothing yet: every history begins with that."""
+    streams.append(stream := Stream(server, table.name, startingOffsets="latest"))
+    assert stream.next() == []
+    client.drop_table(table.name)
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 50))
+    with pytest.raises(TableNotFound, match="created anew"):
+        stream.next()
+    assert len(stream.offsets) == 1
+
+
 def test_places_that_cannot_be(server: RunningServer, table: Table) -> None:
     """An offset inside a commit, past the end, of no bucket, a time in the future: one line, when the query starts."""
     table.write(_rows(0, 100))
