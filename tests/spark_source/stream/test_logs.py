@@ -157,13 +157,13 @@ def test_a_time_before_the_changelog_begins(
 ) -> None:
     """What was committed since is gone: a stream of it fails, or says so; an end there ends at nothing."""
     place = AtTime(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-    assert logs_of(table).place("startingOffsets", place)[0].offset == 0
+    assert logs_of(table).start(place)[0].offset == 0
     cut(client, table, 0, 10)
     with pytest.raises(SourceDataLossError, match=r"bucket 0: the changes since 2020-01-01T.* at 10;"):
-        logs_of(table).place("startingOffsets", place)
+        logs_of(table).start(place)
     assert logs_of(table).place("endingOffsets", place)[0].offset == 10
     with caplog.at_level(logging.WARNING, "weir.spark"):
-        assert logs_of(table, strict=False).place("startingOffsets", place)[0].offset == 10
+        assert logs_of(table, strict=False).start(place)[0].offset == 10
     assert "the changes since 2020-01-01T00:00:00+00:00, if there were any before offset 10" in caplog.text
 
 
@@ -176,9 +176,9 @@ def test_a_time_behind_the_last_commit(client: Client, table: Table) -> None:
     cut(client, table, 1, FEW)
     assert {bucket: each.offset for bucket, each in logs_of(table).ends().items()} == {0: MANY, 1: FEW}
     behind = AtTime(last + datetime.timedelta(microseconds=1))
-    assert logs_of(table).place("startingOffsets", behind)[1].offset == FEW
+    assert logs_of(table).start(behind)[1].offset == FEW
     with pytest.raises(SourceDataLossError, match="bucket 1"):
-        logs_of(table).place("startingOffsets", AtTime(last))
+        logs_of(table).start(AtTime(last))
 
 
 def test_the_end_is_asked_for_once(table: Table) -> None:

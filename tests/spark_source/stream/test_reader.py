@@ -181,6 +181,35 @@ def test_the_first_micro_batch_is_the_same_again(
         assert stream.read(stream.first(), stream.offsets[0]) == rows
 
 
+def test_what_began_at_a_time_is_the_same_again(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """When retention has taken all that was before, so that the time could not be found again: the lease keeps it."""
+    table.write(_rows(0, 100))
+    middle = {each.bucket: each.end_offset for each in table.offsets()}
+    table.write(_rows(0, 100, "b"))
+    log = table.new_scan().with_source("log").start_at(middle).stop_at("end").to_arrow()
+    # Both buckets' later commits are at or behind it, their earlier ones before.
+    time = min(log["_commit_timestamp"].to_pylist()).isoformat()
+    streams.append(stream := Stream(server, table.name, startingTimestamp=time))
+    rows = stream.next()
+    assert len(rows or []) == 200
+    options = {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"}
+    source = WeirDataSource(options | {"startingTimestamp": time})
+    reader, again = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+    assert isinstance(reader, ChangesReader)
+    partitions = reader.partitions()
+    _cut(server, table, {each.bucket: each.end_offset for each in table.offsets()})
+    assert {each.bucket: each.start_offset for each in table.offsets()} == middle
+    stream.stop()
+    stream.start()
+    assert stream.read(stream.first(), stream.offsets[0]) == rows
+    assert again.partitions() == partitions
+    streams.append(late := Stream(server, table.name, startingTimestamp=time))
+    with pytest.raises(SourceDataLossError, match=f"the changes since {time[:10]}"):
+        late.next()
+
+
 def test_a_micro_batch_is_the_same_again(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """After a restart and more commits, with the same start and end: the same rows."""
     streams.append(stream := Stream(server, table.name, maxRowsPerTrigger="30"))
@@ -419,7 +448,7 @@ def test_another_table_of_the_name_is_refused(
 def test_another_table_of_the_name_between_micro_batches(
     server: RunningServer, table: Table, streams: list[Stream], client: Client
 ) -> None:
-    """A planner that lives on plans nothing of it, also where it has read nothing yet: every history begins with that."""
+    """A planner that lives on plans nothing of it, also where it has read nothing: every history begins with that."""
     streams.append(stream := Stream(server, table.name, startingOffsets="latest"))
     assert stream.next() == []
     client.drop_table(table.name)
