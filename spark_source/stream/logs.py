@@ -15,7 +15,7 @@ from scanner import ArgumentInvalid, OffsetOutOfRange, SnapshotLost
 from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
 from spark_source.stream.admission import Admission, Commit, Pending
 from spark_source.stream.offsets import Position, Positions
-from spark_source.stream.options import EARLIEST, LATEST, AtOffsets, AtTime, Full, Limits, Place
+from spark_source.stream.options import COUNT_MAX, EARLIEST, LATEST, AtOffsets, AtTime, Full, Limits, Place
 
 if TYPE_CHECKING:
     from scanner import MeasuredLog
@@ -167,14 +167,14 @@ class TableLogs:
         return True
 
     def _measure(self, admission: Admission, factor: int) -> bool:
-        """Measure buckets that are short, a multiple of their share of what may go in; False: retention was faster."""
-        short, left = admission.short, admission.left
+        """Measure buckets that are short, a multiple of their part of what may go in; False: retention was faster."""
+        short, part = admission.short, admission.part
         try:
             logs = self._table.measure_log(
                 short,
                 commits_max=_COMMITS_PER_CALL,
-                rows_max=_part(left.rows_max, len(short), factor),
-                bytes_max=_part(left.bytes_max, len(short), factor),
+                rows_max=_times(part.rows_max, factor),
+                bytes_max=_times(part.bytes_max, factor),
             )
         except OffsetOutOfRange:
             return False
@@ -288,6 +288,5 @@ def _position(log: MeasuredLog, offset: int) -> Position:
     return Position(offset, log.history_of(offset))
 
 
-def _part(limit: int | None, count: int, factor: int) -> int | None:
-    """An equal part of a limit, times a factor, and no more than the limit."""
-    return None if limit is None else min(limit, -(-limit // count) * factor)
+def _times(limit: int | None, factor: int) -> int | None:
+    return None if limit is None else min(limit * factor, COUNT_MAX)

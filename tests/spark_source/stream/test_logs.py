@@ -12,6 +12,7 @@ import pytest
 
 from scanner.errors import OffsetOutOfRange, SnapshotLost
 from spark_source.errors import SourceDataLossError, SourceError
+from spark_source.stream import logs as logs_module
 from spark_source.stream.logs import TableLogs
 from spark_source.stream.options import EARLIEST, AtOffsets, AtTime, Full, Limits
 from tests.spark_source.frames import table_name
@@ -126,6 +127,15 @@ def test_changes_go_while_the_server_measures(client: Client, table: Table) -> N
     assert logs.admit(logs.behind(start), None, LIMITS)[0].offset == MANY
     with pytest.raises(SourceDataLossError, match="bucket 0: the changes from offset 0 on"):
         logs_of(table).behind(start)
+
+
+def test_a_limit_that_is_never_reached(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often is measured for it, the server is asked for a number that it knows."""
+    monkeypatch.setattr(logs_module, "_COMMITS_PER_CALL", 2)
+    logs = logs_of(Asked(table))
+    behind = logs.behind(logs_of(table).place("startingOffsets", AtOffsets(EARLIEST)))
+    ends = logs.admit(behind, None, Limits(rows_max=2**62, bytes_max=2**62))
+    assert {bucket: position.offset for bucket, position in ends.items()} == {0: MANY, 1: FEW}
 
 
 def test_a_server_that_measures_nothing(table: Table) -> None:
