@@ -116,8 +116,8 @@ def shared_lease(
         ).info
     except LeaseNotFound as error:
         raise SnapshotLost(
-            f"this load was planned before, and nothing keeps what it read then: {error.message}; load the DataFrame"
-            " again, and give option leaseTtl more seconds if it is used for long"
+            f"nothing keeps the state that this load was planned with: {error.message}; load the DataFrame again, and"
+            " give option leaseTtl more seconds if it is used for long"
         ) from None
     except TooManyScans as error:
         raise TooManyScans(
