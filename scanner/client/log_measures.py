@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.client.calls import call_unary
 from scanner.client.scan.builder import UINT32_MAX, UINT64_MAX, whole
+from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 
@@ -53,6 +54,7 @@ class MeasuredLog:
 async def measure_log(
     connection: Connection,
     table: str,
+    table_id: int,
     positions: Mapping[int, int],
     histories: Mapping[int, bytes],
     commits_max: int,
@@ -75,6 +77,8 @@ async def measure_log(
         ],
     )
     reply = await call_unary(connection, methods.MEASURE_LOG, request, pb.MeasureLogResponse)
+    if reply.table_id != table_id:
+        raise TableNotFound(f"table {table!r} was dropped and created anew since: its changes are others")
     return [
         MeasuredLog(
             bucket=each.bucket,

@@ -343,7 +343,7 @@ class Table:
             One for each position, ascending by bucket.
 
         Raises:
-            TableNotFound: The table was dropped.
+            TableNotFound: The table was dropped; another one may have its name.
             BucketNotFound: A bucket is not there.
             ArgumentInvalid: A position is inside a commit, or a number is out of range.
             OffsetOutOfRange: A position is past the end of a changelog.
@@ -354,7 +354,14 @@ class Table:
             For the server.
         """
         return await measure_log(
-            self._connection, self.name, positions, histories or {}, commits_max, rows_max, bytes_max
+            self._connection,
+            self.name,
+            self.table_id,
+            positions,
+            histories or {},
+            commits_max,
+            rows_max,
+            bytes_max,
         )
 
     async def groups(self) -> list[GroupSummary]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -50,7 +51,11 @@ class PlannedStates:
 
 
 def lease_states(
-    client: Client, table: Table, options: SourceOptions, load: Load, offsets: Sequence[int] | None
+    client: Client,
+    table: Table,
+    options: SourceOptions,
+    load: Load,
+    find_offsets: Callable[[], Sequence[int] | None],
 ) -> PlannedStates:
     """Lease every bucket of a table, or learn what another copy of this load has leased.
 
@@ -59,7 +64,7 @@ def lease_states(
         table: What is read.
         options: The read.
         load: Names the lease.
-        offsets: Of each bucket the state to lease; None: as it is now.
+        find_offsets: Asked if nothing is leased yet: of each bucket the state to lease; None: as it is now.
 
     Raises:
         TooManyScans: The server has no room for another lease.
@@ -69,22 +74,27 @@ def lease_states(
 
     Waits: For the server's disk, on which the lease is before it is answered.
     """
-    targets = [LeaseTarget(table.name, state=LeaseState.LOG)]
-    if offsets is not None:
-        targets = [LeaseTarget(table.name, (each,), log_offset=offset) for each, offset in enumerate(offsets)]
-    lease = shared_lease(client, load, targets, options.lease_ttl_s)
+
+    def find_targets() -> list[LeaseTarget]:
+        offsets = find_offsets()
+        if offsets is None:
+            return [LeaseTarget(table.name, state=LeaseState.LOG)]
+        return [LeaseTarget(table.name, (each,), log_offset=offset) for each, offset in enumerate(offsets)]
+
+    lease = shared_lease(client, load, find_targets, options.lease_ttl_s)
     return _states(lease.buckets, table, lease.lease_id, lease.ttl_s)
 
 
 def shared_lease(
-    client: Client, load: Load, targets: Iterable[LeaseTarget], ttl_s: float, of: str = ""
+    client: Client, load: Load, find_targets: Callable[[], Iterable[LeaseTarget]], ttl_s: float, of: str = ""
 ) -> LeaseInfo:
-    """The lease that all copies of a load share; who asks first makes it, and who asks later renews it if need be.
+    """The lease that all copies of a load share; who asks first makes it, and who asks later renews it.
 
     Args:
         client: Of the driver.
         load: Whose id it has.
-        targets: What it is to keep if there is none.
+        find_targets: Asked if there is none: what it is to keep. What it keeps may be all there is by now, and could
+            not be found again.
         ttl_s: Its time to live, seconds.
         of: The end of its id, if a load has more than one.
 
@@ -96,16 +106,18 @@ def shared_lease(
 
     Waits: For the server's disk, on which the lease is before it is answered.
     """
+    lease_id = f"{load.id}{of}"
+    with suppress(LeaseNotFound):
+        return client.leases.renew(lease_id)
+    targets = find_targets()
     try:
-        lease = client.acquire_lease(
-            *targets, lease_id=f"{load.id}{of}", ttl_s=ttl_s, if_absent=True, id_age_s=load.age_s
+        return client.acquire_lease(
+            *targets, lease_id=lease_id, ttl_s=ttl_s, if_absent=True, id_age_s=load.age_s
         ).info
-        if lease.remaining_s < ttl_s / 2:
-            lease = client.leases.renew(lease.lease_id)
     except LeaseNotFound as error:
         raise SnapshotLost(
-            f"this load was planned before, and nothing keeps what it read then: {error.message}; load the DataFrame"
-            " again, and give option leaseTtl more seconds if it is used for long"
+            f"nothing keeps the state that this load was planned with: {error.message}; load the DataFrame again, and"
+            " give option leaseTtl more seconds if it is used for long"
         ) from None
     except TooManyScans as error:
         raise TooManyScans(
@@ -113,7 +125,6 @@ def shared_lease(
             f" {error.message}; let leases end sooner with a smaller leaseTtl, name the state with asOf or leaseId, or"
             " let each task read what is there when it begins with leaseTtl 0"
         ) from None
-    return lease
 
 
 def held_states(client: Client, table: Table, lease_id: str) -> PlannedStates:

@@ -44,12 +44,13 @@ def plan_states(client: Client, table: Table, options: SourceOptions, load: Load
     """
     if options.lease_id is not None:
         return held_states(client, table, options.lease_id)
-    offsets = None
-    if options.as_of_time is not None:
-        offsets = _offsets_at(table, options.as_of_time)
+
+    def find_offsets() -> list[int] | None:
+        return None if options.as_of_time is None else _offsets_at(table, options.as_of_time)
+
     if options.takes_lease:
-        return lease_states(client, table, options, load, offsets)
-    asked_for = offsets if offsets is not None else _offsets_asked_for(options, table.buckets)
+        return lease_states(client, table, options, load, find_offsets)
+    asked_for = find_offsets() or _offsets_asked_for(options, table.buckets)
     return PlannedStates(offsets=tuple(asked_for), histories=(b"",) * table.buckets)
 
 

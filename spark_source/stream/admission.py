@@ -79,31 +79,32 @@ class Admission:
 
     @property
     def short(self) -> dict[int, int]:
-        """Buckets of which all that was measured went in, and from where on to measure more; the next one first."""
+        """Buckets of which less is known than `part`, and where to measure on; all that keep it from being settled."""
+        part = self.part
         return {
-            bucket: each.admitted
-            for _, _, bucket in sorted(self._turns)
-            if not (each := self._buckets[bucket]).commits
+            bucket: each.measured
+            for *_, bucket in self._turns
+            if (each := self._buckets[bucket]).measured < each.until and each.has_less_than(part)
         }
 
     @property
-    def left(self) -> Limits:
-        """How much may still go in."""
-        rows_max, bytes_max = self._limits.rows_max, self._limits.bytes_max
+    def part(self) -> Limits:
+        """An equal part of what may still go in, of each bucket that has more to give."""
+        rows_max, bytes_max, count = self._limits.rows_max, self._limits.bytes_max, max(1, len(self._turns))
         return Limits(
-            rows_max=None if rows_max is None else rows_max - self._rows,
-            bytes_max=None if bytes_max is None else bytes_max - self._bytes,
+            rows_max=None if rows_max is None else -(-(rows_max - self._rows) // count),
+            bytes_max=None if bytes_max is None else -(-(bytes_max - self._bytes) // count),
         )
 
     def add(self, bucket: int, commits: Iterable[Commit]) -> None:
         """Note commits of a bucket, adjacent to those that are known of it."""
-        self._buckets[bucket].commits.extend(commits)
+        self._buckets[bucket].add(commits)
 
     def settle(self) -> bool:
         """Let in what is known.
 
         Returns:
-            Whether `ends` is the answer; if not, more has to be measured, of the first of `short` at least.
+            Whether `ends` is the answer; if not, more of `short` has to be measured.
         """
         while self._turns and not self._reached():
             turn = self._turns[0]
@@ -141,11 +142,27 @@ class _Bucket:
         self._limits = limits
         self._rows = 0
         self._bytes = 0
+        self._bytes_ahead = 0
         self.admitted = start
         """Where the micro-batch ends."""
+        self.measured = start
+        """How far its commits are known."""
         self.until = until
         self.commits: deque[Commit] = deque()
-        """From `admitted` on; what is behind `until` does not count."""
+        """From `admitted` to `measured`; what is behind `until` does not count."""
+
+    def add(self, commits: Iterable[Commit]) -> None:
+        """Note commits from `measured` on."""
+        for commit in commits:
+            self.commits.append(commit)
+            self._bytes_ahead += commit.bytes
+            self.measured = commit.end
+
+    def has_less_than(self, part: Limits) -> bool:
+        """Whether what is known and has not gone in reaches none of these limits."""
+        return (part.rows_max is None or self.measured - self.admitted < part.rows_max) and (
+            part.bytes_max is None or self._bytes_ahead < part.bytes_max
+        )
 
     def turn(self, bucket: int) -> tuple[float, int, int]:
         """Its place among the others: by its share, then by the time of its next commit, unknown ones first."""
@@ -155,6 +172,7 @@ class _Bucket:
         """Let a commit in."""
         self._rows += commit.end - self.admitted
         self._bytes += commit.bytes
+        self._bytes_ahead -= commit.bytes
         self.admitted = commit.end
 
     def _share(self) -> float:

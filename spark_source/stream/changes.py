@@ -8,7 +8,7 @@ each plan finds its own end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -82,13 +82,20 @@ class ChangesReader(DataSourceReader):
         table = client.table(options.source.table)
         check_schema(self._schema, change_schema(table, options))
         logs = TableLogs(table, fail_on_data_loss=options.fail_on_data_loss)
-        end: Positions = logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
-        start: Positions = logs.place("startingOffsets", options.starting or AtOffsets(EARLIEST))
+
+        def find_end() -> Positions:
+            return logs.place("endingOffsets", options.ending or AtOffsets(LATEST))
+
+        def find_start() -> Positions:
+            return logs.start(options.starting or AtOffsets(EARLIEST))
+
         lease_ids: tuple[str, ...] = ()
         if options.source.lease_ttl_s:
-            leases = self._agreed(client, "-end", end), self._agreed(client, "-start", start)
+            leases = self._agreed(client, "-end", find_end), self._agreed(client, "-start", find_start)
             end, start = map(_positions, leases)
             lease_ids = tuple(lease.lease_id for lease in leases)
+        else:
+            end, start = find_end(), find_start()
         for bucket, position in start.items():
             if position.offset > end[bucket].offset:
                 raise SourceOptionError(
@@ -99,10 +106,12 @@ class ChangesReader(DataSourceReader):
                 )
         return log_slices(options, table.table_id, start, end, lease_ids)
 
-    def _agreed(self, client: Client, of: str, found: Positions) -> LeaseInfo:
+    def _agreed(self, client: Client, of: str, find: Callable[[], Positions]) -> LeaseInfo:
         """What all copies of the load take for its start or its end: what the first of them has leased."""
         source = self._options.source
-        return shared_lease(client, self._load, log_targets(source.table, found), source.lease_ttl_s, of)
+        return shared_lease(
+            client, self._load, lambda: log_targets(source.table, find()), source.lease_ttl_s, of
+        )
 
 
 def _positions(lease: LeaseInfo) -> Positions:

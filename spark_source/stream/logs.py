@@ -15,7 +15,7 @@ from scanner import ArgumentInvalid, OffsetOutOfRange, SnapshotLost
 from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
 from spark_source.stream.admission import Admission, Commit, Pending
 from spark_source.stream.offsets import Position, Positions
-from spark_source.stream.options import EARLIEST, LATEST, AtOffsets, AtTime, Full, Limits, Place
+from spark_source.stream.options import COUNT_MAX, EARLIEST, LATEST, AtOffsets, AtTime, Full, Limits, Place
 
 if TYPE_CHECKING:
     from scanner import MeasuredLog
@@ -72,8 +72,18 @@ class TableLogs:
         """
         return {bucket: _position(log, log.end_offset) for bucket, log in sorted(self._ranges().items())}
 
+    def start(self, place: Place) -> dict[int, Position]:
+        """Where a read that has not begun yet begins: as `place` of option ``startingOffsets``.
+
+        Raises:
+            SourceDataLossError: Likewise; or what was committed since the time may not be kept.
+        """
+        if isinstance(place, AtTime):
+            return self._at_time("startingOffsets", place, begins=True)
+        return self.place("startingOffsets", place)
+
     def place(self, option: str, place: Place) -> dict[int, Position]:
-        """Where a place is in every bucket.
+        """Where a place is in every bucket; what is kept behind a time is not looked at.
 
         Args:
             option: The option that names it, for messages.
@@ -82,13 +92,13 @@ class TableLogs:
         Raises:
             SourceOptionError: An offset is inside a commit, past the end, or of a bucket that is not there; a bucket
                 has none; or the time is in the future.
-            SourceDataLossError: An offset is not kept any more, or what was committed since the time may not be.
+            SourceDataLossError: An offset is not kept any more.
             ScannerError: The server cannot be asked.
         """
         if isinstance(place, Full):
             return self.ends()
         if isinstance(place, AtTime):
-            return self._at_time(option, place)
+            return self._at_time(option, place, begins=False)
         return self._at_offsets(option, place, self._ranges())
 
     def behind(self, positions: Positions, ends: Mapping[int, int] | None = None) -> Behind:
@@ -157,14 +167,14 @@ class TableLogs:
         return True
 
     def _measure(self, admission: Admission, factor: int) -> bool:
-        """Measure buckets that are short, a multiple of their share of what may go in; False: retention was faster."""
-        short, left = admission.short, admission.left
+        """Measure buckets that are short, a multiple of their part of what may go in; False: retention was faster."""
+        short, part = admission.short, admission.part
         try:
             logs = self._table.measure_log(
                 short,
                 commits_max=_COMMITS_PER_CALL,
-                rows_max=_part(left.rows_max, len(short), factor),
-                bytes_max=_part(left.bytes_max, len(short), factor),
+                rows_max=_times(part.rows_max, factor),
+                bytes_max=_times(part.bytes_max, factor),
             )
         except OffsetOutOfRange:
             return False
@@ -218,7 +228,7 @@ class TableLogs:
             raise loss
         warn_of_loss(loss)
 
-    def _at_time(self, option: str, place: AtTime) -> dict[int, Position]:
+    def _at_time(self, option: str, place: AtTime, *, begins: bool) -> dict[int, Position]:
         try:
             found = self._table.offsets(at=place.time)
         except ArgumentInvalid as error:
@@ -226,14 +236,11 @@ class TableLogs:
             raise SourceOptionError(
                 option, time, f"option {option!r} cannot be {time}: {error.message}"
             ) from None
-        if option == "startingOffsets":  # An end at the oldest change is in front of nothing that is read.
-            for each in found:
-                if not each.is_kept:
-                    self._lose(
-                        SourceDataLossError(
-                            self._table.name, each.bucket, place.time, None, each.start_offset
-                        )
-                    )
+        for each in found:
+            if begins and not each.is_kept:
+                self._lose(
+                    SourceDataLossError(self._table.name, each.bucket, place.time, None, each.start_offset)
+                )
         return self._positions({each.bucket: each.at_offset for each in found})
 
     def _at_offsets(
@@ -281,6 +288,5 @@ def _position(log: MeasuredLog, offset: int) -> Position:
     return Position(offset, log.history_of(offset))
 
 
-def _part(limit: int | None, count: int, factor: int) -> int | None:
-    """An equal part of a limit, times a factor, and no more than the limit."""
-    return None if limit is None else min(limit, -(-limit // count) * factor)
+def _times(limit: int | None, factor: int) -> int | None:
+    return None if limit is None else min(limit * factor, COUNT_MAX)

@@ -28,7 +28,8 @@ TRIGGER_DELAY_S_DEFAULT: Final = 900.0
 
 _NAMED: Final = {"earliest": EARLIEST, "latest": LATEST}
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_COUNT_MAX: Final = 2**62
+COUNT_MAX: Final = 2**62
+"""Of changes or bytes, in a limit."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNITS_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,9})\s*(?P<unit>ms|s|m|h)")
@@ -308,8 +309,8 @@ def _parse_bool(name: str, value: str) -> bool:
 
 
 def _parse_count(name: str, value: str) -> int:
-    digits = value.isascii() and value.isdigit() and len(value) <= len(str(_COUNT_MAX))
-    if not digits or not 1 <= int(value) <= _COUNT_MAX:
+    digits = value.isascii() and value.isdigit() and len(value) <= len(str(COUNT_MAX))
+    if not digits or not 1 <= int(value) <= COUNT_MAX:
         raise _refuse(name, value)
     return int(value)
 
@@ -317,7 +318,7 @@ def _parse_count(name: str, value: str) -> int:
 def _parse_size(name: str, value: str) -> int:
     match = _SIZE.fullmatch(value)
     size = 0 if match is None else int(match["number"]) * _UNITS_BYTES[match["unit"].lower()]
-    if not 1 <= size <= _COUNT_MAX:
+    if not 1 <= size <= COUNT_MAX:
         raise _refuse(name, value)
     return size
 

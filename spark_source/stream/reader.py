@@ -218,7 +218,7 @@ class _Planner:
         self.newest: dict[str, Any] | None = None
 
     def check(self) -> None:
-        """See that where the stream is to begin is there."""
+        """See that where the stream is to begin can be; it may have begun, and then its lease keeps what it wants."""
         place = self._options.starting
         if place is not None and not isinstance(place, Full):
             self._logs.place("startingOffsets", place)
@@ -275,7 +275,7 @@ class _Planner:
         if isinstance(place, Full) and self._target is not None:
             at: Positions = self._target  # Not later than what Spark was told to stop at.
         else:
-            at = self._logs.place("startingOffsets", place)
+            at = self._logs.start(place)
         if self._until is not None:
             # A start at the end, or at a time behind it, is not before where the query stops.
             self._until = {bucket: max(offset, at[bucket].offset) for bucket, offset in self._until.items()}

@@ -291,8 +291,13 @@ class LeaseKeeper:
         if id_age_ms is None or self._existing(key) is not None:
             return
         if self._registry.may_have_ended(key, self._clock.now_ms() - id_age_ms):
+            how = (
+                "has ended"
+                if self._registry.has_ended(key)
+                else "may have ended: the server remembers no longer"
+            )
             raise LeaseNotFound(
-                f"lease {key.lease_id!r} has ended, and another one of its id would keep another state; take a new id"
+                f"lease {key.lease_id!r} {how}; another one of its id would keep another state, so take a new id"
             )
 
     def _existing(self, key: LeaseKey) -> Lease | None:

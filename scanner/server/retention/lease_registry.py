@@ -209,9 +209,13 @@ class LeaseRegistry:
         self._end(key, now_ms, why or "")
         return True
 
+    def has_ended(self, key: LeaseKey) -> bool:
+        """Whether a lease of this id is remembered to have ended."""
+        return key in self._ended
+
     def may_have_ended(self, key: LeaseKey, since_ms: int) -> bool:
         """Whether a lease of this id ended after a time, as far as that is known."""
-        return key in self._ended or since_ms <= self._forgotten_ms
+        return self.has_ended(key) or since_ms <= self._forgotten_ms
 
     def expire(self, now_ms: int) -> list[Lease]:
         """Collect the leases whose time is over, and return them."""

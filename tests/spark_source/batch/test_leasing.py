@@ -218,12 +218,14 @@ def test_a_load_that_is_planned_again_when_its_lease_has_ended(server: RunningSe
     assert partition.lease_id is not None
     client.leases.drop(partition.lease_id)
     change(client)
-    with pytest.raises(SnapshotLost, match=r"this load was planned before.*; load the DataFrame again"):
+    with pytest.raises(
+        SnapshotLost, match=r"nothing keeps the state .*' has ended; .*; load the DataFrame again"
+    ):
         copy.partitions()
     assert len(other.partitions()) == 2
     client.drop_table(TABLE)
     make_table(client)
-    with pytest.raises(SnapshotLost, match="this load was planned before"):
+    with pytest.raises(SnapshotLost, match="nothing keeps the state that this load was planned with"):
         sent_to_worker(other).partitions()
 
 

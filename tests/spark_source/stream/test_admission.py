@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import dataclass
 
 from hypothesis import given
@@ -130,8 +131,33 @@ def test_measuring_bit_by_bit_changes_nothing(pending: dict[int, Log], bounds: L
             assert offset == (log.commits[count - 1].end if count else log.start)
             admission.add(bucket, log.commits[count : count + step])
             known[bucket] += step
-        assert not admission.left.unlimited
+        assert not admission.part.unlimited
     assert admission.ends == admit(pending, bounds)
+
+
+def test_many_buckets_are_measured_in_a_few_rounds() -> None:
+    """Commits of any sizes, in buckets half of which have little: no bucket is asked for by itself, nor for all."""
+    rng = random.Random(1)
+    sizes = {bucket: 40 if bucket % 2 else 4000 for bucket in range(64)}
+    commits = {}
+    for bucket, count in sizes.items():
+        ends = itertools.accumulate(rng.randint(1, 10) for _ in range(count))
+        commits[bucket] = [Commit(end, rng.randint(1, 500), number) for number, end in enumerate(ends)]
+    limits = Limits(rows_max=100_000)
+    admission = Admission({bucket: Pending(0, each[-1].end) for bucket, each in commits.items()}, limits)
+    rounds = measured = 0
+    while not admission.settle():
+        rounds += 1
+        assert admission.part.rows_max is not None
+        for bucket, offset in admission.short.items():
+            wanted = offset + admission.part.rows_max * 2**rounds // 2
+            some = [each for each in commits[bucket] if offset < each.end <= wanted]
+            admission.add(bucket, some)
+            measured += len(some)
+    assert rounds <= 4
+    assert measured < 3 * sum(
+        end > each.end for bucket, end in admission.ends.items() for each in commits[bucket]
+    )
 
 
 @given(st.lists(st.integers(1, 1000), min_size=2, max_size=5, unique=True))

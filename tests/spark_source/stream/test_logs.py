@@ -12,6 +12,7 @@ import pytest
 
 from scanner.errors import OffsetOutOfRange, SnapshotLost
 from spark_source.errors import SourceDataLossError, SourceError
+from spark_source.stream import logs as logs_module
 from spark_source.stream.logs import TableLogs
 from spark_source.stream.options import EARLIEST, AtOffsets, AtTime, Full, Limits
 from tests.spark_source.frames import table_name
@@ -128,6 +129,15 @@ def test_changes_go_while_the_server_measures(client: Client, table: Table) -> N
         logs_of(table).behind(start)
 
 
+def test_a_limit_that_is_never_reached(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often is measured for it, the server is asked for a number that it knows."""
+    monkeypatch.setattr(logs_module, "_COMMITS_PER_CALL", 2)
+    logs = logs_of(Asked(table))
+    behind = logs.behind(logs_of(table).place("startingOffsets", AtOffsets(EARLIEST)))
+    ends = logs.admit(behind, None, Limits(rows_max=2**62, bytes_max=2**62))
+    assert {bucket: position.offset for bucket, position in ends.items()} == {0: MANY, 1: FEW}
+
+
 def test_a_server_that_measures_nothing(table: Table) -> None:
     """It says that there are changes, and measures no commit of them: that is an error, not a loop."""
 
@@ -157,13 +167,13 @@ def test_a_time_before_the_changelog_begins(
 ) -> None:
     """What was committed since is gone: a stream of it fails, or says so; an end there ends at nothing."""
     place = AtTime(datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-    assert logs_of(table).place("startingOffsets", place)[0].offset == 0
+    assert logs_of(table).start(place)[0].offset == 0
     cut(client, table, 0, 10)
     with pytest.raises(SourceDataLossError, match=r"bucket 0: the changes since 2020-01-01T.* at 10;"):
-        logs_of(table).place("startingOffsets", place)
+        logs_of(table).start(place)
     assert logs_of(table).place("endingOffsets", place)[0].offset == 10
     with caplog.at_level(logging.WARNING, "weir.spark"):
-        assert logs_of(table, strict=False).place("startingOffsets", place)[0].offset == 10
+        assert logs_of(table, strict=False).start(place)[0].offset == 10
     assert "the changes since 2020-01-01T00:00:00+00:00, if there were any before offset 10" in caplog.text
 
 
@@ -176,9 +186,9 @@ def test_a_time_behind_the_last_commit(client: Client, table: Table) -> None:
     cut(client, table, 1, FEW)
     assert {bucket: each.offset for bucket, each in logs_of(table).ends().items()} == {0: MANY, 1: FEW}
     behind = AtTime(last + datetime.timedelta(microseconds=1))
-    assert logs_of(table).place("startingOffsets", behind)[1].offset == FEW
+    assert logs_of(table).start(behind)[1].offset == FEW
     with pytest.raises(SourceDataLossError, match="bucket 1"):
-        logs_of(table).place("startingOffsets", AtTime(last))
+        logs_of(table).start(AtTime(last))
 
 
 def test_the_end_is_asked_for_once(table: Table) -> None:

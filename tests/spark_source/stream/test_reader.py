@@ -181,6 +181,35 @@ def test_the_first_micro_batch_is_the_same_again(
         assert stream.read(stream.first(), stream.offsets[0]) == rows
 
 
+def test_what_began_at_a_time_is_the_same_again(
+    server: RunningServer, table: Table, streams: list[Stream]
+) -> None:
+    """When retention has taken all that was before, so that the time could not be found again: the lease keeps it."""
+    table.write(_rows(0, 100))
+    middle = {each.bucket: each.end_offset for each in table.offsets()}
+    table.write(_rows(0, 100, "b"))
+    log = table.new_scan().with_source("log").start_at(middle).stop_at("end").to_arrow()
+    # Both buckets' later commits are at or behind it, their earlier ones before.
+    time = min(log["_commit_timestamp"].to_pylist()).isoformat()
+    streams.append(stream := Stream(server, table.name, startingTimestamp=time))
+    rows = stream.next()
+    assert len(rows or []) == 200
+    options = {"endpoint": server.endpoint, "table": table.name, "readChanges": "true"}
+    source = WeirDataSource(options | {"startingTimestamp": time})
+    reader, again = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
+    assert isinstance(reader, ChangesReader)
+    partitions = reader.partitions()
+    _cut(server, table, {each.bucket: each.end_offset for each in table.offsets()})
+    assert {each.bucket: each.start_offset for each in table.offsets()} == middle
+    stream.stop()
+    stream.start()
+    assert stream.read(stream.first(), stream.offsets[0]) == rows
+    assert again.partitions() == partitions
+    streams.append(late := Stream(server, table.name, startingTimestamp=time))
+    with pytest.raises(SourceDataLossError, match=f"the changes since {time[:10]}"):
+        late.next()
+
+
 def test_a_micro_batch_is_the_same_again(server: RunningServer, table: Table, streams: list[Stream]) -> None:
     """After a restart and more commits, with the same start and end: the same rows."""
     streams.append(stream := Stream(server, table.name, maxRowsPerTrigger="30"))
@@ -416,6 +445,19 @@ def test_another_table_of_the_name_is_refused(
         stream.next()
 
 
+def test_another_table_of_the_name_between_micro_batches(
+    server: RunningServer, table: Table, streams: list[Stream], client: Client
+) -> None:
+    """A planner that lives on plans nothing of it, also where it has read nothing: every history begins with that."""
+    streams.append(stream := Stream(server, table.name, startingOffsets="latest"))
+    assert stream.next() == []
+    client.drop_table(table.name)
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 50))
+    with pytest.raises(TableNotFound, match="created anew"):
+        stream.next()
+    assert len(stream.offsets) == 1
+
+
 def test_places_that_cannot_be(server: RunningServer, table: Table) -> None:
     """An offset inside a commit, past the end, of no bucket, a time in the future: one line, when the query starts."""
     table.write(_rows(0, 100))
@@ -489,7 +531,9 @@ def test_changes_that_are_planned_again_when_a_lease_has_ended(
     for each in ended:
         (lease_id,) = (lease_id for lease_id in lease_ids if lease_id.endswith(each))
         assert client.leases.drop(lease_id)
-    with pytest.raises(SnapshotLost, match=r"this load was planned before.*; load the DataFrame again"):
+    with pytest.raises(
+        SnapshotLost, match=r"nothing keeps the state .*' has ended; .*; load the DataFrame again"
+    ):
         second.partitions()
     anew = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
     assert anew.reader(source.schema()).partitions()
@@ -498,8 +542,9 @@ def test_changes_that_are_planned_again_when_a_lease_has_ended(
 def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) -> None:
     """While a load is used, neither what is read nor where that ends is forgotten."""
     clock = trio.testing.MockClock(rate=1.0)
-    with running_server(tmp_path, clock=clock) as server, connect(server.endpoint) as client:
-        _created(client, "items").write(_rows(0, 100))
+    with running_server(tmp_path, clock=clock) as server:
+        with connect(server.endpoint) as client:
+            _created(client, "items").write(_rows(0, 100))
         options = {"endpoint": server.endpoint, "table": "items", "readChanges": "true", "leaseTtl": "600"}
         source = WeirDataSource(options)
         reader, again = (sent_to_worker(source).reader(source.schema()) for _ in range(2))
@@ -509,7 +554,8 @@ def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) ->
         def use_late(use: Callable[[], object]) -> None:
             server.ask(lambda _: clock.jump(400))
             use()
-            left = [lease.remaining_s for lease in client.list_leases("items")]
+            with connect(server.endpoint) as client:  # The jump ended connections that were idle so long.
+                left = [lease.remaining_s for lease in client.list_leases("items")]
             assert len(left) == 2
             assert min(left) > 300
 

@@ -186,6 +186,8 @@ async def test_an_id_that_was_made_up_for_a_lease_names_no_other(store: Store) -
         store.create_table(description(buckets=BUCKETS))
         with pytest.raises(LeaseNotFound, match="lease 'other' has ended"):
             await kept.acquire("other", target(Choice.LOG, 0), if_absent=True, id_age_ms=80)
+        with pytest.raises(LeaseNotFound, match="lease 'old' may have ended"):
+            await kept.acquire("old", target(Choice.LOG, 0), id_age_ms=10**15)
         assert await kept.acquire("report", target(Choice.LOG, 0), if_absent=True) != (None, [])
         assert len((await kept.bucket()).pins) == 1
 

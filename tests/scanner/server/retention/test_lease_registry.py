@@ -225,6 +225,7 @@ class RegistryWalk(RuleBasedStateMachine):
         self.registry = LeaseRegistry()
         self.now = 0
         self.model: dict[LeaseKey, tuple[int, int, dict[BucketKey, LeasedState]]] = {}
+        self.ever: set[LeaseKey] = set()
 
     def living(self, key: LeaseKey) -> tuple[int, int, dict[BucketKey, LeasedState]] | None:
         """TTL, end and states of a lease that is there."""
@@ -239,6 +240,7 @@ class RegistryWalk(RuleBasedStateMachine):
         lease = self.registry.acquire(key, states, ttl_ms=ttl_ms, now_ms=self.now)
         if kept:
             self.model[key] = (ttl_ms, self.now + ttl_ms, kept)
+            self.ever.add(key)
         else:
             self.model.pop(key, None)
         assert (lease is None) == (not kept)
@@ -303,6 +305,12 @@ class RegistryWalk(RuleBasedStateMachine):
             for lease in self.registry.leases(self.now)
         }
         assert found == expected
+
+    @invariant()
+    def what_was_there_is_or_has_ended(self) -> None:
+        for key in (LeaseKey(principal, lease_id) for principal in "ab" for lease_id in "xyz"):
+            there = self.registry.get(key, self.now) is not None
+            assert self.registry.has_ended(key) == (key in self.ever and not there)
 
     @invariant()
     def references_are_the_sum_of_what_is_kept(self) -> None:
