@@ -6,7 +6,8 @@ the type that is below it (`_Place`), which decides the same. So no cell is ever
 Rules:
 
 1. Numbers are compared exactly, whatever their types are. One exception, as in SQL: a decimal number with a fraction
-   that is compared with a float column means the float64 that is nearest to it, so that `price = 0.1` finds 0.1.
+   or an exponent that is compared with a float column means the float64 that is nearest to it, so that `price = 0.1`
+   finds 0.1, and `mass = 1e23` finds 1e23.
 2. A float is not compared with a decimal column: 0.1 is not the decimal 0.1, and who writes it means that.
 3. NaN is not equal to anything, itself included, nor less nor greater; 0.0 and -0.0 are equal.
 4. A date stands for its midnight. What has a zone is not compared with what has none.
@@ -241,9 +242,11 @@ def _number(value: LiteralValue, field: pa.Field) -> Fraction | float:
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise _does_not_fit(value, field, "it is a number, without quotes")
     exact = Fraction(value)
-    if isinstance(value, decimal.Decimal) and exact.denominator > 1 and pa.types.is_floating(field.type):
-        nearest = float(value)  # Rule 1.
-        return Fraction(nearest) if math.isfinite(nearest) else exact
+    if isinstance(value, decimal.Decimal) and pa.types.is_floating(field.type):
+        exponent = value.as_tuple().exponent
+        if exact.denominator > 1 or (isinstance(exponent, int) and exponent > 0):
+            nearest = float(value)  # Rule 1.
+            return Fraction(nearest) if math.isfinite(nearest) else exact
     return exact
 
 
