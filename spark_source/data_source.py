@@ -251,11 +251,13 @@ class WeirDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make format ``weir`` known to a Spark session that has not found it by itself.
+    """Make format ``weir`` known to a Spark session that has not found it by itself, and to the thread that calls.
 
-    Spark finds it where `pyspark_weir` can be imported, which is where this package is installed.
+    Spark finds it where `pyspark_weir` can be imported, which is where this package is installed. But a save looks for
+    it in the active session of its thread: one that Python has begun has none before this.
 
     Args:
         spark: The session. Its executors need this package installed: Spark sends them its classes by name.
     """
     spark.dataSource.register(WeirDataSource)
+    spark.createDataFrame([], "none INT")  # Makes the session the thread's active one.

@@ -9,8 +9,6 @@ It is the only writer. The histories are appended to by its thread alone, whole 
 """
 
 import random
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -19,6 +17,7 @@ import pyarrow as pa
 
 import scanner.sync
 from bench.harness import flights
+from bench.harness.background import Background
 from bench.harness.errors import BenchFailed
 from bench.harness.oracle import BucketHistory, Commit, Key, Row, keys_of
 
@@ -51,58 +50,33 @@ class Writer:
         ]
         self._deleted: list[int] = []
         self._version = 0
-        self._changed = threading.Condition()
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+        self._background = Background(self._run, "writer", PROGRESS_TIMEOUT_S)
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._background.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join(PROGRESS_TIMEOUT_S)
-        if kind is None:
-            self._raise_failure()
-            if self._thread.is_alive():
-                raise BenchFailed(
-                    f"the writer's last write was not acknowledged within {PROGRESS_TIMEOUT_S:.0f} s"
-                )
+        self._background.stop(failed=kind is not None)
 
     def wait_past(self, bucket: int, offset: int) -> None:
         """Wait until a commit beyond `offset` of the bucket's log was acknowledged.
 
         Raises:
-            BenchFailed: The writer failed, or nothing came for 30 s.
+            BenchFailed: The writer failed, or nothing came for `PROGRESS_TIMEOUT_S`.
         """
-        deadline = time.monotonic() + PROGRESS_TIMEOUT_S
-        with self._changed:
-            while self._histories[bucket].end_offset <= offset:
-                self._raise_failure()
-                if not self._changed.wait(max(0.0, deadline - time.monotonic())):
-                    raise BenchFailed(
-                        f"bucket {bucket}: no write was acknowledged for {PROGRESS_TIMEOUT_S:.0f} s"
-                    )
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise BenchFailed(f"the writer failed: {self._failure}") from self._failure
+        history = self._histories[bucket]
+        if not self._background.wait_for(lambda: history.end_offset > offset, PROGRESS_TIMEOUT_S):
+            raise BenchFailed(f"bucket {bucket}: no write was acknowledged for {PROGRESS_TIMEOUT_S:.0f} s")
 
     def _run(self) -> None:
-        try:
-            with scanner.sync.connect(self._endpoint) as client:
-                table = client.table(self._table)
-                while not self._stopping.is_set():
-                    self._upsert(table)
-                    self._delete(table)
-        except Exception as error:
-            # Ends this thread and is raised again by whoever waits for it.
-            self._failure = error
-            with self._changed:
-                self._changed.notify_all()
+        with scanner.sync.connect(self._endpoint) as client:
+            table = client.table(self._table)
+            while not self._background.stopping.is_set():
+                self._upsert(table)
+                self._delete(table)
 
     def _upsert(self, table: scanner.sync.Table) -> None:
         reinserted: list[int] = []
@@ -155,7 +129,7 @@ class Writer:
         acknowledged = {bucket: end - start for bucket, start, end in ranges}
         if acknowledged != expected:
             raise BenchFailed(f"a write added {acknowledged} changes per bucket, must be {expected}")
-        with self._changed:
+        with self._background.changed:
             for bucket, start, end in ranges:
                 self._histories[bucket].record(Commit(start, end, by_bucket[bucket]))
-            self._changed.notify_all()
+            self._background.changed.notify_all()

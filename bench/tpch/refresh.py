@@ -7,7 +7,6 @@ that it wrote are kept here; so the state of a moment between two of its steps i
 from __future__ import annotations
 
 import random
-import threading
 from collections import deque
 from collections.abc import Iterable
 from decimal import Decimal
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import scanner.sync
-from bench.harness.errors import BenchFailed
+from bench.harness.background import Background
 from bench.tpch.data import parquet_file, read_rows
 
 UPDATED: Final = 24
@@ -54,27 +53,20 @@ class Refresh:
         self._order_at = {key: [position] for position, key in enumerate(self._orders)}
         self._now: dict[int, tuple[list[Row], list[Row]]] = {}
         self._gone: deque[int] = deque()
-        self._stopping = threading.Event()
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
-        self.between_steps = threading.Condition()
+        self._background = Background(self._run, "writer", STOP_S)
+        self.between_steps = self._background.changed
         """Held for a step; whoever holds it sees the tables as `export` tells them. Notified of each step."""
         self.steps = 0
         """How many have been taken."""
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        self._background.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stopping.set()
-        self._thread.join(STOP_S)
-        if kind is None:
-            self._raise_failure()
-            if self._thread.is_alive():
-                raise BenchFailed(f"the writer's last write was not acknowledged within {STOP_S:.0f} s")
+        self._background.stop(failed=kind is not None)
 
     def wait_steps(self, steps: int) -> None:
         """Wait until so many have been taken.
@@ -82,9 +74,7 @@ class Refresh:
         Raises:
             BenchFailed: The writer failed.
         """
-        with self.between_steps:
-            self.between_steps.wait_for(lambda: self.steps >= steps or self._failure is not None)
-        self._raise_failure()
+        self._background.wait_for(lambda: self.steps >= steps)
 
     def export(self, directory: Path) -> None:
         """Write both tables as they are now as Parquet. `between_steps` has to be held."""
@@ -96,24 +86,14 @@ class Refresh:
             newer = pa.Table.from_pylist(rows, schema=loaded.schema)
             pq.write_table(pa.concat_tables([kept, newer]), parquet_file(directory, name))
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise BenchFailed(f"the writer failed: {self._failure}") from self._failure
-
     def _run(self) -> None:
-        try:
-            with scanner.sync.connect(self._endpoint) as client:
-                tables = [client.table(name) for name in CHANGED_TABLES]
-                while not self._stopping.wait(self._pause_s):
-                    with self.between_steps:
-                        self._step(*tables)
-                        self.steps += 1
-                        self.between_steps.notify_all()
-        except Exception as error:
-            # Ends this thread and is raised again by whoever waits for it.
-            with self.between_steps:
-                self._failure = error
-                self.between_steps.notify_all()
+        with scanner.sync.connect(self._endpoint) as client:
+            tables = [client.table(name) for name in CHANGED_TABLES]
+            while not self._background.stopping.wait(self._pause_s):
+                with self.between_steps:
+                    self._step(*tables)
+                    self.steps += 1
+                    self.between_steps.notify_all()
 
     def _step(self, orders: scanner.sync.Table, lineitem: scanner.sync.Table) -> None:
         back = [self._gone.popleft() for _ in range(DELETED)] if len(self._gone) >= GONE_MAX else []

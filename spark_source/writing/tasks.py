@@ -4,7 +4,8 @@ Invariants:
 1. A task's rows count as a whole or not at all, and only in the attempt whose message reached the driver.
 2. Each run of a task is an attempt of its own. Its number is drawn, because Spark counts attempts from 0 in each
    application, and one that was killed may have left stages under the same part.
-3. A task writes to the table and the columns that were planned with, or fails.
+3. A task writes to the table and the columns that were planned with, or fails. A column that the table has got since
+   is null in its rows, as every column that the DataFrame lacks.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -24,8 +26,6 @@ from spark_source.errors import SourceUnsupportedError
 from spark_source.writing.changes import Operation, gathered, steps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from scanner.sync import Client, Table
     from spark_source.writing.options import WriteOptions
     from spark_source.writing.plan import WritePlan
@@ -111,14 +111,27 @@ def stage(
         with open_client_again(options.target) as client:
             table = planned_table(client, options, plan)
             staging = table.transaction(transaction.name, transaction.version)
+            added = _added_since(table, plan)
             with staging.part(part, attempt) as writer:
                 for operation, batch in itertools.chain([first], work):
                     rows += batch.num_rows
                     if operation is Operation.DELETE:
                         writer.delete(batch)
                     else:
-                        writer.upsert(batch)
+                        writer.upsert(_with_nulls(batch, added))
     return StagedPart(transaction, part, attempt, rows)
+
+
+def _added_since(table: Table, plan: WritePlan) -> list[pa.Field]:
+    """Columns that the table has got since the write was planned."""
+    planned = {*plan.columns, *(field.name for field in plan.absent)}
+    return [field for field in table.schema if field.name not in planned]
+
+
+def _with_nulls(batch: pa.RecordBatch, fields: Iterable[pa.Field]) -> pa.RecordBatch:
+    for field in fields:
+        batch = batch.append_column(field.name, pa.nulls(batch.num_rows, field.type))
+    return batch
 
 
 def planned_table(client: Client, options: WriteOptions, plan: WritePlan) -> Table:

@@ -290,6 +290,7 @@ class Transactions:
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
+                await self._resolve_others(table, name)
                 await self._decide(table, name, key, attempts, overwrite=overwrite)
                 decided = True
                 if when_decided is not None:
@@ -486,6 +487,16 @@ class Transactions:
                 name.decision = found
                 self._complete(table, name, found)
         name.uncertain = False
+
+    async def _resolve_others(self, table: _Table, name: _Name) -> None:
+        """Find out whether other names have decided, before this one does: what they have decided comes before it.
+
+        Who waits here is certain itself, so nobody who does is waited for.
+        """
+        for text, other in list(table.names.items()):
+            if other is not name and other.uncertain:
+                async with other.lock:
+                    await self._resolve(table, text, other)
 
     async def _write(self, table: _Table, decision: Decision) -> None:
         await self._run_blocking(

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rocksdict import ColumnFamily, WriteBatch
 
@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from scanner.storage.rocksdb.files import DirectoryHandle
     from scanner.storage.rocksdb.space import DiskSpace
 
+_Remembered = TypeVar("_Remembered")
 _IDENTITY_KEY = b"identity"
 """In `meta`: of which table, and which of its buckets, the database is."""
 _GROUPS_KEY = b"groups"
@@ -737,8 +738,12 @@ class RocksBucket:
         applied: Mapping[str, AppliedShare | None],
     ) -> None:
         batch, log_range = prepared.contents
-        states = self._put_group_states(database, batch, group_states)
-        shares = self._put_applied(database, batch, applied)
+        states = _put_changed(
+            database, batch, _GROUPS_KEY, _GROUP_KEY, self._group_states, group_states, encode_group_state
+        )
+        shares = _put_changed(
+            database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, self._applied, applied, encode_applied
+        )
         if self._reached is not None:
             batch.delete(UNFINISHED_KEY, database.meta_family)
         if log_range.end == self._range.end:
@@ -761,40 +766,6 @@ class RocksBucket:
         self._group_states, self._applied, self._reached = states, shares, None
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)
-
-    def _put_group_states(
-        self, database: Database, batch: WriteBatch, changed: Mapping[str, GroupState | None]
-    ) -> dict[str, GroupState]:
-        """Add what becomes of reader groups to a commit; all states as they are then."""
-        states = dict(self._group_states)
-        for name, state in changed.items():
-            key = _GROUP_KEY + name.encode()
-            if state is None:
-                states.pop(name, None)
-                batch.delete(key, database.meta_family)
-            else:
-                states[name] = state
-                batch.put(key, encode_group_state(state), database.meta_family)
-        if states.keys() != self._group_states.keys():
-            batch.put(_GROUPS_KEY, encode_group_names(list(states)), database.meta_family)
-        return states
-
-    def _put_applied(
-        self, database: Database, batch: WriteBatch, changed: Mapping[str, AppliedShare | None]
-    ) -> dict[str, AppliedShare]:
-        """Add what was applied of transactions to a commit; all of it as it is then."""
-        shares = dict(self._applied)
-        for name, share in changed.items():
-            key = _APPLIED_KEY + name.encode()
-            if share is None:
-                shares.pop(name, None)
-                batch.delete(key, database.meta_family)
-            else:
-                shares[name] = share
-                batch.put(key, encode_applied(share), database.meta_family)
-        if shares.keys() != self._applied.keys():
-            batch.put(_APPLIED_NAMES_KEY, encode_group_names(list(shares)), database.meta_family)
-        return shares
 
     def _watch_clock(self, log_range: LogRange) -> None:
         """Say once when the clock falls behind the commit times, and once when it has caught up."""
@@ -854,6 +825,29 @@ def _put_rows(batch: WriteBatch, family: ColumnFamily, plan: CommitPlan) -> None
             delete(key, family)
         else:
             put(key, row, family)
+
+
+def _put_changed(
+    database: Database,
+    batch: WriteBatch,
+    names_key: bytes,
+    prefix: bytes,
+    before: Mapping[str, _Remembered],
+    changed: Mapping[str, _Remembered | None],
+    encode: Callable[[_Remembered], bytes],
+) -> dict[str, _Remembered]:
+    """Add to a commit what becomes of things that `meta` has by name, None if they go; all of them as they are then."""
+    after = dict(before)
+    for name, value in changed.items():
+        if value is None:
+            after.pop(name, None)
+            batch.delete(prefix + name.encode(), database.meta_family)
+        else:
+            after[name] = value
+            batch.put(prefix + name.encode(), encode(value), database.meta_family)
+    if after.keys() != before.keys():
+        batch.put(names_key, encode_group_names(list(after)), database.meta_family)
+    return after
 
 
 def _checked_lineage(lineage: Lineage, log_range: LogRange, path: Path) -> Lineage:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -59,6 +60,8 @@ class RocksTransactionFiles:
         self.table_id = table_id
         self._place = place
         self._space = space
+        self._emptying = threading.Lock()
+        """Held while a name's directory is removed, and until one has something in it."""
 
     @property
     def used(self) -> bool:
@@ -82,8 +85,9 @@ class RocksTransactionFiles:
         self._place.require_in_place()
         self._space.require_room()
         path = self._path_of(key)
-        make_directories(path.parent, self._table)
-        return RocksStageSink(path, self._space)
+        with self._emptying:
+            make_directories(path.parent, self._table)
+            return RocksStageSink(path, self._space)
 
     def open_source(self, key: StageKey) -> RocksStageSource:
         """See `TransactionFiles.open_source`."""
@@ -138,7 +142,7 @@ class RocksTransactionFiles:
 
     def _drop_if_empty(self, name: str) -> None:
         directory = self._directory_of(name)
-        with suppress(OSError):  # Something is in it still.
+        with suppress(OSError), self._emptying:  # Something is in it still.
             directory.rmdir()
             sync_directory(directory.parent)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -108,6 +111,30 @@ def test_stages_and_decisions_are_dropped(store: Store, restart: Callable[[Store
     files.drop_decision("load")
     files.drop_decision("load")
     assert files.decisions() == {}
+
+
+def test_a_stage_is_begun_while_the_last_of_its_name_goes(store: Store) -> None:
+    """Whenever that is, in another thread, there is a place for it."""
+    files = store.transaction_files("items")
+    done = threading.Event()
+
+    def drop() -> None:
+        while not done.is_set():
+            files.drop_decision(KEY.name)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # So that the threads take turns in the middle of things.
+    with ThreadPoolExecutor(1) as thread:
+        dropping = thread.submit(drop)
+        try:
+            for _ in range(400):
+                files.open_sink(KEY).discard()
+        finally:
+            done.set()
+            sys.setswitchinterval(interval)
+        dropping.result()
+    write_stage(files, KEY, {0: [put(1, "a")]})
+    assert read_stage(files, KEY) == {0: [put(1, "a")]}
 
 
 def test_a_dropped_table_takes_its_transactions_along(store: Store) -> None:

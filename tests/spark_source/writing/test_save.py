@@ -4,6 +4,7 @@ import datetime
 import math
 import struct
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as spark_types
 
+import weir.spark
 from scanner.sync import Client
 from tests.spark_source.frames import last_line, read, table_name
 from tests.support.server import RunningServer
@@ -94,6 +96,18 @@ def test_insert_into_a_view(spark: SparkSession, server: RunningServer, client: 
         (1, "new"),
         (5, "five"),
     }
+
+
+def test_saves_of_several_threads(spark: SparkSession, client: Client, table: str, save: Save) -> None:
+    """A thread that has registered the format saves; of two overwrites at once all rows of one are there."""
+
+    def overwrite(text: str) -> None:
+        weir.spark.register(spark)
+        save(spark.range(40).selectExpr("id AS k", f"'{text}' AS v").coalesce(1), mode="overwrite")
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(overwrite, ("one", "two")))
+    assert contents(client, table) in [dict.fromkeys(range(40), text) for text in ("one", "two")]
 
 
 def test_a_version_that_is_saved_again(spark: SparkSession, client: Client, table: str, save: Save) -> None:

@@ -104,6 +104,16 @@ def test_a_save(client: Client, table: str, save: SaveWriter, task: Task) -> Non
     assert stages(client, table) == 0
 
 
+def test_a_column_that_is_added_meanwhile(client: Client, table: str, save: SaveWriter, task: Task) -> None:
+    """A save that was planned before goes on: the column is null in its rows, as any that it lacks."""
+    messages = [task(save, 0, {1: "one"})]
+    client.table(table).add_column(pa.field("added", pa.int32()))
+    messages.append(task(save, 1, {2: "two"}))
+    save.commit(messages)
+    assert contents(client, table) == {0: "old", 1: "one", 2: "two"}
+    assert client.table(table).new_scan().to_arrow()["added"].null_count == 3
+
+
 def test_a_task_that_runs_twice(client: Client, table: str, save: SaveWriter, task: Task) -> None:
     """Of several runs of a task the one counts whose message Spark commits, also if others stage after it."""
     task(save, 0, {1: "killed", 7: "killed"})

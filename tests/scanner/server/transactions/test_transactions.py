@@ -559,6 +559,31 @@ async def test_a_decision_whose_writing_failed_is_looked_up(
         assert (await contents(table))[50] == "a"
 
 
+@pytest.mark.rocks
+async def test_a_decision_whose_writing_failed_comes_before_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was told of the failure, and writes anew under another name, does not find the older rows over his."""
+    real = RocksTransactionFiles.write_decision
+
+    def write(self: RocksTransactionFiles, name: str, content: bytes) -> None:
+        known = name in self.decisions()
+        real(self, name, content)
+        if name == "z" and not known:
+            raise StoreFailed("the directory was not synced")
+
+    monkeypatch.setattr(RocksTransactionFiles, "write_decision", write)
+    async with serving(tmp_path) as (_, client):
+        table = await make_table(client)
+        for name in ("z", "a"):
+            await table.transaction(name, 1).stage(rows(dict.fromkeys(range(30), name)), part=0, attempt=0)
+        with pytest.raises(StoreFailed):
+            await table.transaction("z", 1).publish({0: 0})
+        for name in ("a", "z"):
+            await table.transaction(name, 1).publish({0: 0})
+        assert await contents(table) == dict.fromkeys(range(30), "a")
+
+
 async def test_rights_are_those_of_writing() -> None:
     """Who may only read can list, and neither stage nor publish nor abort."""
     async with access.serving() as server, access.connected(server, "reader") as reader:
