@@ -147,9 +147,8 @@ def test_images_make_room_for_rows(tmp_path: Path) -> None:
     """Writes are refused for lack of room: the image goes, writes are taken again, and no row is missing."""
     with (
         small_disk(tmp_path / "disk", _DISK_BYTES) as disk,
-        running_server(
-            disk.path / "data", _CONFIG
-        ) as running,  # RocksDB's buffers take it all: no files come and go.
+        # RocksDB's buffers are as large as they are by default, so no files come and go.
+        running_server(disk.path / "data", _CONFIG) as running,
         scanner.sync.connect(running.endpoint) as client,
     ):
         table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=1)

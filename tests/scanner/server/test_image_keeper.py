@@ -49,7 +49,7 @@ class Serving:
     opener: ScanOpener
     images: ImageKeeper
     when_begun: list[Callable[[], Awaitable[object]]]
-    """Each is run once, as soon as the file of an image was begun."""
+    """Each is run once: the first as soon as the file of an image was begun, the next ones in each call that blocks."""
     when_made: list[Callable[[], Awaitable[object]]]
     """The same, as soon as it has its name."""
 
@@ -110,8 +110,8 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
         await trio.lowlevel.checkpoint()
         result = function()
         for waiting, suffix in ((when_begun, UNFINISHED), (when_made, IMAGE_SUFFIX)):
-            while waiting and any(name.endswith(suffix) for name in files(path)):
-                await waiting.pop()()
+            if waiting and any(name.endswith(suffix) for name in files(path)):
+                await waiting.pop(0)()
         return result
 
     with RocksStore.open(path) as store:
@@ -225,6 +225,28 @@ async def test_a_table_that_changes_too_fast_is_left_alone(
         await at.images.sweep()
         assert (await at.bucket()).image.current is not image
         assert await at.why() == "fresh enough"
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_making_takes_a_share_of_a_core(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, writes: bool
+) -> None:
+    """A second of work is followed by four of rest; by nine, if something was written meanwhile."""
+    async with serving(tmp_path, replace(CONFIG, image_core_share=0.2)) as at:
+        await at.create()
+
+        async def begin() -> None:
+            pass
+
+        async def work() -> None:
+            autojump_clock.jump(1)
+            if writes:
+                await at.write(range(1))
+
+        at.when_begun += [begin, work]
+        begun_at = trio.current_time()
+        await at.make()
+        assert trio.current_time() - begun_at == pytest.approx(10 if writes else 5)
 
 
 async def test_a_column_that_is_added_meanwhile_does_not_spoil_the_image(tmp_path: Path) -> None:
