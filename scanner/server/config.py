@@ -113,9 +113,9 @@ class ScannerConfig:
     """`auto`: images are made by themselves for buckets that whole scans read again and again, and made anew when much
     was changed. `off`: on demand alone."""
 
-    image_bytes_min: int = 32 * MIB
+    image_bytes_min: int = 8 * MIB
     """Stored bytes that one scan has to read of a bucket before an image of it is made by itself, above 0. Less is read
-    in some tenths of a second from the row store."""
+    in a tenth of a second from the row store."""
 
     image_changes_share: float = 0.01
     """Changes since, by rows of the image, from which on one that is used is made anew by itself, above 0. From 0.02 on

@@ -154,8 +154,16 @@ class ImageKeeper:
             use = bucket.image.use
             try:
                 if await self._is_wanted(bucket):
-                    await self.make(await self._catalog.table(name), index)
+                    made = await self.make(await self._catalog.table(name), index)
                     self._judge_made(bucket)
+                    _logger.info(
+                        "made an image of %s[%d] as of %d: %d rows, %d bytes",
+                        name,
+                        index,
+                        made.log_offset,
+                        made.rows,
+                        made.disk_bytes,
+                    )
             except ScannerError as error:
                 use.rest(trio.current_time(), error.message)
                 _logger.warning("no image of %s[%d]: %s", name, index, error)

@@ -143,6 +143,29 @@ def test_a_failed_write_ends_no_scan_and_the_bucket_recovers(tmp_path: Path) -> 
             assert set(range(4000)) | set(range(20_000, 20_010)) <= _ids(client)
 
 
+def test_images_make_room_for_rows(tmp_path: Path) -> None:
+    """Writes are refused for lack of room: the image goes, writes are taken again, and no row is missing."""
+    with (
+        small_disk(tmp_path / "disk", _DISK_BYTES) as disk,
+        # RocksDB's buffers are as large as they are by default, so no files come and go.
+        running_server(disk.path / "data", _CONFIG) as running,
+        scanner.sync.connect(running.endpoint) as client,
+    ):
+        table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=1)
+        for start in range(0, 4000, 500):
+            table.write(_rows(start, 500, size=8000))
+        (made,) = client.make_images("t")
+        assert made.disk_bytes >= 8 * _MIB
+        # So much and no more: not what the image gives back.
+        (disk.path / "others").write_bytes(bytes(disk.free_bytes - _MIB))
+        running.wait_until(lambda server: not server.statistics().images)
+        _takes_writes(running)
+        table.write(_rows(4000))
+        assert _ids(client) == set(range(4000 + _ROWS))
+        (state,) = client.image_states("t")
+        assert state.image is None
+
+
 def test_an_idle_table_outlives_failed_checkpoints(tmp_path: Path) -> None:
     """Two checkpoints that fail for want of room leave an idle table readable, and no links behind."""
     with running_server(tmp_path, _CONFIG, storage_config=_NO_RESERVE) as running:

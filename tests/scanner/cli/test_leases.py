@@ -145,7 +145,12 @@ def test_a_server_is_told_what_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     # The module; by attribute access it is hidden behind the command of its name.
     monkeypatch.setattr(importlib.import_module("scanner.cli.serve"), "_serve", serve)
-    words = ("--log-retention", "3600", "--log-retention-bytes", "1000000", "--checkpoint-interval", "0")
+    words = [
+        *("--log-retention", "3600"),
+        *("--log-retention-bytes", "1000000"),
+        *("--checkpoint-interval", "0"),
+        *("--images", "off"),
+    ]
     assert run(["serve", "--data", str(tmp_path), *words]) == 0
     (config,) = told
     assert (config.log_retention_s, config.log_retention_bytes, config.checkpoint_interval_s) == (
@@ -153,6 +158,7 @@ def test_a_server_is_told_what_to_keep(monkeypatch: pytest.MonkeyPatch, tmp_path
         1_000_000,
         0,
     )
+    assert (config.images, ScannerConfig().images) == ("off", "auto")
     for name in words[::2]:
         assert run(["serve", "--data", str(tmp_path), name, "-1"]) == 2
     for name in ("--log-retention", "--checkpoint-interval", "--session-ttl", "--drain-timeout"):

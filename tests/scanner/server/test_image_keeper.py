@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,7 +15,7 @@ import trio
 import trio.testing
 
 from scanner.data.table import TableDescription
-from scanner.errors import DiskFull, StoreFailed, TableNotFound
+from scanner.errors import DiskFull, ScannerError, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.images import UNUSED_S, ImageKeeper
 from scanner.server.maintenance import Maintenance
@@ -48,7 +49,7 @@ class Serving:
     opener: ScanOpener
     images: ImageKeeper
     when_begun: list[Callable[[], Awaitable[object]]]
-    """Each is run once, as soon as the file of an image was begun."""
+    """Each is run once: the first as soon as the file of an image was begun, the next ones in each call that blocks."""
     when_made: list[Callable[[], Awaitable[object]]]
     """The same, as soon as it has its name."""
 
@@ -73,9 +74,9 @@ class Serving:
         bucket = await self.bucket(name)
         await bucket.submit([Mutation(*pair) for pair in zip(keys, rows, strict=True)]).wait_durable()
 
-    async def scan(self, name: str = "items") -> tuple[ReadSource, int, int]:
-        """What a whole scan reads, how many rows, and their digest."""
-        opened = await self.opener.open(ScanQuery(table=name), "ann")
+    async def scan(self, name: str = "items", limit: int | None = None) -> tuple[ReadSource, int, int]:
+        """What a whole scan reads, how many rows, and their digest; with a limit of rows the row store."""
+        opened = await self.opener.open(ScanQuery(table=name, row_limit=limit), "ann")
         count = 0
         source = opened.scan.source
         while source.end is None:
@@ -109,8 +110,8 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
         await trio.lowlevel.checkpoint()
         result = function()
         for waiting, suffix in ((when_begun, UNFINISHED), (when_made, IMAGE_SUFFIX)):
-            while waiting and any(name.endswith(suffix) for name in files(path)):
-                await waiting.pop()()
+            if waiting and any(name.endswith(suffix) for name in files(path)):
+                await waiting.pop(0)()
         return result
 
     with RocksStore.open(path) as store:
@@ -224,6 +225,28 @@ async def test_a_table_that_changes_too_fast_is_left_alone(
         await at.images.sweep()
         assert (await at.bucket()).image.current is not image
         assert await at.why() == "fresh enough"
+
+
+@pytest.mark.parametrize("writes", [False, True])
+async def test_making_takes_a_share_of_a_core(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, writes: bool
+) -> None:
+    """A second of work is followed by four of rest; by nine, if something was written meanwhile."""
+    async with serving(tmp_path, replace(CONFIG, image_core_share=0.2)) as at:
+        await at.create()
+
+        async def begin() -> None:
+            pass
+
+        async def work() -> None:
+            autojump_clock.jump(1)
+            if writes:
+                await at.write(range(1))
+
+        at.when_begun += [begin, work]
+        begun_at = trio.current_time()
+        await at.make()
+        assert trio.current_time() - begun_at == pytest.approx(10 if writes else 5)
 
 
 async def test_a_column_that_is_added_meanwhile_does_not_spoil_the_image(tmp_path: Path) -> None:
@@ -368,3 +391,103 @@ async def test_an_image_that_cannot_be_read_back_is_a_failure(tmp_path: Path) ->
         assert await at.scan() == expected
         await at.make()
         assert await at.scan() == (ReadSource.IMAGE, *expected[1:])
+
+
+class Chaos:
+    """What may happen to a table with an image, drawn at random.
+
+    Args:
+        at: The table.
+        path: Of the data directory.
+        rng: Draws.
+    """
+
+    def __init__(self, at: Serving, path: Path, rng: random.Random) -> None:
+        self._at = at
+        self._path = path
+        self._rng = rng
+
+    async def step(self) -> None:
+        """Do one thing, perhaps with another one in the middle of making an image."""
+        acts: list[Callable[[], Awaitable[object]]] = [
+            self._write,
+            self._delete,
+            self._scan,
+            self._damage,
+            self._cut_log,
+            self._close_idle,
+            self._drop,
+            self._at.images.sweep,
+            self._at.images.give_way,
+            self._at.images.look,
+        ]
+        if self._rng.random() < 0.4:
+            meanwhile = (
+                self._write,
+                self._delete,
+                self._cut_log,
+                self._at.images.give_way,
+                self._at.images.look,
+            )
+            self._at.when_begun.append(self._rng.choice(meanwhile))
+            with suppress(ScannerError):
+                await self._at.make()
+            self._at.when_begun.clear()
+        await self._rng.choice(acts)()
+
+    async def _write(self) -> None:
+        start = self._rng.randrange(ROWS)
+        count = self._rng.choice((1, 40, 800))
+        await self._at.write(range(start, start + count), text=f"of {self._rng.random()}")
+
+    async def _delete(self) -> None:
+        codec = (await self._at.catalog.table("items")).schema.key_codec
+        keys = [codec.encode([self._rng.randrange(ROWS)]) for _ in range(30)]
+        bucket = await self._at.bucket()
+        await bucket.submit([Mutation(key, None) for key in sorted(set(keys))]).wait_durable()
+
+    async def _scan(self) -> None:
+        for _ in range(2):
+            await self._at.scan()
+
+    async def _damage(self) -> None:
+        for found in (self._path / "images").rglob("*.image"):
+            content = bytearray(found.read_bytes())
+            content[self._rng.randrange(len(content))] ^= 1 << self._rng.randrange(8)
+            found.write_bytes(content)
+
+    async def _cut_log(self) -> None:
+        bucket = await self._at.bucket()
+        async with bucket.between_commits():
+            bucket.storage.truncate_log(bucket.storage.log_end)
+
+    async def _close_idle(self) -> None:
+        bucket = await self._at.bucket()
+        bucket.snapshots.clear()
+        await bucket.close_idle(0)
+
+    async def _drop(self) -> None:
+        await self._at.images.drop(await self._at.catalog.table("items"), 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_happens_scans_show_the_rows(
+    tmp_path: Path, seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Writes, damage, lost changes, a full disk and restarts: a scan gives the rows and the digest of the row store."""
+    rng = random.Random(seed)
+    read_from: set[ReadSource] = set()
+    for start in range(3):
+        async with serving(tmp_path) as at:
+            if not start:
+                await at.create()
+            chaos = Chaos(at, tmp_path, rng)
+            for _ in range(12):
+                await chaos.step()
+                autojump_clock.jump(rng.choice((0, 30, 4000)))
+                source, *found = await at.scan()
+                _, *expected = await at.scan(limit=2 * ROWS)
+                assert found == expected
+                read_from.add(source)
+                assert not [name for name in files(tmp_path) if name.endswith(UNFINISHED)]
+    assert read_from == {ReadSource.IMAGE, ReadSource.NOW}
