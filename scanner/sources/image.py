@@ -1,4 +1,4 @@
-"""A scan of an image: rows that are Arrow already, with the running digests of the stored rows that they were made of.
+"""A scan of an image: rows that are Arrow already, block by block, with what differs from them at the scan's offset.
 
 Invariants:
 
@@ -16,115 +16,29 @@ This module knows no transport, no task and no clock.
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-import numpy as np
-import pyarrow as pa
-
-from scanner.data.crc_shift import shifted
 from scanner.data.keys import KeyRange, successor
 from scanner.data.row_block import RowBlock
-from scanner.data.table import require_columns
 from scanner.errors import DataCorrupted, StoreClosed
+from scanner.sources.image_rows import BlockKeys, ImageRows
 from scanner.sources.merged_rows import merged
 from scanner.sources.sorted_runs import Entries
 from scanner.storage.images.format import ImageDamaged
-from scanner.wire.batches import EncodedRows, decode_batch
+from scanner.wire.batches import decode_batch
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from scanner.data.keys import KeyCodec
-    from scanner.data.row_block import WorkOutKey
-    from scanner.data.rows import RowCodec
     from scanner.sources.interface import ReadRows, StoredRows
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
 
 _MERGE_ENTRIES: Final = 1024
 """Changes that are merged at once: a millisecond or two."""
-
-
-class ImageRows:
-    """The rows [start, stop) of a block of an image. See `scanner.sources.interface.StoredRows`.
-
-    Args:
-        block: As it was read.
-        batch: The block, decoded: all columns of the image.
-        start: 0 or more.
-        stop: Above `start`; at most as many rows as the block has.
-    """
-
-    __slots__ = ("_batch", "_block", "_start", "_stop")
-
-    def __init__(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> None:
-        self._block = block
-        self._batch = batch
-        self._start = start
-        self._stop = stop
-
-    def __len__(self) -> int:
-        return self._stop - self._start
-
-    @property
-    def row_bytes_max(self) -> int:
-        """See `StoredRows`; of the whole block."""
-        return int(np.diff(self._block.ends.astype(np.int64), prepend=0).max())
-
-    def slice(self, start: int, stop: int) -> ImageRows:
-        """See `StoredRows`."""
-        return ImageRows(self._block, self._batch, self._start + start, self._start + stop)
-
-    def size_of(self, start: int, stop: int) -> int:
-        """See `StoredRows`."""
-        return self._end_of(stop) - self._end_of(start)
-
-    def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`."""
-        # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
-        return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
-
-    def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
-        """See `StoredRows`; a column that the image lacks was added later, and is null in all of its rows."""
-        require_columns(codec.schema, columns)
-        names = columns or codec.schema.names
-        rows = self._batch.slice(self._start, len(self))
-        if list(names) == rows.schema.names:
-            return rows
-        has = set(rows.schema.names)
-        schema = pa.schema([codec.schema.field(name) for name in names])
-        arrays = [
-            rows.column(field.name) if field.name in has else pa.nulls(len(self), field.type)
-            for field in schema
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    def encoded(self, schema: pa.Schema) -> EncodedRows | None:
-        """See `StoredRows`: a whole block is."""
-        if len(self) < len(self._block) or not self._batch.schema.equals(schema):
-            return None
-        return EncodedRows(self._block.payload, self._block.payload_crc32c)
-
-    def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
-        """See `StoredRows`."""
-        number = self._start + index
-        if number == len(self._block) - 1:
-            last_key = self._block.last_key
-            return lambda: last_key
-        # Copied: a slice would keep the whole block.
-        cells = self._batch.select(key_codec.schema.names).take(pa.array([number]))
-        return lambda: key_codec.encode_batch(cells)[0]
-
-    def _end_of(self, index: int) -> int:
-        """Stored bytes of the block in front of a row of these."""
-        number = self._start + index
-        return int(self._block.ends[number - 1]) if number else 0
-
-    def _crc_of(self, index: int) -> int:
-        """CRC-32C of them."""
-        number = self._start + index
-        return int(self._block.crcs[number - 1]) if number else 0
 
 
 class RowsRead:
@@ -201,8 +115,8 @@ class _OpenBlock:
     """The first row that was not given."""
     stop: int
     """The row behind the last one in the range."""
-    keys: list[bytes] | None = None
-    """Of all rows, worked out for the first change; those in front of `start` are not used any more."""
+    keys: BlockKeys
+    """Of all its rows."""
 
     def cut(self, stop: int) -> ImageRows:
         """The next rows, in front of `stop`; they count as given."""
@@ -314,9 +228,10 @@ class ImageScan:
             self.fetch = functools.partial(self._fetch, image, self._next)
             return None
         batch = self._decoded(block)
-        start, stop = self._inside(batch, block.last_key, first=self._next == self._first)
+        keys = BlockKeys(batch, self._key_codec)
+        start, stop = self._inside(keys, block, first=self._next == self._first)
         self._next += 1
-        return _OpenBlock(block, batch, start, stop)
+        return _OpenBlock(block, batch, start, stop, keys)
 
     def _fetch(self, image: Image, number: int) -> None:
         # The scan may be closed meanwhile, and the file with it; then nobody takes what is found.
@@ -333,13 +248,13 @@ class ImageScan:
         if not entries.keys:
             # What was looked up changed nothing, so the block is not cut there.
             return RowsRead(part.cut(part.stop)) if whole and part.start < part.stop else _UNFINISHED
-        if part.keys is None:
-            part.keys = self._keys(part.batch)
         start, stop = part.start, part.stop
+        places, found = part.keys.find(entries.keys)
         if not whole:
             assert reached is not None
-            stop = bisect_right(part.keys, reached, start, stop)
-        rows = merged(part.cut(stop), part.keys[start:stop], entries)
+            (place,), (is_there,) = part.keys.find([reached])
+            stop = place + is_there
+        rows = merged(part.cut(stop), [place - start for place in places], found, entries)
         return _UNFINISHED if rows is None else RowsRead(rows)
 
     def _decoded(self, block: ImageBlock) -> pa.RecordBatch:
@@ -360,20 +275,15 @@ class ImageScan:
             self._next > 0 and successor(image.last_key(self._next - 1)) >= end
         )
 
-    def _inside(self, batch: pa.RecordBatch, last_key: bytes, *, first: bool) -> tuple[int, int]:
+    def _inside(self, keys: BlockKeys, block: ImageBlock, *, first: bool) -> tuple[int, int]:
         """Which rows of a block are in the range."""
         low, high = self._range
-        cuts_start, cuts_end = first and bool(low), bool(high) and last_key >= high
-        if not (cuts_start or cuts_end):
-            return 0, batch.num_rows
-        keys = self._keys(batch)
-        return (
-            bisect_left(keys, low) if cuts_start else 0,
-            bisect_left(keys, high) if cuts_end else batch.num_rows,
-        )
-
-    def _keys(self, batch: pa.RecordBatch) -> list[bytes]:
-        return self._key_codec.encode_batch(batch.select(self._key_codec.schema.names)) if len(batch) else []
+        start, stop = 0, len(block)
+        if first and low:
+            ((start,), _) = keys.find([low])
+        if high and block.last_key >= high:
+            ((stop,), _) = keys.find([high])
+        return start, max(start, stop)
 
     def _give_up(self, error: ImageDamaged) -> None:
         """Read the rest from the row store. Blocks fail as a whole, so it begins behind the last one that did not."""

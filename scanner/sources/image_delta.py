@@ -24,6 +24,8 @@ from scanner.storage.images.format import ImageDamaged
 from scanner.storage.interface import ChangeKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scanner.data.keys import KeyRange
     from scanner.storage.interface import Bucket, ChangeBlock
 
@@ -52,6 +54,9 @@ class ImageDelta:
         self._changes: dict[bytes, _Changes] = {}
         self._keys = SortedKeys()
         """Those of `_changes`."""
+        self._start = start
+        self._block_of: Callable[[bytes], int] | None = None
+        self._blocks: set[int] = set()
         self.end = start
         """E: it has the changes with a smaller offset."""
         self.memory_bytes = 0
@@ -60,6 +65,24 @@ class ImageDelta:
     def as_of(self, log_offset: int, key_range: KeyRange) -> DeltaChanges:
         """What differs from the image as of an offset, at or above the image's, in a key range; for one scan."""
         return DeltaChanges(self, log_offset, key_range)
+
+    def count_blocks(self, block_of: Callable[[bytes], int]) -> None:
+        """Count the blocks of the image that changes touch. Called again it does nothing.
+
+        Args:
+            block_of: Tells in which block a key is, or would be.
+        """
+        self._block_of = self._block_of or block_of
+
+    def blocks_touched(self, log_offset: int) -> int:
+        """How many blocks of the image the changes up to an offset touch, about.
+
+        Those that were not read yet are taken to be spread as the others are; where none was read, they touch none.
+        """
+        known = self.end - self._start
+        if log_offset <= self.end or not known:
+            return len(self._blocks)
+        return len(self._blocks) * (log_offset - self._start) // known
 
     def extend(self, until: int) -> None:
         """Read some more changes, up to `until` at most.
@@ -92,6 +115,8 @@ class ImageDelta:
             if changes is None:
                 changes = self._changes[key] = []
                 self._keys.add(key)
+                if self._block_of is not None:
+                    self._blocks.add(self._block_of(key))
                 self.memory_bytes += len(key)
             changes.append((offset, row if present else None))
             self.memory_bytes += _ENTRY_BYTES + (len(row) if present else 0)

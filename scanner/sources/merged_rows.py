@@ -5,13 +5,14 @@ This module knows no scans.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from scanner.data.crc_shift import shifted
+from scanner.data.digest import checksum
 from scanner.data.row_block import RowBlock
 
 if TYPE_CHECKING:
@@ -20,29 +21,31 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
-    from scanner.sources.interface import StoredRows
+    from scanner.sources.image_rows import ImageRows
     from scanner.sources.sorted_runs import Entries
 
 
-def merged(base: StoredRows, keys: Sequence[bytes], entries: Entries) -> MergedRows | None:
+def merged(
+    base: ImageRows, places: Sequence[int], found: Sequence[bool], entries: Entries
+) -> MergedRows | None:
     """Rows with entries in place of those of the same keys, and between the others; None: no row is left.
 
     Args:
         base: In key order.
-        keys: Of these rows.
+        places: Where the key of each entry is among these rows, or would be.
+        found: If it is there.
         entries: At least one; keys ascending. A row of None takes the row away.
     """
-    order = np.arange(len(keys))
+    order = np.arange(len(base))
     rows: list[bytes] = []
     inserted_at: list[int] = []
     inserted: list[int] = []
-    for key, row in zip(entries.keys, entries.rows, strict=True):
-        place = bisect_left(keys, key)
+    for place, is_there, row in zip(places, found, entries.rows, strict=True):
         number = -1
         if row is not None:
-            number = len(keys) + len(rows)
+            number = len(base) + len(rows)
             rows.append(row)
-        if place < len(keys) and keys[place] == key:
+        if is_there:
             order[place] = number
         elif number >= 0:
             inserted_at.append(place)
@@ -50,7 +53,7 @@ def merged(base: StoredRows, keys: Sequence[bytes], entries: Entries) -> MergedR
     if inserted:
         order = np.insert(order, inserted_at, inserted)
     order = order[order >= 0]
-    return MergedRows(base, len(keys), RowBlock.join(rows), order) if len(order) else None
+    return MergedRows(base, RowBlock.join(rows), order) if len(order) else None
 
 
 class MergedRows:
@@ -58,16 +61,14 @@ class MergedRows:
 
     Args:
         base: Some rows.
-        count: How many they are.
         changed: Stored rows, numbered behind those.
         order: Which rows these are, at least one, in key order.
     """
 
-    __slots__ = ("_base", "_changed", "_count", "_order")
+    __slots__ = ("_base", "_changed", "_order")
 
-    def __init__(self, base: StoredRows, count: int, changed: RowBlock, order: NDArray[np.int64]) -> None:
+    def __init__(self, base: ImageRows, changed: RowBlock, order: NDArray[np.int64]) -> None:
         self._base = base
-        self._count = count
         self._changed = changed
         self._order = order
 
@@ -81,16 +82,24 @@ class MergedRows:
 
     def slice(self, start: int, stop: int) -> MergedRows:
         """See `StoredRows`."""
-        return MergedRows(self._base, self._count, self._changed, self._order[start:stop])
+        return MergedRows(self._base, self._changed, self._order[start:stop])
 
     def size_of(self, start: int, stop: int) -> int:
         """See `StoredRows`."""
-        return sum(part.size_of(first, end) for part, first, end in self._stretches(start, stop))
+        _, base, changed = self._stretches(start, stop)
+        return sum(size for _, _, size in base) + sum(end - begin for begin, end in changed)
 
     def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`; some microseconds for every stretch of rows that were together before."""
-        for part, first, end in self._stretches(start, stop):
-            crc = part.digest_of(first, end, crc)
+        """See `StoredRows`; a few microseconds for every stretch of rows that were together before."""
+        of_base, base, changed = self._stretches(start, stop)
+        data = memoryview(self._changed.buffer)
+        for is_of_base in of_base:
+            if is_of_base:
+                before, after, size = next(base)
+                crc = after ^ shifted(crc ^ before, size)
+            else:
+                begin, end = next(changed)
+                crc = checksum(data[begin:end], crc)
         return crc
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
@@ -106,21 +115,26 @@ class MergedRows:
     def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
         """See `StoredRows`."""
         number = int(self._order[index])
-        if number < self._count:
+        if number < len(self._base):
             return self._base.key_of(number, codec, key_codec)
-        return self._changed.key_of(number - self._count, codec, key_codec)
+        return self._changed.key_of(number - len(self._base), codec, key_codec)
 
-    def _stretches(self, start: int, stop: int) -> Iterator[tuple[StoredRows, int, int]]:
-        """The rows [start, stop) as stretches of one part: the part, and which of its rows."""
-        order = self._order[start:stop]
-        if not len(order):
-            return
-        breaks = (np.diff(order) != 1) | (order[1:] == self._count)
-        edges = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(order)]
-        firsts = order[edges[:-1]].tolist()
-        for first, begin, end in zip(firsts, edges, edges[1:], strict=False):
-            length = end - begin
-            if first < self._count:
-                yield self._base, first, first + length
-            else:
-                yield self._changed, first - self._count, first - self._count + length
+    def _stretches(
+        self, start: int, stop: int
+    ) -> tuple[list[bool], Iterator[tuple[int, int, int]], Iterator[tuple[int, int]]]:
+        """The rows [start, stop) as stretches of rows that were together before.
+
+        Returns:
+            Of each, whether it is of the base; the pieces of these (`ImageRows.pieces`); and where each of the others
+            begins and ends in the buffer of the changed rows.
+        """
+        order, count = self._order[start:stop], len(self._base)
+        breaks = np.flatnonzero((np.diff(order) != 1) | (order[1:] == count)) + 1
+        firsts = order[np.concatenate([[0], breaks])] if len(order) else order
+        ends = firsts + np.diff(np.concatenate([[0], breaks, [len(order)]]))[: len(firsts)]
+        of_base = firsts < count
+        others, starts = ~of_base, self._changed.starts
+        changed = zip(
+            starts[firsts[others] - count].tolist(), starts[ends[others] - count].tolist(), strict=True
+        )
+        return of_base.tolist(), self._base.pieces(firsts[of_base], ends[of_base]), changed

@@ -380,7 +380,11 @@ def images(workload: Workload) -> None:
     )  # fmt: skip
     workload.scanners = [
         ScannerTask(
-            tuple(dataclasses.replace(task, after_s=rng.uniform(0, 1.0)) for _ in range(2)), at_once=each == 0
+            tuple(
+                dataclasses.replace(task, after_s=rng.uniform(0, 1.0), state=state)
+                for state in (State.NOW, State.PAST)
+            ),
+            at_once=each == 0,
         )
         for each in range(2)
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from scanner.data.keys import KeyRange
-from scanner.sources.image import ImageRows, ImageScan
+from scanner.sources.image import ImageScan
 from scanner.sources.image_delta import ImageDelta
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ def take_later_changes(patch: pytest.MonkeyPatch) -> None:
 
 def combine_without_shift(patch: pytest.MonkeyPatch) -> None:
     """Digests of pieces are combined as if all were of the same length."""
-
-    def digest_of(self: ImageRows, start: int, stop: int, crc: int) -> int:
-        return self._crc_of(stop) ^ crc ^ self._crc_of(start)
-
-    patch.setattr(ImageRows, "digest_of", digest_of)
+    for module in ("image_rows", "merged_rows"):
+        patch.setattr(f"scanner.sources.{module}.shifted", lambda crc, _length: crc)
 
 
 def exclude_the_last_key(patch: pytest.MonkeyPatch) -> None:

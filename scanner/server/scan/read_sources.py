@@ -20,11 +20,12 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
 from scanner.errors import OffsetOutOfRange
+from scanner.server.scan.image_costs import IMAGE_BLOCKS_MIN, changed_image_is_quicker
 from scanner.sources.as_of import AsOfScan
 from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
@@ -44,14 +45,6 @@ if TYPE_CHECKING:
     from scanner.storage.images.reader import Image
     from scanner.storage.interface import BucketScan
     from scanner.wire.queries import ScanQuery
-
-_IMAGE_BLOCKS_MIN: Final = 2
-"""Blocks that a range has to span for an image to be read: of one block most would be read and not used."""
-_CHANGES_SHARE: Final = 0.02
-"""Changes since an image, by its rows, above which the row store is quicker where they are spread evenly; an update is
-two. Says `python -m bench image`."""
-_CHANGES_MIN: Final = 1000
-"""So few are laid over it, however small it is."""
 
 
 class ReadSource(enum.StrEnum):
@@ -239,9 +232,28 @@ class ReadSources:
         """
         storage = bucket.storage
         image = bucket.image.as_of(storage.lineage, storage.log_end)
-        if image is None or not _is_quicker(image, query, log_offset, key_range, rebuilt=rebuilt):
+        if image is None or query.row_limit is not None or not _is_wide(image, key_range):
             return None
-        changes = self._changes(bucket, image, log_offset, key_range)
+        made_at = image.header.log_offset
+        changes: Changes | None = None
+        if log_offset < made_at:
+            if not rebuilt:
+                return None
+            changes = PastChanges(storage, log_offset, made_at, key_range, self._limits)
+        elif log_offset > made_at:
+            delta = bucket.image.delta_of(
+                image, storage, bucket.storage_openings, self._config.image_delta_bytes_max
+            )
+            delta.count_blocks(image.block_of)
+            if not changed_image_is_quicker(
+                image.rows,
+                len(image),
+                changes=log_offset - made_at,
+                unread=log_offset - delta.end,
+                touched=delta.blocks_touched(log_offset),
+            ):
+                return None
+            changes = delta.as_of(log_offset, key_range)
 
         def drop(damage: ImageDamaged) -> None:
             # Unless it was replaced since.
@@ -249,20 +261,6 @@ class ReadSources:
                 bucket.image.drop(str(damage))
 
         return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
-
-    def _changes(
-        self, bucket: ServedBucket, image: Image, log_offset: int, key_range: KeyRange
-    ) -> Changes | None:
-        """What differs between an image and the state as of an offset; None: nothing."""
-        storage, made_at = bucket.storage, image.header.log_offset
-        if log_offset < made_at:
-            return PastChanges(storage, log_offset, made_at, key_range, self._limits)
-        if log_offset == made_at:
-            return None
-        delta = bucket.image.delta_of(
-            image, storage, bucket.storage_openings, self._config.image_delta_bytes_max
-        )
-        return delta.as_of(log_offset, key_range)
 
 
 def _open_instead(
@@ -281,23 +279,8 @@ def _count_read(bucket: ServedBucket, source: KvSource, before_bytes: int) -> No
     bucket.image.use.read_rows(source.stored_bytes - before_bytes, source.stored_bytes)
 
 
-def _is_quicker(
-    image: Image, query: ScanQuery, log_offset: int, key_range: KeyRange, *, rebuilt: bool
-) -> bool:
-    """Whether a scan of an image, as of an offset, is quicker than one of the row store.
-
-    Args:
-        image: Of the bucket.
-        query: What to deliver.
-        log_offset: What to show.
-        key_range: What is left of it.
-        rebuilt: The row store would undo the changes since then: all that the image would, and those behind it.
-    """
-    if query.row_limit is not None:
-        return False
-    changes = log_offset - image.header.log_offset
-    if changes > max(_CHANGES_MIN, _CHANGES_SHARE * image.rows) or (changes < 0 and not rebuilt):
-        return False
+def _is_wide(image: Image, key_range: KeyRange) -> bool:
+    """Whether a key range is large enough for an image to be read."""
     if not key_range.end:
         return True
-    return image.block_of(key_range.end) - image.block_of(key_range.start) >= _IMAGE_BLOCKS_MIN
+    return image.block_of(key_range.end) - image.block_of(key_range.start) >= IMAGE_BLOCKS_MIN

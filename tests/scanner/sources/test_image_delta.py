@@ -85,3 +85,20 @@ def test_a_commit_costs_its_own_changes() -> None:
         assert changes.ready
         assert delta.as_of(bucket.log_end, ALL_KEYS).ready
     assert delta.as_of(bucket.log_end - 1, ALL_KEYS).ready
+
+
+def test_blocks_that_are_touched_are_counted() -> None:
+    """Once each, by any change; changes that were not read yet are taken to be spread as those that were."""
+    store = filled_store(0)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, 0, ANY)
+    first = store.key_codec("items").encode([0])
+    delta.count_blocks(lambda key: (key[-1] - first[-1]) // 10)
+    changed(store, [1, 2, 15], [])
+    assert delta.blocks_touched(bucket.log_end) == 0
+    taken(delta.as_of(bucket.log_end, ALL_KEYS))
+    assert delta.blocks_touched(bucket.log_end) == 2
+    changed(store, [3, 16, 17], [])
+    assert delta.blocks_touched(bucket.log_end) == 4
+    taken(delta.as_of(bucket.log_end, ALL_KEYS))
+    assert delta.blocks_touched(bucket.log_end) == 2

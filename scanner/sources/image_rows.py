@@ -1,0 +1,147 @@
+"""Rows of a block of an image: Arrow columns, with the running digests of the stored rows that they were made of.
+
+This module knows no scans.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from scanner.data.crc_shift import shifted
+from scanner.data.table import require_columns
+from scanner.wire.batches import EncodedRows
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from scanner.data.keys import KeyCodec
+    from scanner.data.row_block import WorkOutKey
+    from scanner.data.rows import RowCodec
+    from scanner.storage.images.reader import ImageBlock
+
+
+class ImageRows:
+    """The rows [start, stop) of a block of an image. See `scanner.sources.interface.StoredRows`.
+
+    Args:
+        block: As it was read.
+        batch: The block, decoded: all columns of the image.
+        start: 0 or more.
+        stop: Above `start`; at most as many rows as the block has.
+    """
+
+    __slots__ = ("_batch", "_block", "_start", "_stop")
+
+    def __init__(self, block: ImageBlock, batch: pa.RecordBatch, start: int, stop: int) -> None:
+        self._block = block
+        self._batch = batch
+        self._start = start
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    @property
+    def row_bytes_max(self) -> int:
+        """See `StoredRows`; of the whole block."""
+        return int(np.diff(self._block.ends.astype(np.int64), prepend=0).max())
+
+    def slice(self, start: int, stop: int) -> ImageRows:
+        """See `StoredRows`."""
+        return ImageRows(self._block, self._batch, self._start + start, self._start + stop)
+
+    def size_of(self, start: int, stop: int) -> int:
+        """See `StoredRows`."""
+        return self._end_of(stop) - self._end_of(start)
+
+    def digest_of(self, start: int, stop: int, crc: int) -> int:
+        """See `StoredRows`."""
+        # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
+        return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
+
+    def pieces(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
+        """What digests of some stretches [first, end) of these rows are made of.
+
+        Returns:
+            Of each: CRC-32C of the block's stored rows in front of it, and of these and the stretch, and the length of
+            the stretch as stored rows. See `digest_of`.
+        """
+        crcs = np.concatenate([[0], self._block.crcs])
+        sizes = np.concatenate([[0], self._block.ends.astype(np.int64)])
+        firsts, ends = firsts + self._start, ends + self._start
+        return zip(
+            crcs[firsts].tolist(), crcs[ends].tolist(), (sizes[ends] - sizes[firsts]).tolist(), strict=True
+        )
+
+    def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
+        """See `StoredRows`; a column that the image lacks was added later, and is null in all of its rows."""
+        require_columns(codec.schema, columns)
+        names = columns or codec.schema.names
+        rows = self._batch.slice(self._start, len(self))
+        if list(names) == rows.schema.names:
+            return rows
+        has = set(rows.schema.names)
+        schema = pa.schema([codec.schema.field(name) for name in names])
+        arrays = [
+            rows.column(field.name) if field.name in has else pa.nulls(len(self), field.type)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def encoded(self, schema: pa.Schema) -> EncodedRows | None:
+        """See `StoredRows`: a whole block is."""
+        if len(self) < len(self._block) or not self._batch.schema.equals(schema):
+            return None
+        return EncodedRows(self._block.payload, self._block.payload_crc32c)
+
+    def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
+        """See `StoredRows`."""
+        number = self._start + index
+        if number == len(self._block) - 1:
+            last_key = self._block.last_key
+            return lambda: last_key
+        # Copied: a slice would keep the whole block.
+        cells = self._batch.select(key_codec.schema.names).take(pa.array([number]))
+        return lambda: key_codec.encode_batch(cells)[0]
+
+    def _end_of(self, index: int) -> int:
+        """Stored bytes of the block in front of a row of these."""
+        number = self._start + index
+        return int(self._block.ends[number - 1]) if number else 0
+
+    def _crc_of(self, index: int) -> int:
+        """CRC-32C of them."""
+        number = self._start + index
+        return int(self._block.crcs[number - 1]) if number else 0
+
+
+class BlockKeys:
+    """Finds keys among the rows of a block. Those of the rows are worked out when one is looked for.
+
+    Args:
+        batch: The block, decoded.
+        key_codec: Of the table.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, key_codec: KeyCodec) -> None:
+        self._batch = batch
+        self._codec = key_codec
+        self._keys: list[bytes] | None = None
+
+    def find(self, keys: Sequence[bytes]) -> tuple[list[int], list[bool]]:
+        """Where keys are, or would be: of each the number of the first row whose key is not smaller, and if it has it.
+
+        Args:
+            keys: Ascending.
+        """
+        if self._keys is None:
+            self._keys = self._codec.encode_batch(self._batch.select(self._codec.schema.names))
+        rows = self._keys
+        places = [bisect_left(rows, key) for key in keys]
+        found = [place < len(rows) and rows[place] == key for place, key in zip(places, keys, strict=True)]
+        return places, found

@@ -1,0 +1,43 @@
+"""The choice between an image and the row store, by what bench image has measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from scanner.server.scan.image_costs import CHANGES_MIN, SMALL_ROWS, changed_image_is_quicker
+
+
+@pytest.mark.parametrize(
+    ("changes", "unread", "touched", "quicker"),
+    [
+        (1, 1, 0, True),
+        (100, 0, 100, True),
+        (300, 0, 170, False),  # spread: more than half of the blocks would be merged
+        (20_000, 0, 290, False),  # spread: all of them
+        (20_000, 20_000, 10, True),  # together: few of them
+        (150_000, 0, 10, True),
+        (150_000, 0, 60, False),  # together, but each costs as much as some rows of the row store
+        (150_000, 30_000, 10, False),  # the first row would wait for them
+    ],
+)
+def test_blocks_that_are_touched_count(changes: int, unread: int, touched: int, quicker: bool) -> None:
+    """With a million rows in 300 blocks, not how much is changed decides but how many blocks that touches."""
+    found = changed_image_is_quicker(1_000_000, 300, changes=changes, unread=unread, touched=touched)
+    assert found == quicker
+
+
+@pytest.mark.parametrize(
+    ("rows", "changes", "quicker"),
+    [
+        (0, 5, True),
+        (10, CHANGES_MIN, True),
+        (10, CHANGES_MIN + 1, False),
+        (SMALL_ROWS, 2_000, True),
+        (SMALL_ROWS, 2_001, False),
+    ],
+)
+def test_small_images_are_read_while_changes_are_few(rows: int, changes: int, quicker: bool) -> None:
+    """However these are spread."""
+    blocks = rows // 3_000
+    found = changed_image_is_quicker(rows, blocks, changes=changes, unread=changes, touched=blocks)
+    assert found == quicker
