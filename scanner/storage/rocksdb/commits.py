@@ -72,8 +72,7 @@ def plan_commit(groups: Sequence[Mutations], read_rows: ReadRows) -> CommitPlan:
         groups: The mutations of each request; a later one sees what those before it do.
         read_rows: Reads rows as of the end of the log.
     """
-    images = _BeforeImages(read_rows)
-    return _plan_together(groups, images) or _plan_in_turn(groups, images)
+    return _plan_together(groups, _BeforeImages(read_rows)) or _plan_in_turn(groups, _BeforeImages(read_rows))
 
 
 class _BeforeImages:
@@ -115,22 +114,29 @@ def _plan_together(groups: Sequence[Mutations], images: _BeforeImages) -> Commit
     keys = ordered.keys.to_pylist()
     if len(set(keys)) < len(keys):
         return None
-    before, size = images.read(keys, _COLUMNS_BYTES_MAX)
-    if size > _COLUMNS_BYTES_MAX:
+    replaced = _replaced(keys, images)
+    if replaced is None:
         return None
-    if before.count(None) == len(before):
+    changed = _different(ordered.rows, replaced)
+    if replaced.null_count == len(replaced):
         changes = [_insertions(group.rows) for group in groups]
-        changed = ordered.rows.is_valid().to_numpy(zero_copy_only=False)
     else:
-        replaced = pa.array(before, pa.binary())
-        changes = _updates(groups, replaced.take(pa.array(_inverse(order))))
-        changed = _different(ordered.rows, replaced)
+        replaced = replaced.take(pa.array(_inverse(order)))
+        changes = _updates(groups, replaced)
+    # Of a large commit every copy counts.
+    del replaced, order, together
     if any(_is_too_large(group, each.rows.nbytes) for group, each in zip(groups, changes, strict=True)):
         return None
     if not changed.all():
         ordered = ordered.take(np.flatnonzero(changed))
         keys = ordered.keys.to_pylist()
     return CommitPlan(list(changes), keys, ordered.rows.to_pylist())
+
+
+def _replaced(keys: list[bytes], images: _BeforeImages) -> pa.BinaryArray | None:
+    """The rows of keys as a column; None: they are too much for that."""
+    rows, size = images.read(keys, _COLUMNS_BYTES_MAX)
+    return pa.array(rows, pa.binary()) if size <= _COLUMNS_BYTES_MAX else None
 
 
 def _insertions(rows: pa.BinaryArray) -> GroupChanges:
