@@ -46,6 +46,8 @@ _IMAGE_BLOCKS_MIN: Final = 2
 _CHANGES_SHARE: Final = 0.02
 """Changes since an image, by its rows, above which the row store is quicker where they are spread evenly; an update is
 two. Says `python -m bench image`."""
+_SHORT_ROWS_MAX: Final = 1000
+"""Of a row limit: so few rows are read without reading ahead."""
 _CHANGES_MIN: Final = 1000
 """So few are laid over it, however small it is."""
 
@@ -166,7 +168,11 @@ class ReadSources:
             key_range = position.remaining(query.range)
             bucket.activity.seeks += 1
             shown = hold.log_offset if log_offset is None else log_offset
-            open_rows = functools.partial(self._open_rows, bucket, hold, shown)
+            # Rows that do not pass a filter do not count.
+            short = (
+                query.row_limit is not None and query.row_limit <= _SHORT_ROWS_MAX and not query.predicates
+            )
+            open_rows = functools.partial(self._open_rows, bucket, hold, shown, short)
             scan: RowScan | None = self._image_scan(table, bucket, query, shown, key_range, open_rows)
             if scan is not None:
                 read_source = ReadSource.IMAGE
@@ -193,10 +199,10 @@ class ReadSources:
         return Reading(source, hold, read_source)
 
     def _open_rows(
-        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, key_range: KeyRange
+        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, short: bool, key_range: KeyRange
     ) -> BucketScan:
         """Open the row store as of an offset; at any time while the snapshot is held."""
-        scan: BucketScan = hold.snapshot.scan(key_range)
+        scan: BucketScan = hold.snapshot.scan(key_range, short=short)
         if hold.log_offset == log_offset:
             return scan
         return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)
