@@ -276,7 +276,7 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
     help="Concurrent: of the table.",
 )
 @click.option(
-    "--far-rows", type=click.IntRange(1000), default=4_000_000, show_default=True, help="Far: of the table."
+    "--far-rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Far: of the table."
 )
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--calls", type=click.IntRange(1), default=2000, show_default=True, help="Calls: of a round.")

@@ -80,7 +80,7 @@ async def _scan(
                     rows += batch.num_rows
                     taken_bytes += batch.nbytes
                     if bytes_per_s:
-                        await trio.sleep(started + taken_bytes / bytes_per_s - time.perf_counter())
+                        await trio.sleep(max(0.0, started + taken_bytes / bytes_per_s - time.perf_counter()))
             seconds = time.perf_counter() - started
         nursery.cancel_scope.cancel()
     return rows, seconds, first_s

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import trio
 
+from scanner.cli.allocator import keep_freed_memory
 from scanner.cli.app import Seconds, example, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
@@ -168,6 +169,7 @@ def serve(
     """
     # Rows are in files that RocksDB makes whenever it likes; nobody else is to read them.
     os.umask(0o077)
+    keep_freed_memory()
     configure_logging(log_level, log_format)
     warm_up()
     files_max = raise_files_limit()

@@ -32,7 +32,7 @@ from scanner.data.keys import KeyCodec
 from scanner.data.position import START, Position
 from scanner.sources.image import ImageScan
 from scanner.sources.interface import Batch, EndReason
-from scanner.wire.batches import batch_size_bytes, fitting_rows
+from scanner.wire.batches import batch_size_bytes, envelope_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
     from scanner.data.row_block import WorkOutKey
@@ -123,7 +123,7 @@ class KvSource:
         self._last_key = position.last_key
         self._last_key_of: WorkOutKey | None = None
         """Works out the key of the row in front of the position; None: `_last_key` is it."""
-        self._envelope_bytes = batch_size_bytes(pa.RecordBatch.from_pylist([], self.schema))
+        self._envelope_bytes = envelope_size_bytes(self.schema)
         """Of an Arrow IPC message, beside its rows."""
         self._pending_body_bytes = 0
         if self._limit_read:

@@ -117,10 +117,14 @@ class BucketSnapshot(Protocol):
     def log_offset(self) -> int:
         """The snapshot shows the changes with a smaller offset, and no other."""
 
-    def scan(self, key_range: KeyRange = ALL_KEYS) -> BucketScan:
+    def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> BucketScan:
         """Open a scan as of `log_offset`, at any time, whatever was committed since and even while a commit runs.
 
         Closing the scan does not close the snapshot.
+
+        Args:
+            key_range: What to scan.
+            short: Few rows will be read: little is read ahead of them. All of the range can be read all the same.
 
         Raises:
             StoreClosed: the snapshot, its bucket or its store was closed.

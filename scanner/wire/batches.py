@@ -25,6 +25,7 @@ This module knows no transport, no storage and no tables.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -369,6 +370,12 @@ def batch_size_bytes(batch: pa.RecordBatch) -> int:
     """Length of what `encode_batch` would return, without making it."""
     size: int = pa.ipc.get_record_batch_size(batch)
     return size
+
+
+@functools.lru_cache(maxsize=256)
+def envelope_size_bytes(schema: pa.Schema) -> int:
+    """Length of what `encode_batch` returns for a batch without rows."""
+    return batch_size_bytes(pa.RecordBatch.from_pylist([], schema))
 
 
 def fitting_rows(rows: pa.RecordBatch, payload_bytes_max: int, rows_max: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import enum
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from scanner.storage.images.reader import Image
     from scanner.storage.interface import BucketScan
     from scanner.wire.queries import ScanQuery
+
+_SHORT_ROWS_MAX: Final = 1000
+"""Of a row limit: so few rows are read without reading ahead."""
 
 
 class ReadSource(enum.StrEnum):
@@ -163,8 +166,12 @@ class ReadSources:
             key_range = position.remaining(query.range)
             bucket.activity.seeks += 1
             shown = hold.log_offset if log_offset is None else log_offset
+            # Rows that do not pass a filter do not count.
+            short = (
+                query.row_limit is not None and query.row_limit <= _SHORT_ROWS_MAX and not query.predicates
+            )
             read_source = read_source if hold.log_offset == shown else ReadSource.AS_OF
-            open_rows = functools.partial(self._open_rows, bucket, hold, shown)
+            open_rows = functools.partial(self._open_rows, bucket, hold, shown, short)
             instead = functools.partial(_open_instead, bucket, read_source, open_rows)
             scan: RowScan | None = self._image_scan(
                 table, bucket, query, shown, key_range, instead, rebuilt=hold.log_offset != shown
@@ -197,10 +204,10 @@ class ReadSources:
         return Reading(source, hold, read_source)
 
     def _open_rows(
-        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, key_range: KeyRange
+        self, bucket: ServedBucket, hold: SnapshotHold, log_offset: int, short: bool, key_range: KeyRange
     ) -> BucketScan:
         """Open the row store as of an offset; at any time while the snapshot is held."""
-        scan: BucketScan = hold.snapshot.scan(key_range)
+        scan: BucketScan = hold.snapshot.scan(key_range, short=short)
         if hold.log_offset == log_offset:
             return scan
         return AsOfScan(bucket.storage, scan, log_offset, key_range, self._limits)

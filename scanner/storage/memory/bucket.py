@@ -440,8 +440,8 @@ class MemorySnapshot:
         """The snapshot shows the changes with a smaller offset, and no other."""
         return self._log_offset
 
-    def scan(self, key_range: KeyRange = ALL_KEYS) -> MemoryScan:
-        """See `BucketSnapshot.scan`."""
+    def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> MemoryScan:
+        """See `BucketSnapshot.scan`; nothing is read ahead."""
         if self._closed:
             raise StoreClosed("this snapshot in memory was closed")
         scan = MemoryScan(self._rows, key_range, self._log_offset, self._keys_of, self._scans)

@@ -604,8 +604,8 @@ class RocksBucket:
         if self._space is not None:
             self._space.require_room(wanted_bytes)
 
-    def _values_as_of(self, log_offset: int, key_range: KeyRange) -> Iterator[bytes] | None:
-        """The rows of a range, if they still are as of an offset."""
+    def _values_as_of(self, log_offset: int, key_range: KeyRange, short: bool) -> Iterator[bytes] | None:
+        """The rows of a range, of which few will be read or all, if they still are as of an offset."""
         # A running commit shows its rows before it moves log_end, and a failed one may.
         if not self._committing.acquire(blocking=False):
             return None
@@ -614,7 +614,7 @@ class RocksBucket:
             unfinished = self._reached is not None
             if database is None or not self.readable or unfinished or self._range.end != log_offset:
                 return None
-            return stored_values(database.kv, self._path, self._reading, key_range)
+            return stored_values(database.kv, self._path, self._reading, key_range, short=short)
         finally:
             self._committing.release()
 

@@ -125,9 +125,9 @@ def open_checkpoint(
     reading = Reading.of(resources.config)
     database = open_database(path, resources, read_only=True)
 
-    def values(key_range: KeyRange) -> Iterator[bytes]:
+    def values(key_range: KeyRange, short: bool) -> Iterator[bytes]:
         # It is never written to, so every scan may use the fast path.
-        return stored_values(database.kv, path, reading, key_range)
+        return stored_values(database.kv, path, reading, key_range, short=short)
 
     def close(snapshot: RocksSnapshot) -> None:
         database.close()

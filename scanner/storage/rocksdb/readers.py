@@ -97,8 +97,11 @@ class Reading:
         """As a store is configured."""
         return cls(config.scan_readahead_bytes, config.block_cache_bytes)
 
-    def options(self, kv: Rdict, key_range: KeyRange) -> ReadOptions:
+    def options(self, kv: Rdict, key_range: KeyRange, *, short: bool = False) -> ReadOptions:
         """Options of an iterator over a range that does not read past its end.
+
+        Without a readahead of ours RocksDB's begins with a block, and doubles as it is read on: where few rows are read
+        that costs half (77 us instead of 161 to open a scan and read ten rows of three files), and whole scans 3 %.
 
         The blocks of a large bucket are not put into the cache: they would push out everything else, and the next scan
         would find none of them.
@@ -108,7 +111,7 @@ class Reading:
         file_bytes = kv.property_int_value(_FILE_BYTES) or 0
         fits = file_bytes <= self.cache_bytes // _CACHE_SHARES
         options.fill_cache(fits)  # type: ignore[call-arg]  # Its stub has no argument.
-        if self.readahead_bytes:
+        if self.readahead_bytes and not short:
             options.set_readahead_size(self.readahead_bytes)
         if key_range.end:
             options.set_iterate_upper_bound(key_range.end)
@@ -296,10 +299,13 @@ class SharedReader:
         """See `RowReader.close`; there is nothing of its own."""
 
 
-def stored_values(kv: Rdict, path: Path, reading: Reading, key_range: KeyRange) -> Iterator[bytes]:
+def stored_values(
+    kv: Rdict, path: Path, reading: Reading, key_range: KeyRange, *, short: bool = False
+) -> Iterator[bytes]:
     """The stored rows of a range as of now; ends silently when a read fails."""
     with rocksdb_errors(path):
-        return kv.values(from_key=key_range.start or None, read_opt=reading.options(kv, key_range))
+        options = reading.options(kv, key_range, short=short)
+        return kv.values(from_key=key_range.start or None, read_opt=options)
 
 
 def _seek(iterator: RdictIter, key: bytes) -> None:

@@ -28,7 +28,8 @@ class RocksSnapshot:
         checked: An iterator over the whole bucket, made between two commits; closed with the snapshot.
         log_offset: What it shows.
         keys_of: Keys of stored rows.
-        fresh_values: The stored rows of a range, if the bucket still is as of `log_offset`; else None.
+        fresh_values: The stored rows of a range, if the bucket still is as of `log_offset`; else None. Told whether
+            few of them will be read.
         on_close: Called once with the snapshot when it has released RocksDB.
     """
 
@@ -37,7 +38,7 @@ class RocksSnapshot:
         checked: CheckedIterator,
         log_offset: int,
         keys_of: KeysOf,
-        fresh_values: Callable[[KeyRange], Iterator[bytes] | None],
+        fresh_values: Callable[[KeyRange, bool], Iterator[bytes] | None],
         on_close: Callable[[RocksSnapshot], None],
     ) -> None:
         self._checked = checked
@@ -58,11 +59,11 @@ class RocksSnapshot:
         """RocksDB iterators that the snapshot and its scans hold."""
         return self._checked.is_open + sum(scan.iterators for scan in self._scans)
 
-    def scan(self, key_range: KeyRange = ALL_KEYS) -> RocksScan:
+    def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> RocksScan:
         """See `BucketSnapshot.scan`."""
         if not self._checked.is_open:
             raise StoreClosed(f"this snapshot of {self._path} was closed")
-        values = self._fresh_values(key_range)
+        values = self._fresh_values(key_range, short)
         reader: SharedReader | ValuesReader
         if values is None:
             reader = SharedReader(self._checked, key_range)
