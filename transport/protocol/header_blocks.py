@@ -1,4 +1,4 @@
-"""Header blocks that repeat: coded once, and checked once.
+"""Header blocks and lists that repeat: coded once, checked once, read once.
 
 A connection's calls have the same few header lists, and HPACK (RFC 7541) codes each as the same few octets once its
 fields are in the dynamic table. A block that leaves the table as it is means the same for as long as nothing else
@@ -174,9 +174,13 @@ class BlockDecoder(hpack.Decoder):
                     field = kind(name, value)
                 fields.append(field)
                 size += len(field[0]) + len(field[1]) + _FIELD_OVERHEAD_BYTES
+                if (
+                    size > self.max_header_list_size
+                ):  # hpack says so: a block of many such fields is not read on
+                    return None
         except (IndexError, ValueError, hpack.InvalidTableIndexError):
             return None
-        return fields if size <= self.max_header_list_size else None
+        return fields
 
 
 class Remembered(Generic[AnswerT]):

@@ -249,6 +249,22 @@ def test_a_sensitive_field_is_held_to_the_rules(field: tuple[bytes, bytes]) -> N
         )
 
 
+def test_a_list_that_is_too_long_is_not_read_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block of very many short fields costs what fits into the limit, not what it names."""
+    decoder = BlockDecoder(1_000)
+    looked_up = list[int]()
+    look_up = decoder.header_table.get_by_index
+
+    def counted(index: int) -> tuple[bytes, bytes]:
+        looked_up.append(index)
+        return look_up(index)
+
+    monkeypatch.setattr(decoder.header_table, "get_by_index", counted)
+    with pytest.raises(hpack.OversizedHeaderListError):
+        decoder.decode(b"\x82" * 16_000, raw=True)
+    assert len(looked_up) < 100
+
+
 @pytest.mark.parametrize("length", [1, 126, 127, 254, 255, 5_000])
 def test_long_credentials_are_read(length: int) -> None:
     """A token of any length is never indexed, and comes out as it went in."""
