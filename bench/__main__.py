@@ -118,6 +118,22 @@ def credit(output: Path | None) -> None:
 
 @main.command()
 @_json
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Interleaved rounds.")
+@click.option(
+    "--megabytes", type=click.IntRange(10), default=200, show_default=True, help="Rows of one scan."
+)
+def credit_sizes(output: Path | None, rounds: int, megabytes: int) -> None:
+    """Fixed credit and the one that sizes itself, over lines of 0 to 100 ms.
+
+    Takes about ten minutes. Example: python -m bench credit-sizes --rounds 3 --json credit-sizes.json
+    """
+    from bench.questions.credit_sizes import run
+
+    _judge(run(output, Console(), rounds=rounds, megabytes=megabytes))
+
+
+@main.command()
+@_json
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
 def neighbours(output: Path | None, rounds: int) -> None:
     """Does one stream that is not read slow the other 99 on its connection?
