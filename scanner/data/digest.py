@@ -31,6 +31,8 @@ _X8: Final = 1 << 23
 """x to the power of 8."""
 _TABLE_BYTES_MAX: Final = 24
 """Values of one length are taken an octet of all of them at a time; longer ones are quicker one by one."""
+_TABLE_VALUES_MIN: Final = 64
+"""Fewer are quicker one by one, too."""
 
 
 def _crc_table() -> NDArray[np.uint32]:
@@ -63,7 +65,7 @@ def checksum(data: Buffer, crc: int = DIGEST_EMPTY) -> int:
 
 def checksums(values: pa.BinaryArray) -> NDArray[np.uint32]:
     """The CRC-32C of each value of a binary array without nulls."""
-    octets = octets_of(values)
+    octets = octets_of(values) if len(values) >= _TABLE_VALUES_MIN else None
     if octets is None or octets.shape[1] > _TABLE_BYTES_MAX:
         return np.fromiter(map(google_crc32c.value, values.to_pylist()), np.uint32, len(values))
     crcs = np.full(len(values), 0xFFFFFFFF, np.uint32)

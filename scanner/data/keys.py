@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from scanner.data.comparisons import exact_cell
 from scanner.data.digest import checksum, checksums
+from scanner.data.octets import lengths_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, SchemaMismatch
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ class KeyCodec:
 
     def _encode(self, columns: Sequence[pa.Array]) -> pa.Array:
         encoded = self._joined(columns)
-        longest = pc.max(pc.binary_length(encoded)).as_py() or 0
+        longest = int(lengths_of(encoded).max(initial=0))
         if longest > KEY_BYTES_MAX:
             raise KeyInvalid(f"a primary key takes {longest} bytes; at most {KEY_BYTES_MAX} are allowed")
         return encoded

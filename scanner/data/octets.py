@@ -19,6 +19,12 @@ def bounds_of(values: pa.BinaryArray) -> NDArray[np.int32]:
     return np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
 
 
+def lengths_of(values: pa.BinaryArray) -> NDArray[np.int32]:
+    """Octets of each value of an array without nulls: for few values far quicker than Arrow's own function."""
+    bounds = bounds_of(values)
+    return bounds[1:] - bounds[:-1]
+
+
 def joined(values: pa.BinaryArray) -> memoryview:
     """The values, one after the other.
 
@@ -35,10 +41,9 @@ def octets_of(values: pa.BinaryArray) -> NDArray[np.uint8] | None:
     Args:
         values: Without nulls.
     """
-    count, bounds = len(values), bounds_of(values)
-    if not count:
+    lengths = lengths_of(values)
+    if not len(lengths):
         return np.empty((0, 0), np.uint8)
-    width = int(bounds[1] - bounds[0])
-    if not (np.diff(bounds) == width).all():
+    if not (lengths == lengths[0]).all():
         return None
-    return np.frombuffer(joined(values), np.uint8).reshape(count, width)
+    return np.frombuffer(joined(values), np.uint8).reshape(len(lengths), int(lengths[0]))

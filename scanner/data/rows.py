@@ -34,6 +34,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.data.octets import lengths_of
 from scanner.data.row_block import BLOCK_BYTES_MAX, RowBlock, binary_view
 from scanner.data.table import require_columns
 from scanner.errors import DataCorrupted, SchemaMismatch
@@ -101,7 +102,7 @@ class RowCodec:
         if not len(batch):
             return pa.array([], pa.binary())
         rows = _encode(batch, self._layouts[self.schema_id])
-        longest = pc.max(pc.binary_length(rows)).as_py()
+        longest = int(lengths_of(rows).max())
         if longest > ROW_BYTES_MAX:
             raise SchemaMismatch(f"a row takes {longest} bytes; at most {ROW_BYTES_MAX} are allowed")
         return rows

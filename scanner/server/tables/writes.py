@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from scanner.data.arrow_sizes import decoded_bytes, require_size
 from scanner.data.keys import KeyCodec, buckets_of
+from scanner.data.octets import lengths_of
 from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
@@ -148,7 +148,7 @@ def encode_mutations(
             yield Mutations(keys, pa.nulls(len(keys), pa.binary()))
             continue
         rows = row_codec.encode_array(part)
-        sizes = pc.add(pc.binary_length(keys), pc.binary_length(rows)).to_numpy()
+        sizes = lengths_of(keys) + lengths_of(rows)
         largest = int(sizes.argmax())
         if sizes[largest] > row_bytes_max:
             raise SchemaMismatch(
@@ -159,11 +159,14 @@ def encode_mutations(
 
 
 def route(mutations: Mutations, buckets: int) -> Iterator[tuple[int, Mutations]]:
-    """Mutations by bucket, ascending, those of one bucket in their order."""
+    """Mutations, one or more, by bucket, ascending; those of one bucket in their order."""
     if buckets == 1:
         yield 0, mutations
         return
     numbers = buckets_of(mutations.keys, buckets)
+    if (numbers == numbers[0]).all():
+        yield int(numbers[0]), mutations
+        return
     ordered = mutations.take(np.argsort(numbers, kind="stable"))
     ends = np.cumsum(np.bincount(numbers, minlength=buckets)).tolist()
     for bucket, (start, end) in enumerate(pairwise([0, *ends])):

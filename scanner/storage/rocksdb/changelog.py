@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from scanner.data.octets import bounds_of, joined
+from scanner.data.octets import bounds_of
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted
 from scanner.storage.records import ChangeKind, Entry
@@ -58,7 +58,8 @@ _COMPRESSED, _ONE_KIND, _ONE_LENGTH, _CONTINUES = 1, 2, 4, 8
 _COMPRESSION: Final = "lz4_raw"
 _COMPRESSED_BYTES_MIN: Final = 128
 """Less is not worth it."""
-KINDS_MAX: Final = max(ChangeKind)
+_KINDS: Final = tuple(map(int, ChangeKind))
+KINDS_MAX: Final = max(_KINDS)
 
 
 class LogRange(NamedTuple):
@@ -151,29 +152,29 @@ def encode_entry(
         kinds: `ChangeKind` of each change; one or more.
         rows: Their stored rows, as many, none of them null.
     """
-    starts = bounds_of(rows)
-    starts, octets = starts - starts[0], joined(rows)
-    first = 0
-    while first < len(rows):
-        # As many rows as fit, and at least one.
-        fitting = int(np.searchsorted(starts, int(starts[first]) + CHUNK_BYTES_MAX, side="right")) - 1
-        last = max(first + 1, fitting)
-        lengths = np.diff(starts[first : last + 1])
-        value = _encode_chunk(entry, kinds[first:last], lengths, octets[starts[first] : starts[last]])
+    starts, octets = bounds_of(rows), memoryview(rows.buffers()[2] or b"")
+    first, count = 0, len(rows)
+    while first < count:
+        last, end = count, int(starts[first]) + CHUNK_BYTES_MAX
+        if starts[last] > end:
+            # As many rows as fit, and at least one.
+            last = max(first + 1, int(np.searchsorted(starts, end, side="right")) - 1)
+        lengths = starts[first + 1 : last + 1] - starts[first:last]
+        value = _encode_chunk(
+            entry, kinds[first:last].tobytes(), lengths, octets[starts[first] : starts[last]]
+        )
         yield log_key(entry.start + first, ordinal), value
         first, ordinal = last, ordinal + 1
 
 
-def _encode_chunk(
-    entry: Entry, kinds: NDArray[np.uint8], lengths: NDArray[np.int32], rows: memoryview
-) -> bytes:
+def _encode_chunk(entry: Entry, kinds: bytes, lengths: NDArray[np.int32], rows: memoryview) -> bytes:
     flags, count = _CONTINUES * entry.continues, len(kinds)
-    occurring = int(np.bitwise_or.reduce(np.uint8(1) << (kinds - np.uint8(1))))
+    occurring = sum(1 << (kind - 1) for kind in _KINDS if kind in kinds)
     if occurring & (occurring - 1) == 0:
         flags, kinds = flags | _ONE_KIND, kinds[:1]
-    if (lengths == lengths[0]).all():
+    if count == 1 or (lengths == lengths[0]).all():
         flags, lengths = flags | _ONE_LENGTH, lengths[:1]
-    body = b"".join([kinds.tobytes(), lengths.astype("<u4").tobytes(), rows])
+    body = b"".join([kinds, lengths.astype("<u4").tobytes(), rows])
     size = len(body)
     if size >= _COMPRESSED_BYTES_MIN:
         packed: bytes = pa.compress(body, codec=_COMPRESSION, asbytes=True)

@@ -105,8 +105,9 @@ class _BeforeImages:
 
 def _plan_together(groups: Sequence[Mutations], images: _BeforeImages) -> CommitPlan | None:
     """Work out a commit as columns; None: a key comes twice, or it is too little or too much for that."""
-    size = sum(group.keys.nbytes + group.rows.nbytes for group in groups)
-    if sum(map(len, groups)) < COLUMNS_ROWS_MIN or size > _COLUMNS_BYTES_MAX:
+    if sum(map(len, groups)) < COLUMNS_ROWS_MIN:
+        return None
+    if sum(group.keys.nbytes + group.rows.nbytes for group in groups) > _COLUMNS_BYTES_MAX:
         return None
     together = Mutations.concat(groups)
     order = pc.array_sort_indices(together.keys).to_numpy()
@@ -210,10 +211,11 @@ class _Planner:
         Raises:
             ArgumentInvalid: Its entry would hold more than it may. It changes nothing then.
         """
-        self._fetch(group)
+        keys = group.keys.to_pylist()
+        self._fetch(keys, group)
         touched = dict[bytes, bytes | None]()
         kinds, changed = bytearray(), list[bytes]()
-        for key, row in group:
+        for key, row in zip(keys, group.rows.to_pylist(), strict=True):
             was = touched[key] if key in touched else self._current(key)
             if row is None:
                 if was is None:
@@ -240,9 +242,9 @@ class _Planner:
     def _current(self, key: bytes) -> bytes | None:
         return self._now[key] if key in self._now else self._before[key]
 
-    def _fetch(self, group: Mutations) -> None:
+    def _fetch(self, keys: list[bytes], group: Mutations) -> None:
         """Read the before-images of a group that are not known yet, unless they are more than an entry may hold."""
-        wanted = sorted(set(group.keys.to_pylist()).difference(self._before))
+        wanted = sorted(set(keys).difference(self._before))
         rows, size = self._images.read(wanted, ENTRY_BYTES_MAX)
         self._before.update(zip(wanted, rows, strict=False))
         _require_size(size, group)
