@@ -42,7 +42,7 @@ class BucketRanges(Sequence[KeyRange]):
 
 
 async def split_bucket(
-    connection: Connection, table: str, bucket: int, wish: SplitWish, key_range: KeyRange
+    connection: Connection, table: str, table_id: int, bucket: int, wish: SplitWish, key_range: KeyRange
 ) -> BucketRanges:
     """Cut a bucket; see `scanner.Table.split`.
 
@@ -54,6 +54,7 @@ async def split_bucket(
         return BucketRanges(bucket, (key_range,), 0)
     request = pb.SplitBucketRequest(
         table=table,
+        table_id=table_id,
         bucket=bucket,
         splits=wish.splits,
         target_split_bytes=wish.target_bytes,

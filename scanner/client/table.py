@@ -124,7 +124,9 @@ class Table:
             The column may have been added.
         """
         self.description.with_column(column)  # Refuses here what cannot be.
-        request = pb.AddColumnRequest(table=self.name, arrow_schema=encode_schema(pa.schema([column])))
+        request = pb.AddColumnRequest(
+            table=self.name, table_id=self.table_id, arrow_schema=encode_schema(pa.schema([column]))
+        )
         reply = await call_unary(self._connection, methods.ADD_COLUMN, request, pb.AddColumnResponse)
         self.description = description_from_proto(reply.table)
 
@@ -152,7 +154,7 @@ class Table:
     ) -> AbstractAsyncContextManager[Writer]:
         """Open a writer for many batches; see `scanner.client.writer.open_writer`."""
         operation = pb.WriteRequest.OPERATION_UPSERT
-        return open_writer(self._connection, self.description, operation, on_acknowledged)
+        return open_writer(self._connection, self.description, self.table_id, operation, on_acknowledged)
 
     async def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Delete rows by their primary key, and wait until that is durable. A key that is not there is no error.
@@ -171,7 +173,9 @@ class Table:
         """
         rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
         operation = pb.WriteRequest.OPERATION_DELETE
-        async with open_writer(self._connection, self.description, operation, on_acknowledged) as writer:
+        async with open_writer(
+            self._connection, self.description, self.table_id, operation, on_acknowledged
+        ) as writer:
             await writer.write(rows)
         return writer.result
 
@@ -239,9 +243,9 @@ class Table:
         if at is None:
             return sorted(
                 OffsetRange(r.bucket, r.start_offset, r.end_offset)
-                for r in await _list_offsets(self._connection, self.name)
+                for r in await _list_offsets(self._connection, self.name, self.table_id)
             )
-        return await _offsets_at(self._connection, self.name, at)
+        return await _offsets_at(self._connection, self.name, self.table_id, at)
 
     async def split(
         self,
@@ -289,7 +293,9 @@ class Table:
         """
         scan = self.new_scan().bucket(bucket).key_range(key_from, key_to).within(within)
         wish = SplitWish(splits, target_bytes)
-        return await split_bucket(self._connection, self.name, bucket, wish, scan.plan.key_range)
+        return await split_bucket(
+            self._connection, self.name, self.table_id, bucket, wish, scan.plan.key_range
+        )
 
     def transaction(self, name: str, version: int) -> Transaction:
         """Write rows that are seen together, once, however often parts of the work are done again.
@@ -482,7 +488,7 @@ class Scan(ScanBuilder):
             return folded_scan(self._plan, at)
         folded_scan(self._plan, None)  # Refuses before the server is asked.
         offsets = {}
-        for each in await _offsets_at(self._connection, self._plan.table.name, at):
+        for each in await _offsets_at(self._connection, self._plan.table.name, self._plan.table_id, at):
             if each.bucket in self._plan.buckets and not each.is_kept:
                 raise OffsetOutOfRange(
                     f"{self._plan.table.name} bucket {each.bucket}: the changelog begins at {each.start_offset}, and"
@@ -494,14 +500,16 @@ class Scan(ScanBuilder):
 
 
 async def _list_offsets(
-    connection: Connection, table: str, timestamp_us: int | None = None
+    connection: Connection, table: str, table_id: int | None, timestamp_us: int | None = None
 ) -> Sequence[pb.OffsetRange]:
-    request = pb.ListOffsetsRequest(table=table, timestamp_us=timestamp_us)
+    request = pb.ListOffsetsRequest(table=table, table_id=table_id, timestamp_us=timestamp_us)
     return (await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)).ranges
 
 
-async def _offsets_at(connection: Connection, table: str, at: datetime.datetime) -> list[OffsetsAt]:
-    ranges = await _list_offsets(connection, table, microseconds(at))
+async def _offsets_at(
+    connection: Connection, table: str, table_id: int | None, at: datetime.datetime
+) -> list[OffsetsAt]:
+    ranges = await _list_offsets(connection, table, table_id, microseconds(at))
     if not all(each.HasField("at_offset") for each in ranges):
         raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
     return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset, _is_kept(r)) for r in ranges)

@@ -82,6 +82,7 @@ class Writer:
     Args:
         stream: A fresh Write stream.
         table: The table.
+        table_id: Which one of that name.
         operation: What to do with the rows.
         on_acknowledged: Called whenever more rows are durable; must not block.
     """
@@ -90,11 +91,13 @@ class Writer:
         self,
         stream: Stream,
         table: TableDescription,
+        table_id: int,
         operation: pb.WriteRequest.Operation,
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
         self._stream = stream
         self._table = table
+        self._table_id = table_id
         self._operation = operation
         self._on_acknowledged = on_acknowledged
         self._in_flight: deque[int] = deque()
@@ -186,7 +189,10 @@ class Writer:
 
     async def _send(self, batch: pa.RecordBatch) -> None:
         request = pb.WriteRequest(
-            table=self._table.name, operation=self._operation, arrow_stream=encode_stream(batch)
+            table=self._table.name,
+            table_id=self._table_id,
+            operation=self._operation,
+            arrow_stream=encode_stream(batch),
         )
         try:
             await self._stream.send(request.SerializeToString())
@@ -250,6 +256,7 @@ class Writer:
 async def open_writer(
     connection: Connection,
     table: TableDescription,
+    table_id: int,
     operation: pb.WriteRequest.Operation = pb.WriteRequest.OPERATION_UPSERT,
     on_acknowledged: OnAcknowledged | None = None,
 ) -> AsyncIterator[Writer]:
@@ -263,7 +270,7 @@ async def open_writer(
     """
     try:
         async with connection.open_stream(methods.WRITE) as stream:
-            writer = Writer(stream, table, operation, on_acknowledged)
+            writer = Writer(stream, table, table_id, operation, on_acknowledged)
             yield writer
             await writer.close()
     except TransportError as error:

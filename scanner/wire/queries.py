@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -101,6 +101,20 @@ def _filter_size(messages: Iterable[pb.Predicate]) -> tuple[int, int]:
         literals += len(message.literals)
         pending += message.operands
     return predicates, literals
+
+
+class _NamesTable(Protocol):
+    """A request that may say which table of a name is meant."""
+
+    table_id: int
+
+    def HasField(self, field_name: Literal["table_id"]) -> bool:
+        """Whether it does."""
+
+
+def meant_table_id(message: _NamesTable) -> int | None:
+    """The only table that a request means; None: whichever has the name."""
+    return message.table_id if message.HasField("table_id") else None
 
 
 def parse_request(kind: type[_Message], message: Buffer) -> _Message:

@@ -19,7 +19,7 @@ from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.auth.audit import AuditEvent, audit
 from scanner.server.fairness import DEMAND_TURNS, pass_turn
 from scanner.tasks import run_with_companion
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.statuses import for_peers
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class GroupService:
         request = await self._receive_join(stream)
         authorize(stream, Right.READ, request.table, lasting=True)
         group, member = await self._groups.join(
-            request.table, request.group, request.member, request.instance, _table_id(request)
+            request.table, request.group, request.member, request.instance, meant_table_id(request)
         )
         try:
             await run_with_companion(
@@ -92,7 +92,9 @@ class GroupService:
         """
         message = parse_request(pb.CommitPositionsRequest, request)
         authorize(stream, Right.READ, message.table)
-        group = await self._groups.group(message.table, _checked(message.group, "group"), _table_id(message))
+        group = await self._groups.group(
+            message.table, _checked(message.group, "group"), meant_table_id(message)
+        )
         buckets = [each.bucket for each in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket has two positions in one request")
@@ -120,7 +122,7 @@ class GroupService:
         """Answer with the groups of a table."""
         message = parse_request(pb.ListGroupsRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
-        names = await self._groups.names(message.table, _table_id(message))
+        names = await self._groups.names(message.table, meant_table_id(message))
         found = [pb.GroupSummary(group=name, members=members) for name, members in names.items()]
         return pb.ListGroupsResponse(groups=found).SerializeToString()
 
@@ -132,7 +134,9 @@ class GroupService:
         """
         message = parse_request(pb.DescribeGroupRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
-        group = await self._groups.group(message.table, _checked(message.group, "group"), _table_id(message))
+        group = await self._groups.group(
+            message.table, _checked(message.group, "group"), meant_table_id(message)
+        )
         rows = zip(group.owners(), group.states(), group.storages(), strict=True)
         buckets = [
             pb.GroupBucket(
@@ -156,7 +160,7 @@ class GroupService:
         """
         message = parse_request(pb.DeleteGroupRequest, request)
         authorize(stream, Right.READ, message.table)
-        await self._groups.delete(message.table, _checked(message.group, "group"), _table_id(message))
+        await self._groups.delete(message.table, _checked(message.group, "group"), meant_table_id(message))
         audit(
             self._activity,
             AuditEvent.GROUP_DELETED,
@@ -230,17 +234,6 @@ class GroupService:
         raise GroupMemberExpired(
             f"member {member.name} said nothing for {timeout_s:g} s; its buckets go to others"
         )
-
-
-def _table_id(
-    message: pb.Join
-    | pb.CommitPositionsRequest
-    | pb.ListGroupsRequest
-    | pb.DescribeGroupRequest
-    | pb.DeleteGroupRequest,
-) -> int | None:
-    """The only table that a request means; None: whichever has the name."""
-    return message.table_id if message.HasField("table_id") else None
 
 
 def _checked(name: str, what: str) -> str:

@@ -11,7 +11,7 @@ from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, StoreClosed
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class SplitService:
         key_range = KeyRange(message.key_start, message.key_end)
         if is_empty(key_range):
             raise ArgumentInvalid("the range that is to be split ends before it begins")
-        table = await self._catalog.table(message.table)
+        table = await self._catalog.table(message.table, meant_table_id(message))
         bucket = await self._catalog.bucket(table, message.bucket)
         with stream.blocked_on(StallReason.STORAGE):
             async with self._turns:

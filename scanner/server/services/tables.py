@@ -25,7 +25,7 @@ from scanner.server.tables.write_memory import WriteMemory
 from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
 from scanner.wire.batches import decode_schema
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 from scanner.wire.tables import description_from_proto, description_to_proto
 from transport import StallReason
 
@@ -107,7 +107,7 @@ class TablesService:
         columns = decode_schema(message.arrow_schema)
         if len(columns) != 1:
             raise ArgumentInvalid(f"one column is added at a time, not {len(columns)}")
-        description = await self._catalog.add_column(message.table, columns.field(0))
+        description = await self._catalog.add_column(message.table, columns.field(0), meant_table_id(message))
         self._audit(AuditEvent.COLUMN_ADDED, stream, description.name)
         return pb.AddColumnResponse(table=description_to_proto(description)).SerializeToString()
 
@@ -167,7 +167,7 @@ class TablesService:
         message = parse_request(pb.ListOffsetsRequest, request)
         name = message.table
         authorize(stream, Right.DESCRIBE, name)
-        table = await self._catalog.table(name)
+        table = await self._catalog.table(name, meant_table_id(message))
         ranges = []
         for index in range(table.description.buckets):
             bucket = (await self._catalog.bucket(table, index)).storage
@@ -229,7 +229,7 @@ class TablesService:
 
     async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)
-        table = await self._catalog.table(request.table)
+        table = await self._catalog.table(request.table, request.table_id)
         size = min(request.decoded_bytes(), self._config.write_decoded_bytes_max)
         with stream.blocked_on(StallReason.STORAGE):
             share = await self._memory.take(size)

@@ -203,7 +203,7 @@ class Catalog:
                     served = await self._run_blocking(functools.partial(self._load, name))
                     self._tables[name] = served
         if table_id is not None and served.table_id != table_id:
-            raise TableNotFound(f"table {name!r} was dropped and created anew; look it up again")
+            raise _made_anew(name)
         return served
 
     async def bucket(self, table: ServedTable, index: int) -> ServedBucket:
@@ -291,16 +291,21 @@ class Catalog:
             await self._run_blocking(functools.partial(self._store.create_table, description))
             return self._store.table_id(description.name)
 
-    async def add_column(self, name: str, column: pa.Field) -> TableDescription:
+    async def add_column(self, name: str, column: pa.Field, table_id: int | None = None) -> TableDescription:
         """Add a nullable column to a table, behind its last one; it is durable when this returns.
 
         Scans that run, and those that are continued with a token, keep the columns with which they began.
+
+        Args:
+            name: Of the table.
+            column: What is added.
+            table_id: As for `table`.
 
         Returns:
             The table as it is now.
 
         Raises:
-            TableNotFound: There is none of that name.
+            TableNotFound: There is none of that name, or it has gone to another table.
             SchemaMismatch: The column is not nullable, of a type that cannot be stored, or one too many.
             ArgumentInvalid: There is a column of that name.
             StoreFailed: The disk refused.
@@ -312,6 +317,8 @@ class Catalog:
             The column may have been added.
         """
         async with self._changing:
+            if table_id is not None and table_id != self._store.table_id(name):
+                raise _made_anew(name)
             await self._run_blocking(functools.partial(self._store.add_column, name, column))
             schema = self._schema_of(name)
             if (served := self._tables.get(name)) is not None:
@@ -374,3 +381,7 @@ class Catalog:
 
     def _schema_of(self, name: str) -> TableSchema:
         return TableSchema(self._store.table(name), self._store.key_codec(name), self._store.row_codec(name))
+
+
+def _made_anew(name: str) -> TableNotFound:
+    return TableNotFound(f"table {name!r} was dropped and created anew; look it up again")

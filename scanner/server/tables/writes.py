@@ -19,7 +19,7 @@ from scanner.data.octets import lengths_of
 from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -67,6 +67,8 @@ class WriteCall:
     operation: int
     """Of the wire's WriteRequest.Operation."""
     arrow_stream: bytes
+    table_id: int | None = None
+    """The only table that is meant; None: whichever has the name."""
 
     @classmethod
     def parse(cls, message: Buffer) -> WriteCall:
@@ -76,7 +78,7 @@ class WriteCall:
             ArgumentInvalid: The bytes are not that message.
         """
         request = parse_request(pb.WriteRequest, message)
-        return cls(request.table, request.operation, request.arrow_stream)
+        return cls(request.table, request.operation, request.arrow_stream, meant_table_id(request))
 
     def decoded_bytes(self) -> int:
         """Octets that its rows take once they are decompressed; those on the wire if they cannot be read."""

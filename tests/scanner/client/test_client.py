@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from scanner.server.server import Server, open_server
 from tests.support.client import SCHEMA, open_client, open_table, rows
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+LONG_AGO = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
 both_modes = pytest.mark.parametrize("mode", ["push", "session"])
 
 
@@ -57,6 +59,27 @@ async def test_a_table_that_may_be_there(tmp_path: Path) -> None:
             await client.create_table("a", SCHEMA, ["k"], 3, exist_ok=True)
         with pytest.raises(scanner.TableExists):
             await client.create_table("a", SCHEMA, ["k"], 2)
+
+
+async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    """A table object from before does nothing to the table that has its name now, and is told so."""
+    async with open_client(tmp_path) as (client, _):
+        stale = await client.create_table("a", SCHEMA, ["k"])
+        await client.drop_table("a")
+        table = await client.create_table("a", SCHEMA, ["k"])
+        await table.write(rows(3))
+        for attempt in (
+            lambda: stale.write(rows(5)),
+            lambda: stale.delete([(1,)]),
+            lambda: stale.add_column(pa.field("colour", pa.string())),
+            lambda: stale.offsets(),
+            lambda: stale.offsets(at=LONG_AGO),
+            lambda: stale.split(0, splits=2),
+        ):
+            with pytest.raises(scanner.TableNotFound, match="created anew; look it up again"):
+                await attempt()
+        assert (await table.new_scan().to_arrow()).num_rows == 3
+        assert (await client.table("a")).schema == table.schema
 
 
 @pytest.mark.parametrize(

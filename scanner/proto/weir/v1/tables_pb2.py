@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xbb\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xa6\x01\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\x12\x16\n\tat_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nat_is_kept\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x0c\n\n_at_offsetB\r\n\x0b_at_is_kept\"O\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x0ctimestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x42\x0f\n\r_timestamp_us\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\x8f\x01\n\x12SplitBucketRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x10\n\x06splits\x18\x03 \x01(\rH\x00\x12\x1c\n\x12target_split_bytes\x18\x04 \x01(\x04H\x00\x12\x11\n\tkey_start\x18\x05 \x01(\x0c\x12\x0f\n\x07key_end\x18\x06 \x01(\x0c\x42\x06\n\x04wish\"=\n\x13SplitBucketResponse\x12\x10\n\x08\x63ut_keys\x18\x01 \x03(\x0c\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\"O\n\x11MeasureLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12+\n\tpositions\x18\x02 \x03(\x0b\x32\x18.weir.v1.MeasurePosition\"\xa1\x01\n\x0fMeasurePosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63ommits_max\x18\x04 \x01(\r\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"J\n\x12MeasureLogResponse\x12\"\n\x04logs\x18\x01 \x03(\x0b\x32\x14.weir.v1.MeasuredLog\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xb8\x01\n\x0bMeasuredLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_ends\x18\x04 \x03(\x04\x12\x14\n\x0c\x63ommit_bytes\x18\x05 \x03(\x04\x12\x1c\n\x14\x63ommit_timestamps_us\x18\x06 \x03(\x03\x12&\n\thistories\x18\x07 \x03(\x0b\x32\x13.weir.v1.LogHistory\"3\n\nLogHistory\x12\x0f\n\x07history\x18\x01 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\"7\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"_\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\xba\x05\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12H\n\x0bSplitBucket\x12\x1b.weir.v1.SplitBucketRequest\x1a\x1c.weir.v1.SplitBucketResponse\x12\x45\n\nMeasureLog\x12\x1a.weir.v1.MeasureLogRequest\x1a\x1b.weir.v1.MeasureLogResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"!\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"\x13\n\x11\x44ropTableResponse\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xdf\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\x12\x15\n\x08table_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\x42\x0b\n\t_table_id\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xa6\x01\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\x12\x16\n\tat_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nat_is_kept\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x0c\n\n_at_offsetB\r\n\x0b_at_is_kept\"s\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x0ctimestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_timestamp_usB\x0b\n\t_table_id\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xb3\x01\n\x12SplitBucketRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x10\n\x06splits\x18\x03 \x01(\rH\x00\x12\x1c\n\x12target_split_bytes\x18\x04 \x01(\x04H\x00\x12\x11\n\tkey_start\x18\x05 \x01(\x0c\x12\x0f\n\x07key_end\x18\x06 \x01(\x0c\x12\x15\n\x08table_id\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04wishB\x0b\n\t_table_id\"=\n\x13SplitBucketResponse\x12\x10\n\x08\x63ut_keys\x18\x01 \x03(\x0c\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\"O\n\x11MeasureLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12+\n\tpositions\x18\x02 \x03(\x0b\x32\x18.weir.v1.MeasurePosition\"\xa1\x01\n\x0fMeasurePosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63ommits_max\x18\x04 \x01(\r\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"J\n\x12MeasureLogResponse\x12\"\n\x04logs\x18\x01 \x03(\x0b\x32\x14.weir.v1.MeasuredLog\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xb8\x01\n\x0bMeasuredLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_ends\x18\x04 \x03(\x04\x12\x14\n\x0c\x63ommit_bytes\x18\x05 \x03(\x04\x12\x1c\n\x14\x63ommit_timestamps_us\x18\x06 \x03(\x03\x12&\n\thistories\x18\x07 \x03(\x0b\x32\x13.weir.v1.LogHistory\"3\n\nLogHistory\x12\x0f\n\x07history\x18\x01 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\"[\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"_\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\xba\x05\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12H\n\x0bSplitBucket\x12\x1b.weir.v1.SplitBucketRequest\x1a\x1c.weir.v1.SplitBucketResponse\x12\x45\n\nMeasureLog\x12\x1a.weir.v1.MeasureLogRequest\x1a\x1b.weir.v1.MeasureLogResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,41 +50,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBETABLERESPONSE']._serialized_start=545
   _globals['_DESCRIBETABLERESPONSE']._serialized_end=628
   _globals['_WRITEREQUEST']._serialized_start=631
-  _globals['_WRITEREQUEST']._serialized_end=818
-  _globals['_WRITEREQUEST_OPERATION']._serialized_start=736
-  _globals['_WRITEREQUEST_OPERATION']._serialized_end=818
-  _globals['_WRITERESPONSE']._serialized_start=820
-  _globals['_WRITERESPONSE']._serialized_end=873
-  _globals['_OFFSETRANGE']._serialized_start=876
-  _globals['_OFFSETRANGE']._serialized_end=1042
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1044
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1123
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1125
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1184
-  _globals['_SPLITBUCKETREQUEST']._serialized_start=1187
-  _globals['_SPLITBUCKETREQUEST']._serialized_end=1330
-  _globals['_SPLITBUCKETRESPONSE']._serialized_start=1332
-  _globals['_SPLITBUCKETRESPONSE']._serialized_end=1393
-  _globals['_MEASURELOGREQUEST']._serialized_start=1395
-  _globals['_MEASURELOGREQUEST']._serialized_end=1474
-  _globals['_MEASUREPOSITION']._serialized_start=1477
-  _globals['_MEASUREPOSITION']._serialized_end=1638
-  _globals['_MEASURELOGRESPONSE']._serialized_start=1640
-  _globals['_MEASURELOGRESPONSE']._serialized_end=1714
-  _globals['_MEASUREDLOG']._serialized_start=1717
-  _globals['_MEASUREDLOG']._serialized_end=1901
-  _globals['_LOGHISTORY']._serialized_start=1903
-  _globals['_LOGHISTORY']._serialized_end=1954
-  _globals['_ADDCOLUMNREQUEST']._serialized_start=1956
-  _globals['_ADDCOLUMNREQUEST']._serialized_end=2011
-  _globals['_ADDCOLUMNRESPONSE']._serialized_start=2013
-  _globals['_ADDCOLUMNRESPONSE']._serialized_end=2074
-  _globals['_GETREQUEST']._serialized_start=2076
-  _globals['_GETREQUEST']._serialized_end=2171
-  _globals['_BUCKETSTATE']._serialized_start=2173
-  _globals['_BUCKETSTATE']._serialized_end=2239
-  _globals['_GETRESPONSE']._serialized_start=2241
-  _globals['_GETRESPONSE']._serialized_end=2363
-  _globals['_TABLES']._serialized_start=2366
-  _globals['_TABLES']._serialized_end=3064
+  _globals['_WRITEREQUEST']._serialized_end=854
+  _globals['_WRITEREQUEST_OPERATION']._serialized_start=759
+  _globals['_WRITEREQUEST_OPERATION']._serialized_end=841
+  _globals['_WRITERESPONSE']._serialized_start=856
+  _globals['_WRITERESPONSE']._serialized_end=909
+  _globals['_OFFSETRANGE']._serialized_start=912
+  _globals['_OFFSETRANGE']._serialized_end=1078
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1080
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1195
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1197
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1256
+  _globals['_SPLITBUCKETREQUEST']._serialized_start=1259
+  _globals['_SPLITBUCKETREQUEST']._serialized_end=1438
+  _globals['_SPLITBUCKETRESPONSE']._serialized_start=1440
+  _globals['_SPLITBUCKETRESPONSE']._serialized_end=1501
+  _globals['_MEASURELOGREQUEST']._serialized_start=1503
+  _globals['_MEASURELOGREQUEST']._serialized_end=1582
+  _globals['_MEASUREPOSITION']._serialized_start=1585
+  _globals['_MEASUREPOSITION']._serialized_end=1746
+  _globals['_MEASURELOGRESPONSE']._serialized_start=1748
+  _globals['_MEASURELOGRESPONSE']._serialized_end=1822
+  _globals['_MEASUREDLOG']._serialized_start=1825
+  _globals['_MEASUREDLOG']._serialized_end=2009
+  _globals['_LOGHISTORY']._serialized_start=2011
+  _globals['_LOGHISTORY']._serialized_end=2062
+  _globals['_ADDCOLUMNREQUEST']._serialized_start=2064
+  _globals['_ADDCOLUMNREQUEST']._serialized_end=2155
+  _globals['_ADDCOLUMNRESPONSE']._serialized_start=2157
+  _globals['_ADDCOLUMNRESPONSE']._serialized_end=2218
+  _globals['_GETREQUEST']._serialized_start=2220
+  _globals['_GETREQUEST']._serialized_end=2315
+  _globals['_BUCKETSTATE']._serialized_start=2317
+  _globals['_BUCKETSTATE']._serialized_end=2383
+  _globals['_GETRESPONSE']._serialized_start=2385
+  _globals['_GETRESPONSE']._serialized_end=2507
+  _globals['_TABLES']._serialized_start=2510
+  _globals['_TABLES']._serialized_end=3208
 # @@protoc_insertion_point(module_scope)

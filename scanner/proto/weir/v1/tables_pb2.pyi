@@ -76,7 +76,7 @@ class DescribeTableResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("table", "operation", "arrow_stream")
+    __slots__ = ("table", "operation", "arrow_stream", "table_id")
     class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPERATION_UNSPECIFIED: _ClassVar[WriteRequest.Operation]
@@ -88,10 +88,12 @@ class WriteRequest(_message.Message):
     TABLE_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ARROW_STREAM_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     operation: WriteRequest.Operation
     arrow_stream: bytes
-    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class WriteResponse(_message.Message):
     __slots__ = ("ranges",)
@@ -116,12 +118,14 @@ class OffsetRange(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., history: _Optional[bytes] = ..., at_offset: _Optional[int] = ..., at_is_kept: _Optional[bool] = ...) -> None: ...
 
 class ListOffsetsRequest(_message.Message):
-    __slots__ = ("table", "timestamp_us")
+    __slots__ = ("table", "timestamp_us", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_US_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     timestamp_us: int
-    def __init__(self, table: _Optional[str] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., timestamp_us: _Optional[int] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
     __slots__ = ("ranges",)
@@ -130,20 +134,22 @@ class ListOffsetsResponse(_message.Message):
     def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
 
 class SplitBucketRequest(_message.Message):
-    __slots__ = ("table", "bucket", "splits", "target_split_bytes", "key_start", "key_end")
+    __slots__ = ("table", "bucket", "splits", "target_split_bytes", "key_start", "key_end", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     TARGET_SPLIT_BYTES_FIELD_NUMBER: _ClassVar[int]
     KEY_START_FIELD_NUMBER: _ClassVar[int]
     KEY_END_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     bucket: int
     splits: int
     target_split_bytes: int
     key_start: bytes
     key_end: bytes
-    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., splits: _Optional[int] = ..., target_split_bytes: _Optional[int] = ..., key_start: _Optional[bytes] = ..., key_end: _Optional[bytes] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., splits: _Optional[int] = ..., target_split_bytes: _Optional[int] = ..., key_start: _Optional[bytes] = ..., key_end: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class SplitBucketResponse(_message.Message):
     __slots__ = ("cut_keys", "stored_bytes")
@@ -212,12 +218,14 @@ class LogHistory(_message.Message):
     def __init__(self, history: _Optional[bytes] = ..., start_offset: _Optional[int] = ...) -> None: ...
 
 class AddColumnRequest(_message.Message):
-    __slots__ = ("table", "arrow_schema")
+    __slots__ = ("table", "arrow_schema", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     arrow_schema: bytes
-    def __init__(self, table: _Optional[str] = ..., arrow_schema: _Optional[bytes] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., arrow_schema: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class AddColumnResponse(_message.Message):
     __slots__ = ("table",)
