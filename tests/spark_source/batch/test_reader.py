@@ -286,12 +286,15 @@ def test_table_that_was_created_anew(
 def test_a_task_asks_for_its_rows_alone(
     server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task describes no table: the open of its scan checks that it is the planned one. A planning connects once."""
+    """A task describes no table: the open of its scan checks that it is the planned one. A planning connects once.
+
+    It asks for the lease of another planning of its load first, and makes one if there is none.
+    """
     asked = counted_calls(monkeypatch)
     reader = open_reader(server, table)
     asked.clear()
     partition, other = reader.partitions()
-    assert asked == {"DescribeTable": 1, "AcquireLease": 1}
+    assert asked == {"DescribeTable": 1, "RenewLease": 1, "AcquireLease": 1}
     asked.clear()
     list(reader.read(partition))
     list(reader.read(other))
