@@ -16,7 +16,7 @@ from pathlib import Path
 from scanner.data.keys import KeyCodec
 from scanner.data.rows import RowCodec, keys_of_rows
 from scanner.sources.image_builder import ImageBuilder
-from scanner.storage.images.format import ImageHeader
+from scanner.storage.images.format import ImageHeader, block_payload_bytes
 from scanner.storage.images.writer import ImageWriter
 from scanner.storage.rocksdb.catalog import load_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints, open_checkpoint
@@ -48,7 +48,7 @@ def build(data: Path, table: str, path: Path) -> None:
         entry.table_id, 0, entry.schema_id, checkpoint.log_offset, checkpoint.history, schema
     )
     writer = ImageWriter(path, header, 1 << 40)
-    builder = ImageBuilder(snapshot.scan(), writer, codec, key_codec)
+    builder = ImageBuilder(snapshot.scan(), writer, codec, key_codec, block_payload_bytes(1))
     more = True
     while more:
         begun_at = time.process_time()

@@ -26,7 +26,7 @@ from scanner.data.keys import ALL_KEYS
 from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreFailed, TableNotFound
 from scanner.server.image_policy import Shown, Verdict, is_stale, judge
 from scanner.sources.image_builder import ImageBuilder
-from scanner.storage.images.format import ImageDamaged, ImageHeader
+from scanner.storage.images.format import ImageDamaged, ImageHeader, block_payload_bytes
 from scanner.storage.images.reader import Image
 from scanner.storage.images.removal import UNFINISHED, find_images, remove_strays
 from scanner.storage.images.writer import ImageWriter
@@ -324,7 +324,8 @@ class ImageKeeper:
     ) -> None:
         scan = hold.snapshot.scan()
         try:
-            builder = ImageBuilder(scan, writer, schema.row_codec, schema.key_codec)
+            block_bytes = block_payload_bytes(schema.description.buckets)
+            builder = ImageBuilder(scan, writer, schema.row_codec, schema.key_codec, block_bytes)
             more = True
             while more:
                 begun_at, written = trio.current_time(), self._catalog.activity.commit_writes

@@ -7,8 +7,8 @@ Invariants:
 2. What differs at the offset that is shown is laid over it; a block without a change in it goes out as it lies.
 3. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read; so it is where
    the changes cannot be had.
-4. A block is read whole, whatever is asked for: 256 KiB as a rule. A read does a few milliseconds of work: it reads one
-   block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
+4. A block is read whole, whatever is asked for: 1 MiB at most as a rule. A read does a few milliseconds of work: it
+   reads one block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
 
 This module knows no transport, no task and no clock.
 """

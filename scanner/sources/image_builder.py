@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import pyarrow as pa
 
 from scanner.data.row_block import RowBlock
-from scanner.storage.images.format import BLOCK_PAYLOAD_BYTES, BLOCK_ROWS_MAX
+from scanner.storage.images.format import BLOCK_ROWS_MAX
 from scanner.wire.batches import batch_size_bytes, fitting_rows
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from scanner.storage.interface import BucketScan
 
 _READ_ROWS: Final = 8192
-_READ_BYTES: Final = BLOCK_PAYLOAD_BYTES
+_READ_BYTES: Final = 256 * 1024
 
 
 class BlockWriter(Protocol):
@@ -40,13 +40,17 @@ class ImageBuilder:
         writer: Gets them; neither finished nor aborted by this class.
         codec: Of the table's rows, with the columns of the image.
         key_codec: Of its keys.
+        block_bytes: Payload of a block at most, unless it is one row.
     """
 
-    def __init__(self, scan: BucketScan, writer: BlockWriter, codec: RowCodec, key_codec: KeyCodec) -> None:
+    def __init__(
+        self, scan: BucketScan, writer: BlockWriter, codec: RowCodec, key_codec: KeyCodec, block_bytes: int
+    ) -> None:
         self._scan = scan
         self._writer = writer
         self._codec = codec
         self._key_codec = key_codec
+        self._block_bytes = block_bytes
         self._stored = RowBlock.join([])
         """Rows that are read and not written; fewer than a block has, after `write`."""
         self._rows = codec.decode_block(self._stored)
@@ -81,13 +85,13 @@ class ImageBuilder:
             self._rows = pa.concat_batches([self._rows, decoded]) if self._rows.num_rows else decoded
         while self._rows.num_rows and (
             self._ended
-            or batch_size_bytes(self._rows) > BLOCK_PAYLOAD_BYTES
+            or batch_size_bytes(self._rows) > self._block_bytes
             or self._rows.num_rows > BLOCK_ROWS_MAX
         ):
             self._write_block()
 
     def _write_block(self) -> None:
-        count, _ = fitting_rows(self._rows, BLOCK_PAYLOAD_BYTES, BLOCK_ROWS_MAX)
+        count, _ = fitting_rows(self._rows, self._block_bytes, BLOCK_ROWS_MAX)
         rows, stored = self._rows.slice(0, count), self._stored.slice(0, count)
         last_key = stored.key_of(count - 1, self._codec, self._key_codec)()
         self._writer.add(rows, stored, last_key)

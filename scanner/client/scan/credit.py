@@ -20,7 +20,7 @@ _MIB: Final = 1 << 20
 START_BYTES: Final = 8 * _MIB
 """What a scan of few buckets begins with: at 1 ms that is 8 GB/s."""
 START_BYTES_PER_BUCKET: Final = _MIB // 2
-"""An image's block, 256 KiB, goes out whole while as much again is on its way."""
+"""A block of an image of a table of many buckets, 256 KiB, goes out whole while as much again is on its way."""
 START_BYTES_MAX: Final = 32 * _MIB
 """What a scan of many buckets begins with."""
 SCAN_BYTES_MAX: Final = 64 * _MIB

@@ -26,7 +26,7 @@ from scanner.sources.image_builder import ImageBuilder
 from scanner.sources.image_delta import ImageDelta
 from scanner.sources.interface import Batch, EndReason
 from scanner.sources.overlay import OverlayLimits
-from scanner.storage.images.format import BLOCK_PAYLOAD_BYTES, ImageDamaged, ImageHeader
+from scanner.storage.images.format import BLOCK_BYTES_MIN, ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
 from scanner.storage.memory.store import MemoryStore
@@ -205,7 +205,7 @@ def test_a_builder_fills_blocks(tmp_path: Path) -> None:
     header = ImageHeader(0, 0, 0, 20_000, bytes(16), codec.schema)
     writer = ImageWriter(tmp_path / "image", header, ANY)
     scan = store.bucket("items", 0).open_scan()
-    builder = ImageBuilder(scan, writer, codec, key_codec)
+    builder = ImageBuilder(scan, writer, codec, key_codec, BLOCK_BYTES_MIN)
     while builder.read():
         builder.write()
     builder.write()
@@ -215,9 +215,9 @@ def test_a_builder_fills_blocks(tmp_path: Path) -> None:
     image = Image(tmp_path / "image")
     sizes = [image.fetch(number).payload.size for number in range(len(image))]
     assert (image.rows, builder.rows_written) == (20_000, 20_000)
-    assert [size > BLOCK_PAYLOAD_BYTES for size in sizes].count(True) == 1
+    assert [size > BLOCK_BYTES_MIN for size in sizes].count(True) == 1
     assert len(sizes) == 5  # full, up to the large row, that row, full, the rest
-    assert all(0.98 < sizes[number] / BLOCK_PAYLOAD_BYTES <= 1 for number in (0, 3))
+    assert all(0.98 < sizes[number] / BLOCK_BYTES_MIN <= 1 for number in (0, 3))
     source = source_over(scan_of(image, store), store, ScanQuery(table="items"))
     assert table_of(drive(source)).equals(pa.Table.from_batches([rows]))
 
