@@ -141,9 +141,8 @@ def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int
     with ThreadPoolExecutor(1) as pool:
 
         def interruptibly(function: Callable[[], _T]) -> _T:
-            running = pool.submit(function)
             try:
-                return running.result()
+                return pool.submit(function).result()
             except KeyboardInterrupt:
                 query.runs.end()
                 query.connection.interrupt()

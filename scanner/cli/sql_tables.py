@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -38,6 +39,8 @@ _UNSOUND: Final = "statistics_propagation,empty_result_pullup"
 """Optimizers that would conclude something from the planned tables' being empty."""
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {"python_enable_replacements": "false"}
 """A name that is no table is an error, and not a variable of ours."""
+_CLOSING_S: Final = 10.0
+_CLOSING_STEP_S: Final = 0.01
 
 
 @dataclass(slots=True)
@@ -164,6 +167,22 @@ def _binds(expression: Any, schema: pa.Schema) -> bool:
     return True
 
 
+def _close(connection: duckdb.DuckDBPyConnection) -> None:
+    """Close a connection that has nothing on a disk.
+
+    DuckDB refuses while a thread of its own is in a scan, even in one that has been ended, and tells nobody when that
+    thread has left. After ten seconds the connection is left to the end of the process.
+    """
+    until = time.monotonic() + _CLOSING_S
+    while time.monotonic() < until:
+        try:
+            connection.close()
+        except duckdb.Error:
+            time.sleep(_CLOSING_STEP_S)
+        else:
+            return
+
+
 class Query:
     """One SELECT over tables of a server, in a DuckDB of its own; use it in a `with` block.
 
@@ -190,7 +209,8 @@ class Query:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        self.connection.close()
+        self.runs.end()
+        _close(self.connection)
 
     def tables(self, known: Sequence[str]) -> list[str]:
         """Those of the server's tables that the statement names, as the server spells them.

@@ -11,6 +11,7 @@ from io import BytesIO
 from pathlib import Path
 from random import Random
 
+import duckdb
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -138,7 +139,10 @@ def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir)
         ("SELECT 1; SELECT 2", "weir sql takes one SELECT; "),
         ("DELETE FROM items", "weir sql takes one SELECT; "),
         ("", "weir sql takes one SELECT; "),
-        ("SELECT item::INTEGER FROM items", "Conversion Error: Could not convert string 'boat' to INT32"),
+        (
+            "SELECT item::INTEGER FROM items WHERE id = 1",
+            "Conversion Error: Could not convert string 'boat' to INT32",
+        ),
         ("SELECT CASE WHEN id = 4 THEN error('no') END FROM items", "Invalid Input Error: no"),
     ],
 )
@@ -234,7 +238,9 @@ def test_an_interrupt_ends_a_query_that_waits(tmp_path: Path) -> None:
             query.register({"items": table.new_scan()}, {})
             with pytest.raises(KeyboardInterrupt):
                 run_into(query, "none", BytesIO(), None)
-            assert query.runs.running == []
+            assert query.runs.ended
+        with pytest.raises(duckdb.ConnectionException, match="closed"):
+            query.connection.execute("SELECT 1")
     finally:
         signal.signal(signal.SIGINT, previous)
         presser.join(60)
