@@ -79,9 +79,8 @@ def block_payload_bytes(buckets: int) -> int:
     """Payload of a block at most, unless it is one row.
 
     What a block costs both ends beside its octets is spread over its rows, and the credit of a scan of all buckets
-    shall hold some whole blocks of each: it is 8 MiB at first, and at least 512 KiB a bucket. With blocks of 1 MiB a
-    scan of a table of one bucket and 86 octets a row takes 0.55 of the time that it takes with blocks of 256 KiB, and
-    half of either end's processor time.
+    shall hold some whole blocks of each: it is 8 MiB at first, and at least 512 KiB a bucket. `python -m bench peers
+    --part scans --width 86 --buckets 1`, "push, image": 6.5 M rows/s with blocks of 256 KiB, 13.0 with 1 MiB.
 
     Args:
         buckets: Of the table.
