@@ -17,6 +17,7 @@ from transport.errors import (
     FlowControlViolation,
     LocalProtocolError,
     MessageRefused,
+    NotHttp2,
     ProtocolError,
     RemoteProtocolError,
     StatusCode,
@@ -41,6 +42,7 @@ from transport.tls import (
     TlsFileInvalid,
     certificate_refused,
     client_tls,
+    not_http_2,
     tls_expected,
 )
 
@@ -61,6 +63,7 @@ __all__ = [
     "LocalProtocolError",
     "MessageRefused",
     "Metadata",
+    "NotHttp2",
     "PeerCertificate",
     "ProtocolError",
     "ReceiveCredit",
@@ -89,6 +92,7 @@ __all__ = [
     "client_tls",
     "connect",
     "connect_stream",
+    "not_http_2",
     "reflection_handlers",
     "serve",
     "tls_expected",

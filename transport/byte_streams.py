@@ -1,12 +1,14 @@
 """Sockets for the driver: they read into given memory and write several buffers at once.
 
-`SocketBytes` is one `recvmsg_into` and one `sendmsg` per call, without a copy. `StreamBytes` does the same for any trio
-stream (TLS, in-memory) at the price of one copy each way. Both raise only ConnectionLost.
+`SocketBytes` is one `readv` and one `writev` per call where the socket is ready, without a copy. It waits as trio's
+sockets do, but calls the system itself: their layers cost as much as a small read. `StreamBytes` does the same for any
+trio stream (TLS, in-memory) at the price of one copy each way. Both raise only ConnectionLost.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import sys
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 _CLOSE_TIMEOUT_S: Final = 2.0
 _BUFFERS_MAX: Final = 1_024
-"""Buffers that one `sendmsg` takes, on Linux and elsewhere (IOV_MAX)."""
+"""Buffers that one `writev` takes, on Linux and elsewhere (IOV_MAX)."""
 _NEAR_MICROSECONDS: Final = 500
 _TCP_INFO_BYTES: Final = 72
 _TCP_INFO_RTT: Final = struct.Struct("=68xI")
@@ -45,13 +47,22 @@ class ByteStream(Protocol):
         """Close; bounded in time."""
 
 
+_SOCKET_ERRORS: Final = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
+"""What a socket that is gone raises."""
+
+
+def _lost(error: BaseException) -> ConnectionLost:
+    """One of `_SOCKET_ERRORS` as what callers know."""
+    cause = error if error.__cause__ is None else error.__cause__
+    return ConnectionLost(f"connection lost: {str(cause) or type(cause).__name__}")
+
+
 @contextlib.contextmanager
-def _lost() -> Iterator[None]:
+def _lost_translated() -> Iterator[None]:
     try:
         yield
-    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-        cause = error if error.__cause__ is None else error.__cause__
-        raise ConnectionLost(f"connection lost: {str(cause) or type(cause).__name__}") from error
+    except _SOCKET_ERRORS as error:
+        raise _lost(error) from error
 
 
 def keep_short(connection: trio.socket.SocketType, send_buffer_bytes: int) -> None:
@@ -85,13 +96,24 @@ class SocketBytes:
         self._stream = stream
         self._socket = stream.socket
         self._send_timeout_s = send_timeout_s
+        self._owes_turn = False
+        """Whether the last read did not wait: before the next one the other tasks have their turn."""
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
-        """See `ByteStream`."""
-        with _lost():
-            if len(buffers) == 1:
-                return await self._socket.recv_into(buffers[0])
-            return (await self._socket.recvmsg_into(buffers))[0]
+        """See `ByteStream`. No other task runs between the read and the return."""
+        if self._owes_turn:
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        self._owes_turn = True
+        try:
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    return os.readv(self._socket.fileno(), buffers)
+                await trio.lowlevel.wait_readable(self._socket)
+                self._owes_turn = False
+        except _SOCKET_ERRORS as error:
+            raise _lost(error) from error
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`.
@@ -99,25 +121,50 @@ class SocketBytes:
         Raises:
             ConnectionLost: The socket failed, or took nothing for `send_timeout_s`.
         """
-        left = sum(map(len, buffers))
-        while True:
-            with trio.move_on_after(self._send_timeout_s) as scope, _lost():
-                done = await self._socket.sendmsg(buffers[:_BUFFERS_MAX])
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            left = self._write(buffers)
+            if left:
+                await self._wait_sent(left)
+                return
+        except _SOCKET_ERRORS as error:
+            raise _lost(error) from error
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _wait_sent(self, buffers: list[Buffer]) -> None:
+        """Write what the socket did not take: it is full, and need not be asked before it says that it is not."""
+        while buffers:
+            with trio.move_on_after(self._send_timeout_s) as scope:
+                await trio.lowlevel.wait_writable(self._socket)
             if scope.cancelled_caught:
                 raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
-            left -= done
-            if not left:
-                return
-            buffers = _after(buffers, done)
+            buffers = self._write(buffers)
+
+    def _write(self, buffers: list[Buffer]) -> list[Buffer]:
+        """Write until the socket takes no more; returns what is left."""
+        while buffers:
+            batch = buffers[:_BUFFERS_MAX]
+            try:
+                done = os.writev(self._socket.fileno(), batch)
+            except BlockingIOError:
+                return buffers
+            if done < sum(map(len, batch)):
+                return _after(buffers, done)
+            buffers = buffers[_BUFFERS_MAX:]
+        return buffers
 
     async def send_end(self) -> None:
         """See `ByteStream`."""
-        with _lost():
+        with _lost_translated():
             await self._stream.send_eof()
 
     async def aclose(self) -> None:
         """See `ByteStream`."""
         await self._stream.aclose()
+
+    def close(self) -> None:
+        """Close now."""
+        self._socket.close()
 
 
 class StreamBytes:
@@ -139,7 +186,7 @@ class StreamBytes:
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`."""
         room = min(sum(map(len, buffers)), self._read_bytes_max)
-        with _lost():
+        with _lost_translated():
             data = await self._stream.receive_some(room)
         view = memoryview(data)
         for buffer in buffers:
@@ -150,7 +197,7 @@ class StreamBytes:
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`."""
-        with trio.move_on_after(self._send_timeout_s) as scope, _lost():
+        with trio.move_on_after(self._send_timeout_s) as scope, _lost_translated():
             await self._stream.send_all(b"".join(buffers))
         if scope.cancelled_caught:
             raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
@@ -158,7 +205,7 @@ class StreamBytes:
     async def send_end(self) -> None:
         """See `ByteStream`; a stream that cannot be half closed is left open."""
         if isinstance(self._stream, trio.abc.HalfCloseableStream):
-            with _lost():
+            with _lost_translated():
                 await self._stream.send_eof()
 
     async def aclose(self) -> None:

@@ -298,8 +298,8 @@ async def _open(
     try:
         return secured, await secured.handshake()
     except ConnectionLost as error:
-        await trio.aclose_forcefully(stream)
+        secured.close()
         raise TlsFailed(f"no TLS with {host_port(host, port)}: {error}") from error
     except BaseException:
-        await trio.aclose_forcefully(stream)
+        secured.close()
         raise

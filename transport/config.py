@@ -24,12 +24,13 @@ class TransportConfig:
     """Receive window of a stream, 1..2^31-1; what one stream can make us hold. The peer waits at the limit."""
     connection_window_bytes: int = 64 * MIB
     """Receive window of the connection, 65 535..2^31-1; credited on receipt, so it bounds bytes in flight."""
-    inbound_frame_bytes_max: int = 1 * MIB
+    inbound_frame_bytes_max: int = 1 * MIB + 16 * KIB
     """SETTINGS_MAX_FRAME_SIZE that we advertise, 16 KiB..2^24-1. A longer frame ends the connection."""
     control_frame_bytes_max: int = 16 * KIB
     """Longest frame other than DATA that we take, 1 KiB..16 MiB. A longer one ends the connection."""
-    outbound_frame_bytes_max: int = 1 * MIB
-    """Longest DATA frame that we send, whatever the peer would take: that of a stream which sends alone."""
+    outbound_frame_bytes_max: int = 1 * MIB + 16 * KIB
+    """Longest DATA frame that we send, whatever the peer would take: that of a stream which sends alone. A message of
+    1 MiB and what stands in front of it are one frame: a second one of some octets costs either end as much."""
     shared_frame_bytes_max: int = 256 * KIB
     """Longest DATA frame while other streams wait to send as well. Fairness between streams is by this much."""
     message_bytes_max: int = 64 * MIB

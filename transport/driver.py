@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from transport.byte_streams import ByteStream
     from transport.protocol.calls import RequestHead
     from transport.protocol.connection import ConnectionCore
-    from transport.protocol.stream import StreamCore
+    from transport.protocol.stream import Buffer, StreamCore
     from transport.tls import PeerCertificate
 
 _GOODBYE_S: Final = 2.0
@@ -95,7 +95,7 @@ class Driver:
         self._writer_wake: trio.Event | None = None
         self._time_wake: trio.Event | None = None
         self._time_wakes_at = math.inf
-        self._sending: trio.CancelScope | None = None
+        self._writing: trio.CancelScope | None = None
         self._openers: deque[_Opener] = deque()
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
@@ -149,9 +149,9 @@ class Driver:
         if self._writer_wake is not None and (self.core.outbound.queue.pending or self._over):
             self._writer_wake.set()
             self._writer_wake = None
-        if self._sending is not None and self.core.shutdown.failure is not None:
+        if self._writing is not None and self.core.shutdown.failure is not None:
             # A peer that does not read must not hold a connection that is over.
-            self._sending.deadline = min(self._sending.deadline, trio.current_time() + _GOODBYE_S)
+            self._writing.deadline = min(self._writing.deadline, trio.current_time() + _GOODBYE_S)
 
     def tell_time(self) -> None:
         """Tell the core the time, before a call that its time accounts depend on."""
@@ -240,6 +240,19 @@ class Driver:
             size = 0
 
     async def _write(self) -> None:
+        scope = self._writing = trio.CancelScope()
+        last: list[Buffer] | None = None
+        with scope:
+            last = await self._write_all()
+        self._writing = None
+        if last is None:  # The connection did not survive it.
+            return
+        # A peer that is cut off for the work that it made comes back at once.
+        await self._turn_debt.pay_again()
+        await self._say_goodbye(last)
+
+    async def _write_all(self) -> list[Buffer] | None:
+        """Write until the connection is over; returns its last frames, or None if it was lost."""
         core, size_max = self.core, self.core.config.write_bytes_max
         while True:
             self.tell_time()
@@ -248,31 +261,18 @@ class Driver:
             self._check_deadline()
             if buffers:
                 if core.shutdown.failure is not None:
-                    break
-                if not await self._send(buffers):
-                    return
+                    return buffers
+                try:
+                    await self._bytes.send(buffers)
+                except ConnectionLost as error:
+                    core.lost(error)
+                    self.pump()
+                    return None
                 self.bytes_sent += sum(map(len, buffers))
             elif self._over:
-                break
+                return buffers
             else:
                 await self._wait_writable()
-        # A peer that is cut off for the work that it made comes back at once.
-        await self._turn_debt.pay_again()
-        await self._say_goodbye(buffers)
-
-    async def _send(self, buffers: list[bytes | bytearray | memoryview]) -> bool:
-        """Write; False if the connection did not survive it."""
-        scope = self._sending = trio.CancelScope()
-        try:
-            with scope:
-                await self._bytes.send(buffers)
-        except ConnectionLost as error:
-            self.core.lost(error)
-            self.pump()
-            return False
-        finally:
-            self._sending = None
-        return not scope.cancelled_caught
 
     async def _wait_writable(self) -> None:
         """Sleep until there is something to write."""
@@ -298,7 +298,7 @@ class Driver:
             self._time_wake.set()
             self._time_wake = None
 
-    async def _say_goodbye(self, last: list[bytes | bytearray | memoryview]) -> None:
+    async def _say_goodbye(self, last: list[Buffer]) -> None:
         """Write the last frames, and let the peer read them: a close with unread input would destroy them."""
         with trio.move_on_after(_GOODBYE_S), contextlib.suppress(TransportError):
             if last:

@@ -141,6 +141,10 @@ class TlsFailed(ConnectionLost):
     """TLS was not agreed on: one end does not trust, or does not understand, the other."""
 
 
+class NotHttp2(ConnectionLost):
+    """The peer's first octets are text, those of an answer in HTTP/1 say: it does not speak HTTP/2."""
+
+
 class TlsExpected(ConnectionLost):
     """The peer answered plaintext with a TLS alert: it speaks TLS, and nothing else."""
 

@@ -167,10 +167,10 @@ class Server:
         except (ConnectionLost, trio.TooSlowError) as error:
             why = "it took too long" if isinstance(error, trio.TooSlowError) else error
             _log.info("TLS handshake with %s failed: %s", peer, why)
-            await trio.aclose_forcefully(stream)
+            secured.close()
             return
         except BaseException:
-            await trio.aclose_forcefully(stream)
+            secured.close()
             raise
         await self._run(secured, peer, certificate)
 

@@ -15,10 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transport.errors import TlsExpected, TransportError
+from transport.errors import NotHttp2, TlsExpected, TransportError
 
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""The suites of TLS 1.3, and their order, are OpenSSL's: `ssl` cannot change them in the versions of Python that are
+supported, and an operator's openssl.cnf can (`Ciphersuites`)."""
 _KINDS: Final = {"URI": "uri", "DNS": "dns", "IP Address": "ip", "email": "email"}
 """Kinds of alternative names that identify a client, and their prefixes here; most specific first."""
 _CERTIFICATE_ALERTS: Final = frozenset(
@@ -233,6 +235,11 @@ def certificate_refused(error: BaseException) -> bool:
 def tls_expected(error: BaseException) -> bool:
     """Whether a connection failed because the server speaks TLS and this end does not."""
     return any(isinstance(each, TlsExpected) for each in _causes(error))
+
+
+def not_http_2(error: BaseException) -> bool:
+    """Whether a connection failed because the server answered in text: HTTP/1, say."""
+    return any(isinstance(each, NotHttp2) for each in _causes(error))
 
 
 def _harden(context: ssl.SSLContext) -> None:

@@ -3,6 +3,9 @@
 Not trio's SSLStream, for two reasons. It drops the alert when a handshake fails, so that the peer sees a closed
 connection instead of the reason. And it makes a copy of what it reads, which here is decrypted to where it belongs.
 
+Not `ssl.SSLSocket`: OpenSSL would read and write the socket a record at a time. Through memory, one call moves many
+records, which costs less although it copies them once more.
+
 The reader never writes: what TLS sends by itself (the answer to a key update) goes out with the next write.
 """
 
@@ -11,20 +14,28 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from transport.byte_streams import SocketBytes
 from transport.errors import ConnectionLost
 from transport.tls import ALPN, PeerCertificate, tls_failure
 
 if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
 
-_READ_BYTES: Final = 64 * 1024
-_RECORD_BYTES_MAX: Final = 16 * 1024
-_PIECE_BYTES: Final = 8 * _RECORD_BYTES_MAX
-"""Octets that are encrypted and sent in one go."""
+_RECORD_BYTES: Final = 16 * 1024
+"""Plaintext of the longest record (RFC 8446 section 5.1)."""
+_PIECE_BYTES: Final = 4 * _RECORD_BYTES
+"""Octets that are encrypted in one go. What comes out of a `MemoryBIO` is fresh memory: from 128 KiB on it would come
+from `mmap`, and its page faults cost more than the encryption."""
+_BATCH_BYTES: Final = 4 * _PIECE_BYTES
+"""Octets that are encrypted before they are sent in one call; the peer decrypts them while the next are encrypted."""
+_READ_BYTES: Final = 256 * 1024
+"""Octets that a client takes from its socket in one read."""
+_SERVER_READ_BYTES: Final = 64 * 1024
+"""The same at a server. OpenSSL keeps that much memory for a connection from then on, and a server has thousands."""
 _GOODBYE_S: Final = 2.0
 _NOT_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
@@ -39,6 +50,8 @@ _NOT_HTTP_2: Final = (
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
     b'This is a gRPC server: it speaks HTTP/2, negotiated by ALPN "h2".\n'
 )
+
+_kept: Final = trio.lowlevel.RunVar[memoryview]("memory for a read")
 
 
 class TlsBytes:
@@ -58,13 +71,18 @@ class TlsBytes:
         send_timeout_s: float,
         server_hostname: str | None = None,
     ) -> None:
-        self._stream = stream
         self._send_timeout_s = send_timeout_s
         self._server_side = server_hostname is None
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=server_hostname
         )
+        self._bytes = SocketBytes(stream, send_timeout_s)
+        self._room = _shared_room()[: _SERVER_READ_BYTES if self._server_side else _READ_BYTES]
+        self._failure: ssl.SSLError | None = None
+        """Why nothing more can be decrypted."""
+        self._more: trio.Event | None = None
+        """Set when more was read, if the writer waits for that."""
         self._ended = False
         """Nothing more is sent, and what arrives is dropped."""
 
@@ -75,10 +93,10 @@ class TlsBytes:
             The peer's certificate, if one was required.
 
         Raises:
-            ConnectionLost: It failed, and the peer got the reason; close the connection.
+            ConnectionLost: It failed, and the peer got the reason; `close` is to be called.
 
         Cancellation:
-            The connection is to be closed.
+            `close` is to be called.
         """
         while True:
             try:
@@ -115,21 +133,27 @@ class TlsBytes:
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`.
 
-        A piece at a time: what is sent of a long message is decrypted at the peer while the next piece is encrypted.
+        A batch at a time: the peer decrypts one while the next is encrypted.
         """
+        outgoing = self._outgoing
+        batch: list[Buffer] = []
+        size = 0
         for piece in _pieces(buffers):
-            try:
-                self._object.write(piece)
-            except ssl.SSLError as error:
-                raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
-            await self._flush()
+            await self._encrypt(piece)
+            if outgoing.pending >= _PIECE_BYTES:
+                batch.append(outgoing.read())
+                size += len(batch[-1])
+                if size >= _BATCH_BYTES:
+                    await self._bytes.send(batch)
+                    batch, size = [], 0
+        batch.append(outgoing.read())
+        await self._bytes.send(batch)
 
     async def send_end(self) -> None:
         """See `ByteStream`."""
         self._say_close()
         await self._flush()
-        with _lost():
-            await self._stream.send_eof()
+        await self._bytes.send_end()
 
     async def aclose(self) -> None:
         """See `ByteStream`."""
@@ -139,50 +163,61 @@ class TlsBytes:
                     self._say_close()
                     await self._flush()
         finally:
-            await trio.aclose_forcefully(self._stream)
+            self.close()
+
+    def close(self) -> None:
+        """Close the socket now, without a word."""
+        self._bytes.close()
+
+    async def _encrypt(self, piece: Buffer) -> None:
+        """Encrypt it for the socket. Waits only if the peer has sent half of a handshake message, for the rest."""
+        while True:
+            try:
+                self._object.write(piece)
+                return
+            except ssl.SSLWantReadError:
+                more = self._more = trio.Event()
+                with trio.move_on_after(self._send_timeout_s):
+                    await more.wait()
+                if not more.is_set():
+                    raise ConnectionLost("the peer does not finish a TLS handshake message") from None
+            except ssl.SSLError as error:
+                raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
         """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""
         done = 0
-        for buffer in buffers:
-            filled = 0
-            while filled < len(buffer):
+        for room in buffers:
+            while room and self._failure is None:
                 try:
-                    size = self._read_record(buffer[filled:])
+                    # The stubs say that this makes bytes, which it does only without a buffer.
+                    size: int = self._object.read(_RECORD_BYTES, room)  # type: ignore[assignment]
                 except ssl.SSLWantReadError:
                     return done or None
                 except ssl.SSLZeroReturnError:
                     return done
                 except ssl.SSLError as error:
-                    if done:
-                        return done  # it fails again when there is nothing before it
-                    raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+                    self._failure = error
+                    break
                 if not size:
                     return done
-                filled += size
+                room = room[size:]
                 done += size
+        if self._failure is not None and not done:  # what was whole is delivered first
+            raise ConnectionLost(f"connection lost: {tls_failure(self._failure)}") from self._failure
         return done
-
-    def _read_record(self, buffer: memoryview) -> int:
-        # The stubs say that this makes bytes, which it does only without a buffer.
-        return cast("int", self._object.read(min(len(buffer), _RECORD_BYTES_MAX), buffer))
 
     async def _fill(self) -> bool:
         """Read from the socket; False: the peer has closed it."""
-        with _lost():
-            data = await self._stream.socket.recv(_READ_BYTES)
-        if data and not self._ended:
-            self._incoming.write(data)
-        return bool(data)
+        size = await self._bytes.receive_into([self._room])
+        if size and not self._ended:
+            self._incoming.write(self._room[:size])
+        if self._more is not None:
+            self._more.set()
+        return bool(size)
 
     async def _flush(self) -> None:
-        left = memoryview(self._outgoing.read())
-        while left:
-            with trio.move_on_after(self._send_timeout_s) as scope, _lost():
-                done = await self._stream.socket.send(left)
-            if scope.cancelled_caught:
-                raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
-            left = left[done:]
+        await self._bytes.send([self._outgoing.read()])
 
     def _say_close(self) -> None:
         """Queue our close_notify."""
@@ -194,34 +229,46 @@ class TlsBytes:
         """Send the alert, and let the peer read it: a close with unread input would discard it."""
         with trio.move_on_after(_GOODBYE_S), contextlib.suppress(ConnectionLost):
             if plaintext:
-                with _lost():
-                    await self._stream.send_all(plaintext)
+                await self._bytes.send([plaintext])
             await self.send_end()
             while await self._fill():
                 pass
 
 
 def _pieces(buffers: Sequence[Buffer]) -> Iterator[Buffer]:
-    """The same octets in pieces worth an encryption: frame headers are not worth a record of their own."""
+    """The same octets in pieces worth an encryption.
+
+    Whole records come out of long buffers without a copy. What is shorter than a record, such as a frame's header, is
+    joined with what follows: it is not worth a record of its own.
+    """
     parts: list[memoryview] = []
-    room = _PIECE_BYTES
+    size = 0
     for buffer in buffers:
         view = memoryview(buffer)
-        while len(view) >= room:
-            parts.append(view[:room])
+        if parts and len(view) >= _RECORD_BYTES:
+            whole = -size % _RECORD_BYTES
+            parts.append(view[:whole])
             yield b"".join(parts)
-            view, parts, room = view[room:], [], _PIECE_BYTES
+            view, parts, size = view[whole:], [], 0
+        while len(view) >= _RECORD_BYTES:
+            whole = min(len(view) - len(view) % _RECORD_BYTES, _PIECE_BYTES)
+            yield view[:whole]
+            view = view[whole:]
         if view:
             parts.append(view)
-            room -= len(view)
+            size += len(view)
+        if size >= _PIECE_BYTES:
+            yield b"".join(parts)
+            parts, size = [], 0
     if parts:
         yield b"".join(parts)
 
 
-@contextlib.contextmanager
-def _lost() -> Iterator[None]:
+def _shared_room() -> memoryview:
+    """Memory for one read of any connection of this event loop: used up before another task runs."""
     try:
-        yield
-    except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
-        cause = error if error.__cause__ is None else error.__cause__
-        raise ConnectionLost(f"connection lost: {str(cause) or type(cause).__name__}") from error
+        return _kept.get()
+    except LookupError:
+        made = memoryview(bytearray(_READ_BYTES))
+        _kept.set(made)
+        return made

@@ -6,6 +6,8 @@ import functools
 import os
 import socket
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -195,6 +197,71 @@ async def test_write_of_very_many_buffers() -> None:
         while len(received) < len(expected):
             received += await right.receive_some()
         assert received == expected
+
+
+async def test_write_that_the_socket_takes_in_parts() -> None:
+    """What the socket does not take at once follows as it is read, from where the write stood."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right, trio.open_nursery() as nursery:
+        buffers: list[transport.Buffer] = [os.urandom(at) for at in (3, 3 << 20, 1, 70_000, 2 << 20)]
+        nursery.start_soon(SocketBytes(left, 10).send, list(buffers))
+        expected, received = b"".join(buffers), bytearray(6 << 20)
+        size, reader = 0, SocketBytes(right, 10)
+        while size < len(expected):
+            room = memoryview(received)[size:]
+            size += await reader.receive_into([room[:1_000], room[1_000:]])
+        assert received[:size] == expected
+
+
+async def test_cancelled_before_it_writes_or_reads_anything() -> None:
+    """A scope that is cancelled already lets no octet out and takes none, though the socket is ready."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right:
+        await right.send_all(b"waiting")
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await SocketBytes(left, 10).send([b"never"])
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await SocketBytes(left, 10).receive_into([memoryview(bytearray(10))])
+        assert await left.receive_some() == b"waiting"
+        await left.send_all(b"after")
+        assert await right.receive_some() == b"after"
+
+
+async def test_a_socket_that_is_closed_is_lost() -> None:
+    """Ours closed, also while it is waited for: ConnectionLost, and no other socket of that number is touched."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right:
+        one = SocketBytes(left, 10)
+        with pytest.raises(ConnectionLost):
+            async with _closing_soon(left):
+                await one.receive_into([memoryview(bytearray(10))])
+        for attempt in (one.send([b"late"]), one.receive_into([memoryview(bytearray(10))])):
+            with pytest.raises(ConnectionLost):
+                await attempt
+
+
+@asynccontextmanager
+async def _closing_soon(stream: trio.SocketStream) -> AsyncIterator[None]:
+    """Close the stream once everything else waits."""
+    failure: ConnectionLost | None = None
+
+    async def close() -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(close)
+        try:
+            yield
+        except ConnectionLost as error:
+            failure = error
+    if failure is not None:
+        raise failure
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells the round trip")

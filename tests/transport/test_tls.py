@@ -273,6 +273,34 @@ async def test_our_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"<!DOCTYPE HTML>",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\0\0\0\4\0\0\0\0\0",
+        b"\0HTTP/1.1",
+        b"HTTP/1",
+    ],
+)
+async def test_our_client_at_a_port_that_speaks_something_else(answer: bytes) -> None:
+    """Text instead of a first frame is told apart from an end of the connection, and from HTTP/2."""
+
+    async def speak(stream: trio.SocketStream) -> None:
+        async with stream:
+            await stream.receive_some(100)
+            await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, speak, 0, host="127.0.0.1"))
+        async with transport.connect(*listeners[0].socket.getsockname()) as client:
+            with pytest.raises(ConnectionLost) as caught:
+                await client.call("/echo", b"")
+            assert transport.not_http_2(caught.value) is (answer[:1] > b"\0" and len(answer) > 8)
+        nursery.cancel_scope.cancel()
+
+
 async def test_tls_client_on_a_plaintext_port(tmp_path: Path) -> None:
     """A client that expects TLS where there is none says so."""
     async with transport.serve(HANDLERS) as server:

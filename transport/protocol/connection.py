@@ -23,6 +23,7 @@ from transport.errors import (
     ConnectionLost,
     ErrorCode,
     LocalProtocolError,
+    NotHttp2,
     RemoteProtocolError,
     StatusCode,
     StreamRefused,
@@ -30,6 +31,7 @@ from transport.errors import (
     TransportError,
     error_code_name,
 )
+from transport.protocol import frames
 from transport.protocol.abuse import Budgets
 from transport.protocol.clock import Clock
 from transport.protocol.control import ControlPlane
@@ -168,10 +170,23 @@ class ConnectionCore:
         try:
             self._reader.advance_untrusted(size)
             self.outbound.queue.check_backlog_untrusted()
-            if self.client and not self._inbound.settings_received and self._reader.begins_with(_TLS_ALERT):
-                self.shutdown.fail(TlsExpected("the peer answers in TLS"), None)
+            other = self._spoken_instead()
+            if other is not None:
+                self.shutdown.fail(other, None)
         except RemoteProtocolError as error:
-            self.shutdown.fail(error, error.code)
+            self.shutdown.fail(self._spoken_instead() or error, error.code)
+
+    def _spoken_instead(self) -> TransportError | None:
+        """What a client's peer speaks instead of HTTP/2, as far as its first octets show it."""
+        if not self.client or self._inbound.settings_received:
+            return None
+        first = self._reader.beginning(frames.HEADER_BYTES)
+        if first.startswith(_TLS_ALERT):
+            return TlsExpected("the peer answers in TLS")
+        # No first frame of HTTP/2 is text: it is SETTINGS, of less than two million octets.
+        if len(first) == frames.HEADER_BYTES and all(0x20 <= octet < 0x7F for octet in first):
+            return NotHttp2(f"the peer's first words are {first.decode()!r}, which is not HTTP/2")
+        return None
 
     def receive_data(self, data: Buffer, now: float) -> list[Event]:
         """Take octets of any amount, copied; for shells and tests that have them already."""

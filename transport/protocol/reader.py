@@ -137,9 +137,9 @@ class FrameReader:
         # Control frames alone do not make it grow: they would make for long turns.
         self._fit_buffer(self._read_bytes, full=full and (self._data_left > 0 or not at))
 
-    def begins_with(self, octets: bytes) -> bool:
-        """Whether the octets in the buffer begin so; before the first frame these are the connection's first ones."""
-        return self._filled >= len(octets) and self._view[: len(octets)] == octets
+    def beginning(self, size: int) -> bytes:
+        """The first octets in the buffer, as far as they are there; before the first frame, of the connection."""
+        return bytes(self._view[: min(size, self._filled)])
 
     def _fit_buffer(self, size: int, *, full: bool) -> None:
         """Grow the buffer after a read that filled it, shrink it after many that needed little of it.

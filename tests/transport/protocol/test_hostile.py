@@ -84,7 +84,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, set[ErrorCode]]] = {
         {PROTOCOL},
     ),
     "HEADERS above the limit of control frames": (wire.frame(1, 1, bytes(16_385), 4), {SIZE}),
-    "any frame above the advertised limit": (struct.pack(">HBBBL", 0x1000, 1, 0x77, 0, 0), {SIZE}),
+    "any frame above the advertised limit": (struct.pack(">HBBBL", 0x1040, 1, 0x77, 0, 0), {SIZE}),
 }
 
 

@@ -188,6 +188,15 @@ def test_stream_that_sends_alone_sends_longer_frames() -> None:
     ]  # fmt: skip
 
 
+def test_message_of_a_mebibyte_is_one_frame() -> None:
+    """What stands in front of a payload of 1 MiB fits into its frame, as the two ends are by default."""
+    pair = Pair()
+    _, accepted = pair.call()
+    pair.server.outbound.send_message(accepted, [bytes(300), bytes(1 << 20)])
+    frames_sent = wire.only(wire.parse(sent(pair.server)), wire.DATA)
+    assert [len(frame.payload) for frame in frames_sent] == [(1 << 20) + 305]
+
+
 def test_small_parts_of_a_message_go_out_joined() -> None:
     """A vectored write takes few buffers: many small ones are copied together, long ones go out as they are."""
     peer = Peer(config=TransportConfig(outbound_frame_bytes_max=16_384))
