@@ -16,6 +16,7 @@ from bench.simulation.readers import GroupCourse, GroupReader
 from bench.simulation.scanners import Scanner
 from bench.simulation.tables import TABLE, Key, Row
 from bench.simulation.tails import Following
+from bench.simulation.transactions import Transactor
 from bench.simulation.workload import ScannerTask, Strike, StrikeKind, WriterTask
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.writes import encode_mutations, route
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bench.simulation.model import Model
     from bench.simulation.network import Network
     from bench.simulation.serving import Serving
+    from bench.simulation.transaction_tasks import TransactionTask
     from bench.simulation.workload import Workload
 
 SWIZZLE_S_MAX = 3.0
@@ -88,6 +90,8 @@ class Actors:
         async with trio.open_nursery() as nursery:
             for number, writer in enumerate(self._workload.writers):
                 nursery.start_soon(self._write, f"writer {number}", writer)
+            for number, task in enumerate(self._workload.transactors):
+                nursery.start_soon(self._transact, f"transactor {number}", task)
         self._writers_done.set()
 
     @contextmanager
@@ -107,6 +111,10 @@ class Actors:
     async def _read(self, who: str, task: ReaderTask, course: GroupCourse) -> None:
         with self._acting(who) as (connections, _):
             await GroupReader(who, self._workload, connections, self._history, course).run(task)
+
+    async def _transact(self, who: str, task: TransactionTask) -> None:
+        with self._acting(who) as (connections, rng):
+            await Transactor(who, self._workload.rows, self._history, rng).run(task, connections)
 
     async def _write(self, who: str, task: WriterTask) -> None:
         keys = self._workload.rows.keys

@@ -84,8 +84,8 @@ def _excuse_token(scan: ScanRecord, workload: Workload, *, restarted: bool) -> b
 
     It keeps it for `page_snapshot_ttl_s` after each page that it has made, and, in case that the last page or the
     answer to the first request is lost on the way, for `snapshot_linger_s`. A page is made after the one before it has
-    come, so the scan must not fail before that time has passed, however its line was cut. Only a restart takes the
-    snapshot, or somebody who has no room for another one.
+    come, and may take long to come itself; until that time has passed since then, the scan must not fail, however its
+    line was cut. Only a restart takes the snapshot, or somebody who has no room for another one.
     """
     config, task = workload.server_config, scan.task
     kept_s = min(config.snapshot_linger_s, config.page_snapshot_ttl_s)

@@ -23,6 +23,7 @@ from scanner.data.keys import ALL_KEYS
 if TYPE_CHECKING:
     from bench.simulation.tables import Row, Rows
     from bench.simulation.tails import TailBounds
+    from bench.simulation.transaction_validators import VersionRecord
     from bench.simulation.workload import ScanTask
     from scanner import ScannerError
     from scanner.data.keys import KeyRange
@@ -58,6 +59,8 @@ class History:
         self._struck: Counter[str] = Counter()
         self.scans: list[ScanRecord] = []
         self.writes: list[WriteRecord] = []
+        self.versions: list[VersionRecord] = []
+        """Of transactions."""
         self.group = GroupHistory()
         self.group_failed: list[GroupFailure] = []
         """What has ended readers of the group."""
@@ -168,7 +171,7 @@ class ScanRecord:
     left: bool = False
     """Its consumer left it."""
     waited_s: float = 0.0
-    """At its end: how long nothing had come of a bucket that was not complete."""
+    """At its end, of a bucket that was not complete: how long ago its newest page was asked for, at most."""
     error: ScannerError | None = None
     excused: bool = False
     """Something happened that may cause this error."""

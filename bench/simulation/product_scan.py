@@ -56,6 +56,8 @@ class ProductScan:
         self._resumes_before = 0
         self._came_at: dict[int, float] = {}
         """By bucket, when rows of it came last."""
+        self._asked_at: dict[int, float] = {}
+        """By bucket, when these were asked for, at the earliest: when those before them came."""
 
     async def run(self, table: scanner.Table) -> None:
         """Scan; errors are recorded."""
@@ -145,6 +147,7 @@ class ProductScan:
         self._batches += 1
         self._record.rows += rows
         assert batches.bucket is not None
+        self._asked_at[batches.bucket] = self._came_at.get(batches.bucket, self._record.opened_at_s)
         self._came_at[batches.bucket] = trio.current_time()
         if self._task.tail is not None:
             self._record.changes.setdefault(batches.bucket, []).extend(rows)
@@ -210,5 +213,5 @@ class ProductScan:
                     each.log_offset, each.digest, each.reason, each.key_range
                 )
             if each.reason is None:
-                waited_s = now - self._came_at.get(each.bucket, record.opened_at_s)
+                waited_s = now - self._asked_at.get(each.bucket, record.opened_at_s)
                 record.waited_s = max(record.waited_s, waited_s)

@@ -15,7 +15,8 @@
 
 `cursor` has a snapshot for each page, so it is not held to be isolated: its rows must have existed while it ran, and
 those that did not change meanwhile must be there. What tails are held to is in `bench.simulation.tail_validators`, what
-a reader group is held to in `bench.simulation.group_validators`.
+a reader group is held to in `bench.simulation.group_validators`, and transactions in
+`bench.simulation.transaction_validators`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bench.simulation.tail_validators import judge_tail
+from bench.simulation.transaction_validators import judge_versions
 from scanner import ScanMode
 from scanner.data.digest import checksum
 from scanner.data.keys import KeyCodec
@@ -68,6 +70,7 @@ def judge(history: History, model: Model) -> list[Violation]:
         *found,
         *(found for write in history.writes for found in _durable(write, model)),
         *_group(history, model),
+        *(Violation("transacted", who, detail) for who, detail in judge_versions(history, model)),
         *(
             Violation("released", "server", f"{count} {what} left")
             for what, count in history.left.items()

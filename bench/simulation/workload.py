@@ -17,6 +17,7 @@ from bench.simulation.group_tasks import ReaderTask, reader_tasks
 from bench.simulation.network import Fault, FaultPlan
 from bench.simulation.pipes import Line
 from bench.simulation.tables import Comparison, Key, Rows
+from bench.simulation.transaction_tasks import TransactionTask, transaction_tasks
 from scanner import ScanMode, ScanSource
 from scanner.data.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, LOG_OFFSET
 from scanner.server.config import ScannerConfig
@@ -236,6 +237,7 @@ class Workload:
     readers: list[ReaderTask] = field(init=False)
     """Of the reader group; empty: there is none."""
     writers: list[WriterTask] = field(init=False)
+    transactors: list[TransactionTask] = field(init=False)
     strikes: list[Strike] = field(init=False)
     image_rows: int = field(init=False)
     """Rows of a block of an image; 0: there are no images."""
@@ -271,6 +273,7 @@ class Workload:
         self._fetch_tails(self.rng("fetches"))
         self.readers = []
         self._add_group(self.rng("groups"))
+        self._add_transactions(self.rng("transactions"))
         self.image_rows = 0
         if self.rng("images").random() < IMAGE_CHANCE:
             self.add_images()
@@ -325,6 +328,12 @@ class Workload:
             self.server_config = dataclasses.replace(
                 self.server_config, log_retention_s=1e6, log_retention_bytes=1024 * KIB
             )
+
+    def _add_transactions(self, rng: random.Random) -> None:
+        """Writers of transactions, not beside a reader group, and the limit that only they feel."""
+        self.transactors = [] if self.readers else transaction_tasks(rng)
+        piece_bytes = rng.choice((100, 2_000, 1024 * KIB))
+        self.server_config = dataclasses.replace(self.server_config, transaction_piece_bytes=piece_bytes)
 
     def rng(self, who: str) -> random.Random:
         """The random generator of one part of the run, which no other part draws from."""

@@ -15,11 +15,14 @@ import pytest
 
 from bench.simulation.group_tasks import ReaderTask, Stint, StintEnd
 from bench.simulation.tables import Rows
+from bench.simulation.transaction_tasks import TransactionTask
 from bench.simulation.workload import (
     Behaviour,
     Client,
     ScannerTask,
     State,
+    Strike,
+    StrikeKind,
     TailStart,
     TailStop,
     TailTask,
@@ -55,6 +58,7 @@ from tests.support.broken_groups import (
 )
 from tests.support.broken_images import BROKEN as BROKEN_IMAGES
 from tests.support.broken_images import take_later_changes
+from tests.support.broken_transactions import apply_all_attempts, decide_otherwise, lose_a_stage
 
 if TYPE_CHECKING:
     from bench.simulation.validators import Violation
@@ -369,6 +373,23 @@ def cut_tokens(workload: Workload) -> None:
     workload.chaos = 0.95
 
 
+def transactions(workload: Workload) -> None:
+    """Two writers of transactions beside one of rows and a scan, over lines that break, of a server that is killed."""
+    small(workload)
+    task = dataclasses.replace(
+        workload.scanners[0].scans[0], client=Client.PRODUCT, mode=ScanMode.PUSH, bucket=None, filter=(), columns=(),
+        start=None, end=None, row_limit=None, state=State.NOW, tail=None, behaviour=Behaviour.FAST, retries=200,
+    )  # fmt: skip
+    workload.scanners = [ScannerTask((task,) * 4, at_once=False)]
+    workload.strikes = [Strike(at_s=0.4, kind=StrikeKind.KILL, bucket=0, down_s=0.05)]
+    workload.transactors = [TransactionTask(versions=4, keys_max=10, pause_s=0.2)] * 2
+    workload.writers = [WriterTask(writes=6, keys_max=5, pause_s=0.1)]
+    workload.server_config = dataclasses.replace(
+        ScannerConfig(), checkpoint_interval_s=0.0, transaction_piece_bytes=100
+    )
+    workload.chaos = 0.5
+
+
 def images(workload: Workload) -> None:
     """Scans of an image that is made, damaged and dropped, beside a writer, over lines that break."""
     small(workload)
@@ -519,6 +540,9 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (store_what_was_handed_to_nobody, "delivered", readers),
     *((defect, validator, images) for defect, validator in BROKEN_IMAGES.items()),
     (take_later_changes, "isolated", images),
+    (apply_all_attempts, "transacted", transactions),
+    (lose_a_stage, "transacted", transactions),
+    (decide_otherwise, "transacted", transactions),
 ]
 
 
@@ -534,7 +558,9 @@ def test_defect_is_found_in_a_small_world(
 
 
 @pytest.mark.parametrize(
-    "shape", [tails, held_tails, cut_tokens, fetches, readers, images], ids=lambda it: it.__name__
+    "shape",
+    [tails, held_tails, cut_tokens, fetches, readers, images, transactions],
+    ids=lambda it: it.__name__,
 )
 def test_small_worlds_are_sound(shape: Shape) -> None:
     """With nothing broken nothing is found: what the other tests find is the defect."""

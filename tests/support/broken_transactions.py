@@ -1,0 +1,41 @@
+"""Transactions that are broken on purpose, by replacing one thing of the product."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from scanner.server.transactions import registry
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def apply_all_attempts(patch: pytest.MonkeyPatch) -> None:
+    """Every attempt of a part counts, whichever was decided."""
+    patch.setattr(
+        registry,
+        "_chosen",
+        lambda name, decision: [stage.key for stage in name.stages.of_version(decision.version)],
+    )
+
+
+def lose_a_stage(patch: pytest.MonkeyPatch) -> None:
+    """The last stage of a version is left out."""
+    chosen = registry._chosen
+
+    def all_but_one(*arguments: Any) -> list[Any]:
+        return chosen(*arguments)[:-1]
+
+    patch.setattr(registry, "_chosen", all_but_one)
+
+
+def decide_otherwise(patch: pytest.MonkeyPatch) -> None:
+    """The answer names the attempts that were asked for, whatever was decided before."""
+    publish = registry.Transactions.publish
+
+    async def answer(self: Any, key: Any, attempts: Any, **options: Any) -> Any:
+        published = await publish(self, key, attempts, **options)
+        return dataclasses.replace(published, attempts=dict(attempts))
+
+    patch.setattr(registry.Transactions, "publish", answer)
