@@ -171,7 +171,8 @@ class WeirDataSource(DataSource):
             from scanner import ScannerError
 
             try:
-                self._schema = self._read_schema()
+                self._schema, table_id = self._read_schema()
+                self._load = self._load.of_table(table_id)
             except (ScannerError, SourceError) as error:
                 raise without_traceback(error) from None
         return self._schema
@@ -195,7 +196,7 @@ class WeirDataSource(DataSource):
         )
 
         if self._changes is not None:
-            return ChangeStreamReader(self._changes, schema)
+            return ChangeStreamReader(self._changes, schema, self._load)
         return RefusingStreamReader(SourceOptionError("readChanges", None, STREAM_WITHOUT_CHANGES))
 
     def writer(self, schema: StructType, overwrite: bool) -> SaveWriter:
@@ -219,7 +220,7 @@ class WeirDataSource(DataSource):
 
         return plan_stream(schema, self._of_write(streaming=True), overwrite=overwrite)
 
-    def _read_schema(self) -> StructType:
+    def _read_schema(self) -> tuple[StructType, int]:
         options = self._of_read()
         if self._changes is None:
             from spark_source.batch.reader import read_schema

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scanner import TableNotFound
+
+if TYPE_CHECKING:
+    from scanner.sync import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +21,28 @@ class Load:
     """Of its leases, or the beginning of their ids."""
     made_at_s: float
     """When the id was made up, seconds since 1970 by the clock of the driver."""
+    table_id: int | None = None
+    """Of the table whose schema Spark was told; None: Spark was given the schema, and has not asked."""
 
     @classmethod
     def new(cls) -> Load:
         """One that nobody has."""
         return cls(f"spark-{secrets.token_hex(8)}", time.time())
+
+    def of_table(self, table_id: int) -> Load:
+        """The same load, of the table whose schema Spark is told."""
+        return replace(self, table_id=table_id)
+
+    def require_table(self, table: Table) -> None:
+        """Check that a table is the one whose schema Spark was told.
+
+        Raises:
+            TableNotFound: It is another one of the same name.
+        """
+        if self.table_id not in (None, table.table_id):
+            raise TableNotFound(
+                f"table {table.name!r} was dropped and created anew since it was loaded; load the DataFrame again"
+            )
 
     @property
     def age_s(self) -> float:

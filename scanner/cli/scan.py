@@ -192,6 +192,8 @@ def _print_statistics(statistics: ScanStatistics, mode: str, seconds: float) -> 
         "credit messages": statistics.credit_messages,
         "overrun bytes": statistics.overrun_bytes,
         "resumes": statistics.resumes,
+        "read from": ", ".join(sorted({name for each in statistics.buckets for name in each.read_sources}))
+        or "not told",
     }
     for name, value in lines.items():
         note(f"{name:<16}{value}")

@@ -204,12 +204,14 @@ class Connection:
                 " connect with TLS (scanner.tls(), --tls-ca, tlsCa)"
             )
         failure = as_scanner_error(error, "the opening of a call")
-        if isinstance(failure, ServerUnavailable) and not self._heard:
-            return ServerUnavailable(
-                f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
-                f" ({failure.message})"
-            )
-        return failure
+        if not isinstance(failure, ServerUnavailable) or self._heard:
+            return failure
+        # Text is an answer that stays the same. Whoever hangs up may be about to restart.
+        kind = ArgumentInvalid if transport.not_http_2(error) else ServerUnavailable
+        return kind(
+            f"what answers at {self._where} does not speak HTTP/2; does it want TLS, or is it no weir server?"
+            f" ({failure.message})"
+        )
 
     async def _living_link(self) -> _Link:
         """The link in use, if it takes new calls, or a new one; one attempt."""

@@ -64,6 +64,7 @@ async def measure_log(
     """See `scanner.Table.measure_log`."""
     request = pb.MeasureLogRequest(
         table=table,
+        table_id=table_id,
         positions=[
             pb.MeasurePosition(
                 bucket=bucket,

@@ -59,18 +59,19 @@ class _Collected:
 
     Args:
         schema: Of the rows.
+        table_id: Of the table that is meant.
         states: What buckets are to be read as of, where that is given.
     """
 
-    def __init__(self, schema: pa.Schema, states: dict[int, pb.BucketState]) -> None:
+    def __init__(self, schema: pa.Schema, table_id: int, states: dict[int, pb.BucketState]) -> None:
         self._schema = schema
+        self._table_id = table_id
         self.states = states
         """And what those are read as of that have been read."""
         self.read: set[int] = set()
         """Buckets that have been read."""
         self.tables = [schema.empty_table()]
         self.found: list[bool] = []
-        self._table_id: int | None = None
 
     def add(self, reply: pb.GetResponse, keys: int, *, all_named: bool) -> None:
         """Check an answer and take it.
@@ -82,7 +83,7 @@ class _Collected:
 
         Raises:
             DataCorrupted: It is not one to that request.
-            TableNotFound: It is of another table than those before.
+            TableNotFound: It is of another table: the server is older than `GetRequest.table_id`.
             ArgumentInvalid: A bucket was read that is not in `states`.
         """
         verify_payload(reply.arrow_stream, reply.crc32c)
@@ -92,8 +93,8 @@ class _Collected:
                 f"the answer to {keys} keys is of {len(reply.found)}, with {rows.num_rows} rows for"
                 f" {sum(reply.found)} of them"
             )
-        if self._table_id not in (None, reply.table_id):
-            raise TableNotFound("the table was dropped and created anew while it was read; read again")
+        if reply.table_id != self._table_id:
+            raise TableNotFound("the table was dropped and created anew; look it up again")
         for state in reply.states:
             if all_named and state.bucket not in self.states:
                 raise ArgumentInvalid(
@@ -106,7 +107,6 @@ class _Collected:
                 )
             self.states[state.bucket] = state
             self.read.add(state.bucket)
-        self._table_id = reply.table_id
         self.tables.append(rows)
         self.found += reply.found
 
@@ -114,6 +114,7 @@ class _Collected:
 async def get_rows(
     connection: Connection,
     table: TableDescription,
+    table_id: int,
     keys: Rows,
     columns: Sequence[str],
     as_of: int | Mapping[int, int] | None,
@@ -122,7 +123,7 @@ async def get_rows(
     """Read rows by their keys; see `scanner.Table.get`."""
     schema = table.project(columns)
     pieces, wanted = _conformed(table, keys)
-    collected = _Collected(schema, _states_asked(table, as_of, histories))
+    collected = _Collected(schema, table_id, _states_asked(table, as_of, histories))
     attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
     while pieces:
         piece = pieces.popleft()
@@ -134,6 +135,7 @@ async def get_rows(
             keys=encode_stream(piece),
             columns=schema.names,
             as_of=collected.states.values(),
+            table_id=table_id,
         )
         call = functools.partial(call_unary, connection, methods.GET, request, pb.GetResponse)
         try:

@@ -221,7 +221,9 @@ class Table:
             No effect.
         """
         rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
-        return await get_rows(self._connection, self.description, rows, columns, as_of, histories or {})
+        return await get_rows(
+            self._connection, self.description, self.table_id, rows, columns, as_of, histories or {}
+        )
 
     @overload
     async def offsets(self) -> list[OffsetRange]: ...
@@ -321,7 +323,7 @@ class Table:
         Raises:
             TableNotFound: The table was dropped.
         """
-        return await list_transactions(self._connection, self.name)
+        return await list_transactions(self._connection, self.name, self.table_id)
 
     async def measure_log(
         self,

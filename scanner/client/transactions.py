@@ -386,13 +386,13 @@ class PartWriter:
         return _staging_error(error, self._table.name)
 
 
-async def list_transactions(connection: Connection, table: str) -> list[TransactionInfo]:
+async def list_transactions(connection: Connection, table: str, table_id: int) -> list[TransactionInfo]:
     """What a table has of transactions, by name.
 
     Raises:
-        TableNotFound: There is no such table.
+        TableNotFound: There is no such table of that id.
     """
-    request = pb.ListTransactionsRequest(table=table)
+    request = pb.ListTransactionsRequest(table=table, table_id=table_id)
     path = methods.TRANSACTIONS + "ListTransactions"
     reply = await call_unary(connection, path, request, pb.ListTransactionsResponse)
     return [

@@ -28,14 +28,15 @@ class ScannerConfig:
             names them.
     """
 
-    block_rows_max: int = 8192
+    block_rows_max: int = 24_576
     """Rows read and decoded in one go, above 0. It bounds the time for which one scan holds the
     event loop (a few milliseconds) and, with `block_bytes_max`, the memory of a scan."""
 
-    block_bytes_max: int = MIB
-    """Stored bytes read and decoded in one go, above 0; one row larger than that is still read."""
+    block_bytes_max: int = 2 * MIB
+    """Stored bytes read and decoded in one go, above 0; one row larger than that is still read. Push scans that read
+    at the same time read less in one go each, down to 704 KiB."""
 
-    batch_bytes: int = MIB
+    batch_bytes: int = 2 * MIB
     """Arrow payload of one batch of a push scan, in bytes, where the client does not say."""
 
     batch_bytes_max: int = 8 * MIB
@@ -132,9 +133,12 @@ class ScannerConfig:
     """Memory for what was changed since the image of one bucket, which its scans lay over it, above 0; an image that
     would need more is removed."""
 
+    image_delta_interval_s: float = 1.0
+    """How often what was changed since images in use is read in the background, above 0."""
+
     image_core_share: float = 0.2
     """Share of one core, about, that making an image takes, above 0, at most 1; half of it while something is
-    written."""
+    written. Reading what was changed since takes as much."""
 
     disk_check_interval_s: float = 1.0
     """How often the disk is looked at, above 0: for room, and for buckets that failed and may take writes again."""

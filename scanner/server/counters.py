@@ -70,6 +70,10 @@ class ActivityStatistics:
     """Arrow payload that push scans of rows have encoded."""
     payload_bytes_reused: int
     """The same that they sent as it lies in an image."""
+    image_blocks_read: int
+    """Blocks of images that scans have read, counted when they end or park."""
+    image_blocks_skipped: int
+    """The same that they passed over unread, since no row of them passes the filter."""
     scans_parked: int
     """Times that a push scan was parked."""
     scans_resumed: Mapping[str, int]
@@ -111,6 +115,8 @@ class Activity:
     scan_rows: int = 0
     payload_bytes_encoded: int = 0
     payload_bytes_reused: int = 0
+    image_blocks_read: int = 0
+    image_blocks_skipped: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
     scans_read: Counter[str] = field(default_factory=Counter)
@@ -147,6 +153,8 @@ class Activity:
             scan_rows=self.scan_rows,
             payload_bytes_encoded=self.payload_bytes_encoded,
             payload_bytes_reused=self.payload_bytes_reused,
+            image_blocks_read=self.image_blocks_read,
+            image_blocks_skipped=self.image_blocks_skipped,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),
             scans_read=dict(self.scans_read),

@@ -5,10 +5,11 @@ milliseconds, and after each piece every other task that can run has a turn (`pa
 
     shared            among                a piece is
     the event loop    push scans, pages    one step of the source: `block_rows_max`, `block_bytes_max` of the config;
-                                           or one batch
+                                           of push scans that step together less (`StepTurns.step_bytes`); or one batch
                       writes               `write_slice_rows_max` rows encoded
                       point reads          the same of keys, or what `Lookup` reads at once
-                      demands              one message, for `DEMAND_TURNS` turns of the others
+                      demands              one message, for 64 KiB sent or for eight turns of the others
+                                           (`DemandTurns`)
                       steps of rows        one in each pass of the loop (`StepTurns`)
     disk and decoder  push scans           what the consumer has shown that it takes (`SlowStart`)
                       pages                what is missing on the page (`page_step_bytes`)
@@ -19,14 +20,16 @@ Bytes on a connection are shared out by the transport.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
 import trio
 
 DEMAND_TURNS: Final = 8
-"""Turns of every other task after a demand. Receiving does not wait while a message is buffered, and one DATA frame may
-bring hundreds; no consumer needs more than one in a while, so one that floods gets fewer turns than the others."""
+"""Turns of every other task after a demand that was not earned."""
+_DEMAND_BYTES: Final = 64 * 1024
+"""Octets sent that earn a demand."""
 BEGINNING_ROUNDS: Final = 6
 """Rounds of the loop without a step, beside the usual one, where calls of the connection wait to begin. It is what each
 of them waits for (`transport.fairness`): so a call begins with each step, and not with every sixth."""
@@ -38,6 +41,17 @@ _FIRST_STEP_BYTES_MAX: Final = 128 * 1024
 """The first batch of a scan is not to wait for a whole block of each scan that begins with it."""
 _FIRST_STEPS_MAX: Final = 3
 """First steps in a row while further ones wait; a first step is short."""
+_ROUND_BYTES: Final = 4 << 20
+"""Stored bytes that all scans read which take their steps in turns, until each has had one."""
+_SHARED_STEP_BYTES_MIN: Final = 704 * 1024
+"""Of a step in turns, however many take them: 8192 rows of 86 bytes. A step costs server and client something beside
+its rows, so scans of many small steps are slow ones."""
+_WHOLE_BLOCKS: Final = 2
+"""A consumer that has granted so many at a time has one of them at least to go on with when the next one waits."""
+_WHOLE_WAIT_S: Final = 0.005
+"""So long a block waits for credit, in seconds."""
+_CUTS_MAX: Final = 63
+"""Blocks that are cut before one waits again."""
 _STEP_BYTES_MAX: Final = 1 << 30
 """More than any source reads in one step."""
 _PAGE_STEPS: Final = 8
@@ -54,6 +68,31 @@ async def pass_turn(turns: int = 1) -> None:
         await trio.lowlevel.checkpoint()
 
 
+class DemandTurns:
+    """The turns of every other task that a demand costs the one who listens to it.
+
+    Receiving does not wait while a message is buffered, and one DATA frame may bring hundreds; no consumer needs more
+    than one in a while, so one that floods gets fewer turns than the others. One that takes what it has asked for earns
+    its demands by that: eight rounds of the event loop cost as much as a batch of a megabyte.
+    """
+
+    __slots__ = ("_earned_at",)
+
+    def __init__(self) -> None:
+        self._earned_at = 0
+
+    def after(self, sent_bytes: int) -> int:
+        """How many turns of the others follow a demand that has just come; 0: none.
+
+        Args:
+            sent_bytes: Octets that were sent on the stream so far.
+        """
+        if sent_bytes - self._earned_at < _DEMAND_BYTES:
+            return DEMAND_TURNS
+        self._earned_at = sent_bytes
+        return 0
+
+
 class StepTurns:
     """Whose step is next, where each takes milliseconds: one in each pass of the event loop, first come first served.
 
@@ -65,6 +104,8 @@ class StepTurns:
     1. From one step to the next every other task that can run has its turn.
     2. While there are both, three first steps come to one further: neither many running scans nor many new ones keep
        the others waiting.
+    3. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
+       few steps, and a round of many does not take longer for it.
     """
 
     __slots__ = ("_first", "_firsts_in_row", "_further", "_taken")
@@ -74,6 +115,12 @@ class StepTurns:
         self._first: deque[trio.Event] = deque()
         self._further: deque[trio.Event] = deque()
         self._firsts_in_row = 0
+
+    @property
+    def step_bytes(self) -> int:
+        """Stored bytes that the step which is taken now should read at most; as many as it likes if nobody waits."""
+        waiting = len(self._first) + len(self._further)
+        return max(_SHARED_STEP_BYTES_MIN, _ROUND_BYTES // (1 + waiting)) if waiting else _STEP_BYTES_MAX
 
     async def take(self, *, first: bool) -> None:
         """Wait for a turn; it must be passed on, or given back.
@@ -167,6 +214,54 @@ class SlowStart:
     def restart(self) -> None:
         """Begin anew: the consumer has stalled."""
         self._bytes = _STEP_BYTES_MIN
+
+
+class WholeBlocks:
+    """Whether a block that can go out as it lies is cut where the credit ends, or waits for more.
+
+    Cutting decodes it and encodes both parts, which takes longer than all else that is done for it. A consumer that
+    takes what it has asked for grants more within milliseconds, and has a block at least to go on with meanwhile. So a
+    block waits, but not for long, and only where the consumer has once granted two blocks at a time. Who grants more
+    later than that, over a long line or because it waits for the last octet, gets more blocks cut before one waits
+    again: one, then three, then seven, up to `_CUTS_MAX`.
+    """
+
+    __slots__ = ("_cuts", "_cuts_left", "_room_bytes", "cut_at")
+
+    def __init__(self) -> None:
+        self._room_bytes = 0
+        self._cuts = 0
+        self._cuts_left = 0
+        self.cut_at = math.inf
+        """When the block that waits is cut, seconds of the clock of `wait`."""
+
+    def granted(self, available_bytes: int) -> None:
+        """Credit was granted; so much is left now."""
+        self._room_bytes = max(self._room_bytes, available_bytes)
+
+    def wait(self, block_bytes: int, available_bytes: int, now: float) -> bool:
+        """Whether to wait until `cut_at`, or for credit, instead of sending.
+
+        Args:
+            block_bytes: Message of the block; 0: it does not go out as it lies.
+            available_bytes: Credit left.
+            now: Any clock, in seconds.
+        """
+        if block_bytes <= available_bytes or _WHOLE_BLOCKS * block_bytes > self._room_bytes:
+            return False
+        if self.cut_at == math.inf:
+            if self._cuts_left:
+                self._cuts_left -= 1
+                return False
+            self.cut_at = now + _WHOLE_WAIT_S
+        return now < self.cut_at
+
+    def sent(self, now: float) -> None:
+        """Something was sent, the block or a part of it."""
+        if self.cut_at != math.inf:
+            self._cuts = self._cuts // 2 if now < self.cut_at else min(2 * self._cuts + 1, _CUTS_MAX)
+            self._cuts_left = self._cuts
+            self.cut_at = math.inf
 
 
 def page_step_bytes(page_bytes: int, pending_bytes: int) -> int:

@@ -20,6 +20,8 @@ WANTED_READS: Final = 2
 """An image costs about as much as a scan of the row store, and its disk. The second scan shows that there are more."""
 _CHANGES_MIN: Final = 1000
 """So few are no reason to make one anew, however small it is."""
+_DELTA_SHARE: Final = 0.5
+"""Of the memory that the changes since may take."""
 _MIB: Final = 1024 * 1024
 
 
@@ -41,6 +43,8 @@ class Shown:
     """Changes of the bucket since."""
     log_lost: bool
     """Some of these are not in the changelog any more."""
+    delta_bytes: int = 0
+    """Memory of those that were read for scans."""
 
 
 def judge(config: ScannerConfig, use: ImageUse, shown: Shown | None, now: float) -> Verdict:
@@ -62,7 +66,10 @@ def judge(config: ScannerConfig, use: ImageUse, shown: Shown | None, now: float)
 
 def is_stale(config: ScannerConfig, shown: Shown) -> bool:
     """Whether an image is worth making anew, if it is used."""
-    return shown.log_lost or shown.log_behind > max(_CHANGES_MIN, config.image_changes_share * shown.rows)
+    changes_max = max(_CHANGES_MIN, config.image_changes_share * shown.rows)
+    # Made anew in time: where the changes would take more than they may, the image is removed.
+    full = shown.delta_bytes > _DELTA_SHARE * config.image_delta_bytes_max
+    return shown.log_lost or full or shown.log_behind > changes_max
 
 
 def _judge_missing(config: ScannerConfig, use: ImageUse) -> Verdict:

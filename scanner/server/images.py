@@ -422,7 +422,9 @@ def _shown(bucket: ServedBucket) -> Shown | None:
     if image is None:
         return None
     behind = storage.log_end - image.header.log_offset
-    return Shown(image.rows, behind, behind > 0 and image.header.log_offset < storage.log_start)
+    lost = behind > 0 and image.header.log_offset < storage.log_start
+    delta = bucket.image.delta
+    return Shown(image.rows, behind, lost, 0 if delta is None else delta.memory_bytes)
 
 
 def _info(index: int, bucket: ServedBucket, image: Image) -> ImageInfo:

@@ -12,6 +12,7 @@ import trio
 from scanner.errors import ScannerError
 from scanner.server.clock import WallClock
 from scanner.server.disk import DiskWatch
+from scanner.server.image_deltas import DeltaKeeper
 from scanner.server.images import ImageKeeper
 from scanner.server.retention.checkpoints import Checkpoints
 from scanner.server.retention.lease_manager import LeaseKeeper
@@ -51,6 +52,7 @@ class Maintenance:
     disk: DiskWatch
     clock: WallClock
     images: ImageKeeper
+    deltas: DeltaKeeper
 
     @classmethod
     async def load(
@@ -87,13 +89,15 @@ class Maintenance:
         disk = DiskWatch(store, catalog, config, run_blocking)
         images = ImageKeeper(catalog, store, config, run_blocking)
         await images.look()
-        return cls(catalog, config, checkpoints, leases, retention, disk, clock, images)
+        deltas = DeltaKeeper(catalog, config, run_blocking)
+        return cls(catalog, config, checkpoints, leases, retention, disk, clock, images, deltas)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Begin what is done from time to time; it ends with the nursery."""
         config = self.config
         nursery.start_soon(repeat, self.look, config.disk_check_interval_s)
         nursery.start_soon(repeat, self.images.sweep, config.image_interval_s)
+        nursery.start_soon(repeat, self.deltas.extend_all, config.image_delta_interval_s)
         nursery.start_soon(repeat, self.disk.close_idle, config.bucket_idle_close_s / 4)
         nursery.start_soon(repeat, self.leases.sweep, config.lease_sweep_interval_s)
         nursery.start_soon(repeat, self.retention.sweep, config.retention_interval_s)

@@ -127,6 +127,12 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
         "made",
         {"encoded": activity.payload_bytes_encoded, "image": activity.payload_bytes_reused},
     )
+    yield _labelled_counter(
+        "weir_image_blocks",
+        "Blocks of images that ended scans have read, or skipped: none of their rows passes the filter.",
+        "what",
+        {"read": activity.image_blocks_read, "skipped": activity.image_blocks_skipped},
+    )
     yield _gauge("weir_images", "Images of buckets that are open, now.", now.images)
     yield _gauge("weir_image_disk_bytes", "What all images take on the disk.", now.image_disk_bytes)
     yield _gauge(

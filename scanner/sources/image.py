@@ -9,6 +9,8 @@ Invariants:
    the changes cannot be had.
 4. A block is read whole, whatever is asked for: 1 MiB at most as a rule. A read does a few milliseconds of work: it
    reads one block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
+5. A block of which no row passes the filter, by its statistics, and in which nothing was changed, is not read. Its
+   rows are yielded all the same, to be counted: position and digest are those of a scan that reads them.
 
 This module knows no transport, no task and no clock.
 """
@@ -25,20 +27,27 @@ from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted, StoreClosed
 from scanner.sources.image_rows import BlockKeys, ImageRows
 from scanner.sources.merged_rows import merged
+from scanner.sources.skipped_rows import SkippedRows
 from scanner.sources.sorted_runs import Entries
 from scanner.storage.images.format import ImageDamaged
 from scanner.wire.batches import decode_batch
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from scanner.data.keys import KeyCodec
     from scanner.sources.interface import ReadRows, StoredRows
+    from scanner.storage.images.format import BlockPlace
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
 
 _MERGE_ENTRIES: Final = 1024
 """Changes that are merged at once: a millisecond or two."""
+
+_SKIP_BLOCKS: Final = 64
+"""Blocks that are passed over in one read, at most: some hundred microseconds."""
 
 
 class RowsRead:
@@ -78,6 +87,10 @@ class Changes(Protocol):
     @property
     def ready(self) -> bool:
         """Whether it can be taken from."""
+
+    @property
+    def next_key(self) -> bytes | None:
+        """Nothing is left to be taken in front of this key; None: nothing at all. Once it is ready."""
 
     def step(self) -> None:
         """Do a piece of what makes it ready, a few milliseconds long.
@@ -135,6 +148,7 @@ class ImageScan:
         on_damage: Told when it does; called once.
         changes: What differs from the image at the offset that is shown, in this range; closed with this scan. None:
             the image is of that offset.
+        wanted: Of each block of the image, whether a row of it may pass the filter; None: all are to be read.
     """
 
     def __init__(
@@ -145,6 +159,7 @@ class ImageScan:
         from_rows: Callable[[KeyRange], BucketScan],
         on_damage: Callable[[ImageDamaged], None],
         changes: Changes | None = None,
+        wanted: NDArray[np.bool_] | None = None,
     ) -> None:
         self._image: Image | None = image
         image.hold()
@@ -155,6 +170,11 @@ class ImageScan:
         self._on_damage = on_damage
         self._first = self._next = image.block_of(key_range.start)
         self._changes = changes
+        self._wanted = wanted
+        self.blocks_read = 0
+        """Blocks of the image that were read."""
+        self.blocks_skipped = 0
+        """Blocks that were not, since no row of them passes the filter."""
         self._open: _OpenBlock | None = None
         """The block that was read last, as long as there is more of it."""
         self._fetched: ImageBlock | ImageDamaged | None = None
@@ -203,6 +223,9 @@ class ImageScan:
             self._changes.step()
             return _UNFINISHED
         if self._open is None and self._image is not None:
+            skipped = self._skipped(self._image)
+            if skipped:
+                return RowsRead(SkippedRows(skipped))
             self._open = self._next_block(self._image)
             if self._open is None and self.fetch is not None:
                 return _UNFINISHED
@@ -212,6 +235,30 @@ class ImageScan:
         if self._open is None:
             return _added(entries, more=reached is not None)
         return self._of_block(self._open, entries, reached)
+
+    def _skipped(self, image: Image) -> list[BlockPlace]:
+        """The next blocks, as far as none of them need be read; they count as given."""
+        stop = self._next
+        if self._wanted is not None:
+            changed = None if self._changes is None else self._changes.next_key
+            end = min(len(image), stop + _SKIP_BLOCKS)
+            while stop < end and not self._wanted[stop] and self._is_whole(image, stop):
+                if changed is not None and changed <= image.last_key(stop):
+                    break
+                stop += 1
+        skipped = [image.place(number) for number in range(self._next, stop)]
+        self.blocks_skipped += len(skipped)
+        self._next = stop
+        return skipped
+
+    def _is_whole(self, image: Image, number: int) -> bool:
+        """Whether all rows of a block are in the range, as far as that is known without reading it."""
+        low, high = self._range
+        if high and image.last_key(number) >= high:
+            return False
+        return (
+            number > self._first or not low or (number > 0 and low <= successor(image.last_key(number - 1)))
+        )
 
     def _next_block(self, image: Image) -> _OpenBlock | None:
         """The next block; None: there are none left, and the image is released, or it has to be fetched first."""
@@ -225,18 +272,26 @@ class ImageScan:
             raise found
         block = found or image.read_block(self._next)
         if block is None:
-            self.fetch = functools.partial(self._fetch, image, self._next)
+            self.fetch = functools.partial(self._fetch, image, self._next, self._wanted_stop())
             return None
         batch = self._decoded(block)
         keys = BlockKeys(batch, self._key_codec)
         start, stop = self._inside(keys, block, first=self._next == self._first)
         self._next += 1
+        self.blocks_read += 1
         return _OpenBlock(block, batch, start, stop, keys)
 
-    def _fetch(self, image: Image, number: int) -> None:
+    def _wanted_stop(self) -> int | None:
+        """Number of the first block behind the next one that need not be read; None: not known."""
+        if self._wanted is None:
+            return None
+        behind = self._wanted[self._next + 1 :]
+        return self._next + 1 + (len(behind) if behind.all() else int(behind.argmin()))
+
+    def _fetch(self, image: Image, number: int, stop: int | None) -> None:
         # The scan may be closed meanwhile, and the file with it; then nobody takes what is found.
         try:
-            self._fetched = image.fetch(number)
+            self._fetched = image.fetch(number, stop)
         except ImageDamaged as error:
             self._fetched = error
 

@@ -1,4 +1,6 @@
-"""What was changed since an image: its delta, shared by all scans of it, and read from the changelog as they ask.
+"""What was changed since an image: its delta, shared by all scans of it.
+
+It is read from the changelog as they ask, and soon after each commit while the image is in use.
 
 Invariants:
 
@@ -91,25 +93,47 @@ class ImageDelta:
             ImageDamaged: The changelog does not have them any more, or they take more than they may.
             ScannerError: Storage failed.
         """
-        start, end = self.end, min(until, self.end + _STEP_CHANGES)
+        self.add(self.read(until))
+
+    def read(self, until: int) -> ChangeBlock:
+        """Read some changes that it does not have yet, up to `until` at most, for `add`; in any thread.
+
+        Raises:
+            ImageDamaged: The changelog does not have them any more.
+            ScannerError: Storage failed.
+        """
+        start = self.end
         try:
-            block = self._bucket.read_change_block(start, end, _STEP_BYTES)
+            block = self._bucket.read_change_block(start, min(until, start + _STEP_CHANGES), _STEP_BYTES)
         except (OffsetOutOfRange, DataCorrupted) as error:
             if self._bucket.log_start > start:  # dropped while they were read, they look damaged
                 raise ImageDamaged(f"the changelog has lost changes since, from {start} on") from error
             raise
-        self._add(block)
+        return block
+
+    def add(self, block: ChangeBlock, changes_max: int = _STEP_CHANGES) -> None:
+        """Take over changes that were read: those of them that it does not have, and at most so many.
+
+        Args:
+            block: What `read` has given; scans may have extended the delta since.
+            changes_max: Above 0. A thousand take a millisecond or two.
+
+        Raises:
+            ImageDamaged: They take more than they may.
+        """
+        first = self.end - block.offset
+        self._add(block, first, min(len(block), first + changes_max))
         if self.memory_bytes > self._bytes_max:
             raise ImageDamaged(
                 f"the changes since take more memory than they may (image_delta_bytes_max, {self._bytes_max});"
                 " make it again"
             )
 
-    def _add(self, block: ChangeBlock) -> None:
-        keys = block.keys_of(block.rows)
-        put = (block.kinds == ChangeKind.INSERT) | (block.kinds == ChangeKind.UPDATE_AFTER)
+    def _add(self, block: ChangeBlock, first: int, stop: int) -> None:
+        rows, kinds = block.rows[first:stop], block.kinds[first:stop]
+        put = (kinds == ChangeKind.INSERT) | (kinds == ChangeKind.UPDATE_AFTER)
         for offset, (key, row, present) in enumerate(
-            zip(keys, block.rows, put.tolist(), strict=True), block.offset
+            zip(block.keys_of(rows), rows, put.tolist(), strict=True), block.offset + first
         ):
             changes = self._changes.get(key)
             if changes is None:
@@ -120,7 +144,7 @@ class ImageDelta:
                 self.memory_bytes += len(key)
             changes.append((offset, row if present else None))
             self.memory_bytes += _ENTRY_BYTES + (len(row) if present else 0)
-        self.end += len(block)
+        self.end += len(rows)
 
     def keys(self, start: bytes, count: int) -> list[bytes]:
         """The first `count` keys that were changed, from `start` on; fewer: there are no more."""
@@ -154,6 +178,11 @@ class DeltaChanges:
     def ready(self) -> bool:
         """See `Changes`."""
         return self._delta.end >= self.log_offset
+
+    @property
+    def next_key(self) -> bytes | None:
+        """See `Changes`; a key of later changes, too."""
+        return next(iter(self._delta.keys(self._next, 1)), None)
 
     def step(self) -> None:
         """See `Changes`.

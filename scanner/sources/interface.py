@@ -73,7 +73,7 @@ class StoredRows(Protocol):
         """Continue the digest of a scan with the rows [start, stop), as stored rows."""
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
-        """The rows as Arrow columns, in the order of these names.
+        """The rows as Arrow columns, in the order of these names; none, where it is known that none passes the filter.
 
         Raises:
             ColumnNotFound: The table has no such column.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
     from scanner.sources.interface import RowScan, StoredRows
+    from scanner.wire.batches import EncodedRows
     from scanner.wire.queries import ScanQuery
 
 
@@ -204,6 +205,11 @@ class KvSource:
         self._settle()
         self._pending_body_bytes += self._body_bytes(block)
 
+    def whole_bytes(self, rows_max: int) -> int:
+        """Payload of the next batch if it is encoded already and can go out as it lies; 0: it is to be encoded."""
+        encoded = self._whole(rows_max) if self._blocks else None
+        return 0 if encoded is None else encoded.payload.size
+
     def take(self, payload_bytes_max: int, rows_max: int) -> Batch | None:
         """Cut the next batch: as many rows as fit into both bounds, and at least one; None if there are none."""
         if not self._blocks:
@@ -223,15 +229,19 @@ class KvSource:
     def _limit_read(self) -> bool:
         return self._rows_left == 0
 
-    def _encoded(self, payload_bytes_max: int, rows_max: int) -> Batch | None:
-        """All that can be taken, if that is one block, which fits, is whole, and is encoded already."""
+    def _whole(self, rows_max: int) -> EncodedRows | None:
+        """All that can be taken, if that is one block, which is whole, and is encoded already."""
         block = self._blocks[0]
-        if len(self._blocks) > 1 or block.taken or block.indices is not None:
+        if len(self._blocks) > 1 or block.taken or block.indices is not None or len(block.stored) > rows_max:
             return None
-        encoded = block.stored.encoded(self.schema)
-        if encoded is None or len(block.stored) > rows_max or encoded.payload.size > payload_bytes_max:
+        return block.stored.encoded(self.schema)
+
+    def _encoded(self, payload_bytes_max: int, rows_max: int) -> Batch | None:
+        """The same, if it fits."""
+        encoded = self._whole(rows_max)
+        if encoded is None or encoded.payload.size > payload_bytes_max:
             return None
-        return Batch(self.rows, block.passing, encoded.payload.size, encoded=encoded)
+        return Batch(self.rows, self._blocks[0].passing, encoded.payload.size, encoded=encoded)
 
     def _cut(self, payload_bytes_max: int, rows_max: int) -> Batch:
         whole = self._pending()

@@ -333,7 +333,7 @@ class Bucket(Protocol):
         """
 
     def read_change_block(self, start_offset: int, end_offset: int, bytes_max: int) -> ChangeBlock:
-        """Read changes from start_offset on, at most to end_offset, a bounded number at once.
+        """Read changes from start_offset on, at most to end_offset, a bounded number at once; in any thread.
 
         Args:
             start_offset: Of the first change.

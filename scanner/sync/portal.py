@@ -34,7 +34,10 @@ class _Call:
         self._function = function
         self._args = args
         self._scope = trio.CancelScope()
-        self._done = threading.Event()
+        self._done = False
+        # A lock and not an event: each batch of a scan is a call, and an event is made of two locks and a queue.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._value: object = None
         self._error: BaseException | None = None
 
@@ -50,19 +53,24 @@ class _Call:
             self._error = trio.ClosedResourceError(_CLOSED)
             raise
         finally:
-            self._done.set()
+            self._finish()
 
     def refuse(self) -> None:
-        if not self._done.is_set():
+        if not self._done:
             self._error = trio.ClosedResourceError(_CLOSED)
-            self._done.set()
+            self._finish()
+
+    def _finish(self) -> None:
+        self._done = True
+        self._running.release()
 
     def wait(self, cancel_soon: Callable[[Callable[[], object]], None]) -> object:
         try:
-            self._done.wait()
+            self._running.acquire()
         except BaseException:
             cancel_soon(self._scope.cancel)
-            self._done.wait()
+            if not self._done:  # Else it may have been acquired before the interrupt came.
+                self._running.acquire()
             raise
         if self._error is not None:
             try:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from spark_source.options import SourceOptions
 
 
-def read_schema(options: SourceOptions) -> StructType:
-    """The schema of what the options read.
+def read_schema(options: SourceOptions) -> tuple[StructType, int]:
+    """The schema of what the options read, and the id of its table.
 
     Raises:
         SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table.
@@ -55,8 +55,9 @@ def read_schema(options: SourceOptions) -> StructType:
     Waits: For the server's description of the table.
     """
     with open_client(options) as client:
-        columns = plan_scan(client.table(options.table), options).schema
-    return spark_schema(columns, statistics=options.statistics)
+        table = client.table(options.table)
+        columns = plan_scan(table, options).schema
+    return spark_schema(columns, statistics=options.statistics), table.table_id
 
 
 class BucketReader(DataSourceReader):
@@ -80,7 +81,7 @@ class BucketReader(DataSourceReader):
             SourceSchemaError: It is not.
             SourceOptionError: Option ``where``, ``keyFrom`` or ``keyTo`` does not fit the table, or ``asOf``,
                 ``asOfTimestamp`` or ``leaseId`` does not say what every bucket is read as of.
-            TableNotFound: The table is gone.
+            TableNotFound: The table is gone, or another one has its name since Spark asked for the schema.
             ScannerError: The lease could not be taken, or the changelog does not reach back to what is asked for.
 
         Waits: For the server's description of the table, for the lease, and for where buckets are to be cut.
@@ -128,6 +129,7 @@ class BucketReader(DataSourceReader):
     def _plan(self, client: Client) -> list[BucketPartition]:
         options = self._options
         table = client.table(options.table)
+        self._load.require_table(table)
         scan = plan_scan(table, options)
         check_schema(self._schema, spark_schema(scan.schema, statistics=options.statistics))
         scan = scan.select(*(name for name in self._schema.fieldNames() if name != STATISTICS_COLUMN))

@@ -80,6 +80,7 @@ class ChangesReader(DataSourceReader):
     def _plan(self, client: Client) -> list[LogSlice]:
         options = self._options
         table = client.table(options.source.table)
+        self._load.require_table(table)
         check_schema(self._schema, change_schema(table, options))
         logs = TableLogs(table, fail_on_data_loss=options.fail_on_data_loss)
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from scanner.sync import Client, Table
+    from spark_source.load import Load
     from spark_source.stream.options import ChangeOptions
 
 T = TypeVar("T")
@@ -101,11 +102,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: The read.
         schema: The columns Spark wants, in its types and order.
+        load: The ``load()`` that it is of.
     """
 
-    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+    def __init__(self, options: ChangeOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
+        self._load = load
         self._planner: _Planner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -191,7 +194,7 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             if self._planner is None:
                 self._options.require_stream()
-                self._planner = _Planner(self._options, self._schema)
+                self._planner = _Planner(self._options, self._schema, self._load)
             return ask(self._planner)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
@@ -200,12 +203,13 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Planner:
     """What the planner process keeps: a connection, a lease, and what was said of the present run of the query."""
 
-    def __init__(self, options: ChangeOptions, schema: StructType) -> None:
+    def __init__(self, options: ChangeOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
         self._client: Client = open_client(options.source)
         try:
             self._table: Table = self._client.table(options.source.table)
+            load.require_table(self._table)
             check_schema(schema, change_schema(self._table, options))
         except BaseException:
             self._client.close()

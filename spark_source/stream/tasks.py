@@ -114,13 +114,14 @@ def snapshot_slices(
     return [SnapshotSlice(options, part.plan) for part in parts]
 
 
-def read_change_schema(options: ChangeOptions) -> StructType:
-    """The schema of what the options read; see `change_schema`.
+def read_change_schema(options: ChangeOptions) -> tuple[StructType, int]:
+    """The schema of what the options read, and the id of its table; see `change_schema`.
 
     Waits: For the server's description of the table.
     """
     with open_client(options.source) as client:
-        return change_schema(client.table(options.source.table), options)
+        table = client.table(options.source.table)
+        return change_schema(table, options), table.table_id
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:

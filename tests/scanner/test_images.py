@@ -17,17 +17,30 @@ import pytest
 import trio
 
 import scanner
+import transport
 from scanner import col
 from scanner.errors import ArgumentInvalid, DiskFull, PermissionDenied, TableNotFound
+from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from tests.support.scans import open_scan
 
 pytestmark = pytest.mark.socket
 
 CONFIG = ScannerConfig(image_core_share=1.0)
 ROWS = 60_000
+
+
+BLOCK_BYTES = 64 * 1024
+ROW_MESSAGE_BYTES = 900
+"""More than a batch of one row takes, most of which is Arrow's description of the columns."""
+
+
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images have some thirty blocks."""
+    monkeypatch.setattr("scanner.server.images.block_payload_bytes", lambda _: BLOCK_BYTES)
 
 
 class Scanned(NamedTuple):
@@ -103,6 +116,90 @@ async def test_whole_scans_read_the_image(tmp_path: Path) -> None:
         assert 0 < after.image_memory_bytes < after.image_disk_bytes
 
 
+async def test_blocks_wait_for_credit_that_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With credit for two blocks and a half, granted as it is consumed, none is cut: no octet is encoded again."""
+    monkeypatch.setattr("scanner.server.fairness._WHOLE_WAIT_S", 100.0)  # However busy the machine is.
+    small_blocks(monkeypatch)
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        without = await scanned(table.new_scan())
+        await client.make_images("orders")
+        before = server.statistics().activity
+        found = await scanned(table.new_scan().with_credit(5 * BLOCK_BYTES // 2))
+        after = server.statistics().activity
+    assert (found.table, found.digests) == (without.table, without.digests)
+    assert found.table.column(0).num_chunks >= 20
+    assert after.payload_bytes_encoded == before.payload_bytes_encoded
+    assert after.payload_bytes_reused > before.payload_bytes_reused
+
+
+async def test_who_waits_for_the_last_octet_gets_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that grants more only when all was sent: a block is cut where the credit ends, to a row."""
+    small_blocks(monkeypatch)
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        without = await scanned(table.new_scan())
+        await client.make_images("orders")
+        async with transport.connect(server.host, server.port) as raw:
+            async with open_scan(raw, query=pb.ScanQuery(table="orders"), credit=0) as scan:
+                await scan.receive()
+                limit = 0
+                while scan.end is None:
+                    limit += 5 * BLOCK_BYTES // 2
+                    await scan.demand(limit)
+                    while scan.end is None and scan.received_bytes < limit - ROW_MESSAGE_BYTES:
+                        await scan.receive()
+    assert scan.table().equals(without.table)
+    assert [scan.end.digest] == without.digests
+
+
+@pytest.mark.parametrize("mode", ["push", "session", "token", "cursor", "asof"])
+async def test_statistics_say_what_was_read(tmp_path: Path, mode: str) -> None:
+    """By every model: the stored rows, then the image."""
+    found = []
+    async with serving(tmp_path / "data") as (_, client):
+        table = await orders(client)
+        for _ in range(2):
+            async with table.new_scan().with_mode(mode).execute() as batches:
+                assert sum([batch.num_rows async for batch in batches]) == ROWS
+            found += [bucket.read_sources for bucket in batches.statistics().buckets]
+            await client.make_images("orders")
+    assert set(found[0]) <= {"now", "snapshot"}
+    assert found[1:] == [("image",)]
+
+
+async def test_filters_pass_over_blocks(tmp_path: Path) -> None:
+    """Most blocks are ruled out by their statistics; rows and digest are those of the row store, also by pages."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        scan = table.new_scan().where(col("price") < 1000.0)
+        without = await scanned(scan)
+        await client.make_images("orders")
+        found = await scanned(scan)
+
+        activity = server.statistics().activity
+        assert (found.table, found.digests) == (without.table, without.digests)
+        assert (activity.image_blocks_read, found.table.num_rows) == (1, 4000)
+        assert activity.image_blocks_skipped >= 1
+
+
+async def test_a_filter_that_would_take_long_to_try_reads_all_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a scan is bounded; the rows are the same."""
+    async with serving(tmp_path / "data") as (server, client):
+        table = await orders(client)
+        await client.make_images("orders")
+        scan = table.new_scan().where(col("price") < 1000.0)
+        expected = await scanned(scan)
+        skipped = server.statistics().activity.image_blocks_skipped
+        monkeypatch.setattr("scanner.server.scan.read_sources.BLOCK_COMPARISONS_MAX", 1)
+        assert await scanned(scan) == expected
+        assert server.statistics().activity.image_blocks_skipped == skipped > 0
+
+
 async def test_projections_filters_and_other_models_read_it_too(tmp_path: Path) -> None:
     """What is pushed down is done on the image's columns; pages are made of it as well."""
     async with serving(tmp_path / "data") as (server, client):
@@ -167,7 +264,8 @@ async def test_after_many_changes_the_row_store_is_read(tmp_path: Path) -> None:
 
 async def test_a_truncated_changelog_costs_the_image(tmp_path: Path) -> None:
     """What was changed since cannot be had any more: the row store is read, and the image removed."""
-    async with serving(tmp_path / "data") as (server, client):
+    config = replace(CONFIG, image_delta_interval_s=3600.0)  # Nothing is read before the scan asks.
+    async with serving(tmp_path / "data", config) as (server, client):
         table = await orders(client)
         await client.make_images("orders")
         await table.write(rows(range(5), price=99.0))

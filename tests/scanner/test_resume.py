@@ -229,7 +229,7 @@ async def test_batches_shrink_with_cuts_and_grow_with_success(autojump_clock: tr
         keys, _ = await read_keys(table.new_scan())
     assert keys == list(range(32))
     asked = [each.batch_bytes_max >> 10 for each in script.opens]
-    assert asked == [0, 0, 512, 256, 128, 128, 256, 512]
+    assert asked == [0, 0, 1024, 512, 256, 256, 512, 1024]
 
 
 async def test_two_scans_have_ids_of_their_own(autojump_clock: trio.testing.MockClock) -> None:

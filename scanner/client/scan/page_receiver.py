@@ -141,6 +141,7 @@ class PageReceiver:
             progress.states += 1
         self._begun = True
         self._log_offset, self._history = fields.log_offset, fields.history
+        progress.add_read_source(fields.read_source)
         progress.bytes_received += message_bytes
 
     def _finish(self, fields: pb.ScanPageResponse) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from transport import Stream
 
 _STREAM_ID_BYTES: Final = 16
-_BATCH_BYTES_USUAL: Final = 1 << 20
+_BATCH_BYTES_USUAL: Final = 2 << 20
 """What a server that is asked for no size makes of the rows, more or less."""
 _BATCH_BYTES_LEAST: Final = 16 << 10
 _BATCHES_TO_GROW: Final = 16

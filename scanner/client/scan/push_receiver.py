@@ -250,6 +250,7 @@ class PushReceiver:
             self._progress.resumes += 1
         self._log_offset = self._progress.log_offset = started.log_offset
         self._history = self._progress.history = started.history
+        self._progress.add_read_source(started.read_source)
         self.heartbeat_s = started.heartbeat_interval_ms / 1000
         if started.HasField("schema_id"):
             self._see_schema(started.schema_id)

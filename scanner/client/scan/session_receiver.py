@@ -115,6 +115,7 @@ class SessionReceiver:
         self._scanner_id = fields.scanner_id
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         self._progress.log_offset, self._progress.history = fields.log_offset, fields.history
+        self._progress.add_read_source(fields.read_source)
 
     def _finish(self, fields: pb.ScanSessionResponse) -> None:
         self.ended = True  # The server has released the session, whatever else is wrong.

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from scanner.client.html import html_table
 from scanner.data.keys import ALL_KEYS, KeyRange
+from scanner.proto.weir.v1 import scanner_pb2 as pb
 from transport import StallTimes
+
+_PREFIX: Final = "READ_SOURCE_"
+_READ_SOURCES: Final = {
+    number: name.removeprefix(_PREFIX).lower() for name, number in pb.ReadSource.items() if number
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +41,10 @@ class BucketStatistics:
     """Length of the rows that the digest covers."""
     key_range: KeyRange = ALL_KEYS
     """What was scanned: the key range asked for, less what cannot match the conditions on the key."""
+    read_sources: tuple[str, ...] = ()
+    """What the server read the state from, by what it said of each call, each once: `now` (the stored rows), `snapshot`
+    (those of an open snapshot), `as_of` (with the changes since undone), `image`. The rows are the same. Pages
+    name an image alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +115,13 @@ class BucketProgress:
     states: int = 0
     schema_outdated: bool = False
     server_stalls: StallTimes | None = None
+    read_sources: tuple[str, ...] = ()
+
+    def add_read_source(self, read_source: int) -> None:
+        """Take what the server says that a call is read from; nothing, if it does not say, or it has no name here."""
+        name = _READ_SOURCES.get(read_source)
+        if name is not None and name not in self.read_sources:
+            self.read_sources += (name,)
 
     def add_server_stalls(self, stalls: StallTimes) -> None:
         """Take the server's account of a call that has ended."""
@@ -122,5 +140,6 @@ class BucketProgress:
             reason=self.reason,
             server_stalls=self.server_stalls,
             resumes=self.resumes,
+            read_sources=self.read_sources,
             states=max(self.states, int(self.log_offset is not None)),
         )

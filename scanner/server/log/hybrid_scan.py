@@ -118,6 +118,10 @@ class HybridScan:
         """See `PushedScan`."""
         return self._half.take(message_bytes_max, limits)
 
+    def whole_bytes(self, limits: BatchLimits) -> int:
+        """See `PushedScan`."""
+        return self._half.whole_bytes(limits)
+
     def token(self) -> bytes:
         """See `PushedScan`."""
         return self._half.token()

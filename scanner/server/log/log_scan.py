@@ -141,6 +141,10 @@ class LogScan:
             self.group_epoch,
         )
 
+    def whole_bytes(self, limits: BatchLimits) -> int:
+        """See `PushedScan`; a change is not kept waiting."""
+        return 0
+
     def token(self) -> bytes:
         """See `PushedScan`; takes a few microseconds."""
         source = self.scan.source

@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -30,6 +31,7 @@ from scanner.errors import (
     OffsetOutOfRange,
     ScannerError,
     SnapshotLost,
+    StoreFailed,
     TableNotFound,
     TooManyScans,
 )
@@ -92,6 +94,7 @@ class LeaseKeeper:
         self._changes = 0
         self._written_changes = 0
         self._writing = trio.Lock()
+        catalog.after_drop.append(self._forget_dropped_now)
 
     def references(self, checkpoint: CheckpointKey) -> int:
         """How many leases keep a checkpoint."""
@@ -277,6 +280,12 @@ class LeaseKeeper:
         await self._restore()
         if self._changes != self._written_changes or self._promised != set(self._registry.states()):
             self._changes += 1
+            await self._write()
+
+    async def _forget_dropped_now(self) -> None:
+        """After a table was dropped: no list and no document names its leases any more."""
+        self._forget_dropped(state for _, state in self._registry.states())
+        with suppress(StoreFailed):  # The next sweep writes it down, or says why not.
             await self._write()
 
     def _forget_dropped(self, states: Iterable[LeasedState]) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError, SlowConsumer
+from scanner.errors import ScannerError, SlowConsumer, StoreClosed, TableNotFound
 
 if TYPE_CHECKING:
     from scanner.server.clock import WallClock
@@ -95,6 +95,8 @@ class Retention:
                     await self.cut(name, index, bucket, wanted)
                 if idle:
                     await bucket.close_idle(0)
+            except (StoreClosed, TableNotFound):
+                continue  # It was dropped meanwhile.
             except ScannerError as error:
                 _logger.warning("the changelog of %s[%d] is not cut: %s", name, index, error)
 

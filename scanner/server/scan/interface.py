@@ -89,6 +89,9 @@ class PushedScan(Protocol):
             limits: Of its batch.
         """
 
+    def whole_bytes(self, limits: BatchLimits) -> int:
+        """Length of the next message, about, if its rows are encoded already; 0: it may as well be cut anywhere."""
+
     def token(self) -> bytes:
         """Continues the scan behind what was taken; where nothing is left to take, behind what was read."""
 

@@ -125,6 +125,14 @@ class KvScan:
             batch.row_ordinal, batch.rows.num_rows, encoded.crc32c, encoded.payload, self.token()
         )
 
+    def whole_bytes(self, limits: BatchLimits) -> int:
+        """See `PushedScan`; a block of an image is."""
+        source = self.scan.source
+        payload = source.whole_bytes(limits.rows_max)
+        if not payload or payload > limits.payload_bytes_max:
+            return 0
+        return payload + _overhead_bytes(source.key_bytes_max, limits)
+
     def token(self) -> bytes:
         """See `PushedScan`; takes a few tens of microseconds."""
         return self.mint.token(
@@ -148,6 +156,7 @@ class KvScan:
             log_offset=source.log_offset,
             row_ordinal=source.rows,
             history=self.history,
+            read_source=self.read_source.on_wire,
         )
 
     def heartbeat(self) -> pb.Heartbeat:

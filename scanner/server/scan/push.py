@@ -31,9 +31,10 @@ from scanner.errors import ScannerError, SlowConsumer, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.fairness import (
     BEGINNING_ROUNDS,
-    DEMAND_TURNS,
     REOPEN_INTERVAL_S,
+    DemandTurns,
     SlowStart,
+    WholeBlocks,
     pass_turn,
 )
 from scanner.server.scan.push_requests import RequestSide
@@ -102,6 +103,7 @@ class PushScan:
         self._stalled_at: float | None = None
         """Since when nothing could be sent; None: something can."""
         self._slow_start = SlowStart()
+        self._whole_blocks = WholeBlocks()
         self._moved = False
         """Whether the scan has read on since something was sent."""
         self._scope = trio.CancelScope()
@@ -167,10 +169,12 @@ class PushScan:
 
     async def _receive_all(self) -> None:
         # Beside the sending task, which does the stream's work: waiting here holds nothing up.
+        demand_turns = DemandTurns()
         while (message := await self._stream.receive(attributed=False)) is not None:
             if self._requests.receive(message):
+                self._whole_blocks.granted(self._stream.credit.available)
                 self._wake()
-            await pass_turn(DEMAND_TURNS)
+            await pass_turn(demand_turns.after(self._stream.credit.sent))
         self._requests.receive_end()
         self._wake()
 
@@ -187,6 +191,7 @@ class PushScan:
         if message is None:
             self._requests.receive_end()
         elif self._requests.receive(message):
+            self._whole_blocks.granted(self._stream.credit.available)
             self._wake()
 
     async def _send_all(self) -> None:
@@ -202,7 +207,10 @@ class PushScan:
             elif self._scan.parked:
                 await self._reopen()
             elif self._pushed.pending:
-                await self._send_batch()
+                if self._awaits_credit():
+                    await self._wait_whole()
+                else:
+                    await self._send_batch()
             elif self._pushed.waiting:
                 await self._wait_commit()
             else:
@@ -261,7 +269,7 @@ class PushScan:
         try:
             if not self._scan.parked:  # It may have been meanwhile.
                 self._step_now()
-                if self._pushed.pending:
+                if self._pushed.pending and not self._awaits_credit():
                     await self._send_one()
         except BaseException:
             self._turns.give_back()
@@ -272,9 +280,21 @@ class PushScan:
             self._turns.give_back()  # The end goes out with the last batch.
 
     def _step_now(self) -> None:
+        wanted = self._slow_start.next_step_bytes(self._stream.credit.available)
         with self._stream.blocked_on(StallReason.STORAGE):
-            self._pushed.step(self._slow_start.next_step_bytes(self._stream.credit.available))
+            self._pushed.step(min(wanted, self._turns.step_bytes))
         self._moved = True
+
+    def _awaits_credit(self) -> bool:
+        """Whether a block is pending that the credit would cut, and that waits for more of it; see `WholeBlocks`."""
+        if self._requests.draining or self._requests.half_closed:
+            return False
+        whole_bytes = self._pushed.whole_bytes(self._limits.batch)
+        return self._whole_blocks.wait(whole_bytes, self._stream.credit.available, trio.current_time())
+
+    async def _wait_whole(self) -> None:
+        with self._stream.blocked_on(StallReason.CREDIT), trio.move_on_at(self._whole_blocks.cut_at):
+            await self._changed.wait()
 
     async def _send_batch(self) -> None:
         self._stalled_at = None
@@ -284,6 +304,7 @@ class PushScan:
 
     async def _send_one(self) -> None:
         parts = self._pushed.take(self._stream.credit.available, self._limits.batch)
+        self._whole_blocks.sent(trio.current_time())
         await self._stream.send_counted(*parts)
         self._sent()
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from scanner.data.block_ranges import may_pass
 from scanner.errors import OffsetOutOfRange
 from scanner.server.scan.image_costs import IMAGE_BLOCKS_MIN, changed_image_is_quicker
 from scanner.sources.as_of import AsOfScan
@@ -33,6 +34,10 @@ from scanner.sources.overlay import OverlayLimits
 from scanner.sources.past import PastChanges
 
 if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
     from scanner.data.keys import KeyRange
     from scanner.data.position import Position
     from scanner.server.config import ScannerConfig
@@ -50,6 +55,11 @@ _SHORT_ROWS_MAX: Final = 1000
 """Of a row limit: so few rows are read without reading ahead."""
 
 
+BLOCK_COMPARISONS_MAX: Final = 100_000
+"""Comparisons of a filter, times blocks of an image. They are made when a scan is opened, and should
+take some milliseconds at most; with more, all blocks are read."""
+
+
 class ReadSource(enum.StrEnum):
     """What a scan is read from."""
 
@@ -61,6 +71,11 @@ class ReadSource(enum.StrEnum):
     """A snapshot of now, with the changes since S undone."""
     IMAGE = "image"
     """A columnar image, with what differs at S laid over it."""
+
+    @property
+    def on_wire(self) -> str:
+        """Its name in the protocol."""
+        return f"READ_SOURCE_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +214,7 @@ class ReadSources:
         bucket.activity.scans_read[read_source] += 1
         if read_source is ReadSource.IMAGE:
             bucket.image.use.read_image(trio.current_time())
+            hold.when_released = functools.partial(_count_blocks, bucket, scan)
         elif query.row_limit is None:
             hold.when_released = functools.partial(_count_read, bucket, source, position.stored_bytes)
         return Reading(source, hold, read_source)
@@ -267,7 +283,8 @@ class ReadSources:
             if bucket.image.current is image:
                 bucket.image.drop(str(damage))
 
-        return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes)
+        wanted = _wanted_blocks(image, query, table.schema.description.schema)
+        return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes, wanted)
 
 
 def _open_instead(
@@ -284,6 +301,21 @@ def _open_instead(
 def _count_read(bucket: ServedBucket, source: KvSource, before_bytes: int) -> None:
     """A scan of the row store is over that had read `before_bytes` of stored rows before."""
     bucket.image.use.read_rows(source.stored_bytes - before_bytes, source.stored_bytes)
+
+
+def _count_blocks(bucket: ServedBucket, scan: RowScan) -> None:
+    """A scan of an image is over."""
+    assert isinstance(scan, ImageScan)
+    bucket.activity.image_blocks_read += scan.blocks_read
+    bucket.activity.image_blocks_skipped += scan.blocks_skipped
+
+
+def _wanted_blocks(image: Image, query: ScanQuery, schema: pa.Schema) -> NDArray[np.bool_] | None:
+    """Of each block whether a row of it may pass the filter; None: all are to be read."""
+    comparisons = sum(1 for predicate in query.predicates for _ in predicate.leaves())
+    if comparisons * len(image) > BLOCK_COMPARISONS_MAX:
+        return None
+    return may_pass(query.predicates, schema, lambda name: image.ranges(schema.field(name)))
 
 
 def _is_wide(image: Image, key_range: KeyRange) -> bool:

@@ -19,7 +19,7 @@ from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize
 from scanner.server.fairness import pass_turn
 from scanner.server.log.bounds import require_entry_end, said_of_bucket
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -75,7 +75,7 @@ class MeasureService:
         buckets = [position.bucket for position in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket is measured from one position at a time")
-        table = await self._catalog.table(message.table)
+        table = await self._catalog.table(message.table, meant_table_id(message))
         budget = _Budget(COMMITS_MAX, WALK_BYTES_MAX)
         logs = [await self._measure_bucket(table, position, budget) for position in message.positions]
         return pb.MeasureLogResponse(logs=logs, table_id=table.table_id).SerializeToString()

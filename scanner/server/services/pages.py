@@ -31,6 +31,7 @@ from scanner.server.auth.access import Right, authorize, principal_of
 from scanner.server.counters import HolderKind
 from scanner.server.pull.page_snapshots import PageSnapshots, lost
 from scanner.server.pull.pages import Page, PageMaker, sealed, send_confirmed
+from scanner.server.scan.read_sources import ReadSource
 from scanner.server.scan.resumes import offset_to_resume, require_history
 from scanner.server.services.scans import holder_of
 from scanner.wire.batches import encode_schema
@@ -239,6 +240,8 @@ class PageService:
     async def _make(self, call: _Call, opened: KvScan) -> Page:
         source = opened.scan.source
         fields = pb.ScanPageResponse(log_offset=source.log_offset, history=opened.history)
+        if opened.read_source is ReadSource.IMAGE:
+            fields.read_source = pb.READ_SOURCE_IMAGE
         if call.state is None:
             fields.arrow_schema = encode_schema(source.schema)
         with call.stream.blocked_on(StallReason.STORAGE):

@@ -41,7 +41,7 @@ from scanner.server.scan.resumes import require_history
 from scanner.server.tables.writes import read_arrow_stream
 from scanner.sources.lookup import Lookup, PastTooLarge, lost
 from scanner.wire.batches import encode_stream
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class GetService:
             self.running -= 1
 
     async def _answer(self, message: pb.GetRequest, principal: str) -> bytes:
-        table = await self._catalog.table(message.table)
+        table = await self._catalog.table(message.table, meant_table_id(message))
         table.description.project(message.columns)  # Refused before anything is read.
         as_of = _states_asked(message, table.description.buckets)
         keys = await self._encode(message, table)

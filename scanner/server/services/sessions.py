@@ -105,6 +105,7 @@ class SessionService:
                     scanner_id=self._registry.kept.new_id(),
                     log_offset=scan.source.log_offset,
                     history=opened.history,
+                    read_source=opened.read_source.on_wire,
                     arrow_schema=encode_schema(scan.source.schema),
                 )
                 with stream.blocked_on(StallReason.STORAGE):

@@ -21,7 +21,7 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.server.transactions.registry import VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.transactions import SESSION_BYTES, mutation_frames
-from scanner.wire.queries import parse_request
+from scanner.wire.queries import meant_table_id, parse_request
 from transport import StallReason
 
 if TYPE_CHECKING:
@@ -150,10 +150,10 @@ class TransactionService:
         Raises:
             TableNotFound: There is no such table.
         """
-        table = parse_request(pb.ListTransactionsRequest, request).table
-        authorize(stream, Right.DESCRIBE, table)
+        message = parse_request(pb.ListTransactionsRequest, request)
+        authorize(stream, Right.DESCRIBE, message.table)
         response = pb.ListTransactionsResponse()
-        for each in await self._transactions.names(table):
+        for each in await self._transactions.names(message.table, meant_table_id(message)):
             response.transactions.add(
                 name=each.name,
                 decided_version=each.decided_version,

@@ -8,7 +8,7 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +138,8 @@ class Catalog:
         self.activity = activity or Activity()
         self.snapshots = SnapshotPool(nursery, config.snapshots_max, config.snapshot_linger_s)
         """What the buckets' snapshots share."""
+        self.after_drop: list[Callable[[], Awaitable[None]]] = []
+        """Awaited when a table was dropped, before the call returns."""
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
 
@@ -360,6 +362,8 @@ class Catalog:
                     else:
                         for bucket in served.buckets.values():
                             bucket.serve_again()
+        for each in self.after_drop:
+            await each()
 
     def _require_few(self, tables: list[TableDescription], fresh: TableDescription) -> None:
         if any(each.name == fresh.name for each in tables):

@@ -331,14 +331,18 @@ class Transactions:
                 raise TransactionDecided(f"{key} is decided, and cannot be aborted any more")
             return await self._drop(table, name, name.stages.of_version(key.version))
 
-    async def names(self, table: str) -> list[NameInfo]:
+    async def names(self, table: str, table_id: int | None = None) -> list[NameInfo]:
         """What a table has of transactions, by name.
+
+        Args:
+            table: Its name.
+            table_id: The only table that is meant; None: whichever has the name.
 
         Raises:
             TableNotFound: There is no such table.
             ScannerError: Storage failed.
         """
-        found = await self._load(table)
+        found = await self._load(table, table_id)
         return [
             NameInfo(
                 text,
@@ -585,8 +589,8 @@ class Transactions:
         name.used_ms = max(name.used_ms, self._now_ms())
         return name
 
-    async def _load(self, table: str) -> _Table:
-        served = await self._catalog.table(table)
+    async def _load(self, table: str, table_id: int | None = None) -> _Table:
+        served = await self._catalog.table(table, table_id)
         found = self._tables.get(served.table_id)
         if found is None:
             async with self._loading:

@@ -7,7 +7,8 @@ written once and never changed. Little-endian, every part as long as a multiple 
                 Arrow schema message of all columns
     blocks      each: an Arrow IPC record batch message (the payload), then for each of its rows u32 the CRC-32C, and
                 then for each u32 the length, of the block's stored rows up to and with it
-    index       a record of each block, and then the encoded key of each block's last row
+    index       a record of each block, then the encoded key of each block's last row, and then the statistics of the
+                blocks (`scanner.storage.images.statistics`)
     tail        magic, place and length of the index, its CRC-32C, counts, and a CRC-32C of the tail
 
 Invariants:
@@ -15,7 +16,7 @@ Invariants:
 1. Every byte of a file is under a CRC-32C, or compared: whatever is damaged, lost or added is found, that of a block
    when the block is read and all else when the file is opened.
 2. The digest of any stretch of rows follows from the running CRC-32Cs (`scanner.data.crc_shift`), so a scan of an image
-   has the digest of one of the stored rows, at every row.
+   has the digest of one of the stored rows, at every row. That of a whole block follows from its record alone.
 
 This module knows no files and no buckets. The format is stored; a golden file in the tests holds it in place.
 """
@@ -46,7 +47,7 @@ BLOCK_ROWS_MAX: Final = 32 * 1024
 """Rows of a block at most: what goes out whole must not be more than a batch may have."""
 
 _ALIGNMENT: Final = 8
-_HEAD_MAGIC: Final = b"weirimg\x01"
+_HEAD_MAGIC: Final = b"weirimg\x02"
 _TAIL_MAGIC: Final = b"weirend\x01"
 _HEAD: Final = struct.Struct("<8sII")
 """Magic, and of the rest of the head length and CRC-32C."""
@@ -62,7 +63,9 @@ _BLOCK: Final = np.dtype(
         ("rows", "<u4"),
         ("table_crc32c", "<u4"),
         ("key_bytes", "<u4"),
-        ("unused", "<u4"),
+        ("row_bytes_max", "<u4"),
+        ("stored_bytes", "<u4"),
+        ("stored_crc32c", "<u4"),
     ]
 )
 HEAD_PREFIX_BYTES: Final = _HEAD.size
@@ -148,6 +151,9 @@ def decode_header(head: bytes) -> ImageHeader:
     )
 
 
+_PLACE_FIELDS: Final = tuple(name for name in _BLOCK.names or () if name != "key_bytes")
+
+
 @dataclass(frozen=True, slots=True)
 class BlockPlace:
     """Where a block is in a file."""
@@ -158,6 +164,12 @@ class BlockPlace:
     rows: int
     table_crc32c: int
     """Of what is behind the payload."""
+    row_bytes_max: int
+    """Length of the longest of its stored rows."""
+    stored_bytes: int
+    """Length of all of them."""
+    stored_crc32c: int
+    """Of all of them."""
     last_key: bytes
     """Encoded key of its last row."""
 
@@ -180,18 +192,19 @@ def row_table(stored: RowBlock) -> NDArray[Any]:
     return np.array([crcs, lengths], "<u4")
 
 
-def encode_end(places: list[BlockPlace], index_at: int) -> bytes:
+def encode_end(places: list[BlockPlace], statistics: bytes, index_at: int) -> bytes:
     """Index and tail.
 
     Args:
         places: The blocks.
+        statistics: Theirs, encoded.
         index_at: Where the last of them ends.
     """
     records = np.zeros(len(places), _BLOCK)
-    for name in ("at", "payload_bytes", "payload_crc32c", "rows", "table_crc32c"):
+    for name in _PLACE_FIELDS:
         records[name] = [getattr(place, name) for place in places]
     records["key_bytes"] = [len(place.last_key) for place in places]
-    index = _padded(records.tobytes() + b"".join(place.last_key for place in places))
+    index = _padded(records.tobytes() + b"".join(place.last_key for place in places)) + _padded(statistics)
     rows = sum(place.rows for place in places)
     tail = _TAIL.pack(_TAIL_MAGIC, index_at, len(index), len(places), rows, checksum(index), 0)[:-4]
     return index + tail + checksum(tail).to_bytes(4, "little")
@@ -215,8 +228,8 @@ def decode_tail(tail: bytes, file_bytes: int) -> tuple[int, int]:
     return index_at, index_bytes
 
 
-def decode_index(index: bytes, tail: bytes, first_at: int) -> list[BlockPlace]:
-    """The blocks.
+def decode_index(index: bytes, tail: bytes, first_at: int) -> tuple[list[BlockPlace], bytes]:
+    """The blocks, and their statistics as they were encoded.
 
     Args:
         index: As it is in the file.
@@ -232,9 +245,7 @@ def decode_index(index: bytes, tail: bytes, first_at: int) -> list[BlockPlace]:
     records = np.frombuffer(index, _BLOCK, count)
     ends = [count * _BLOCK.itemsize, *(count * _BLOCK.itemsize + np.cumsum(records["key_bytes"])).tolist()]
     keys = [index[start:end] for start, end in pairwise(ends)]
-    fields = (
-        records[name].tolist() for name in ("at", "payload_bytes", "payload_crc32c", "rows", "table_crc32c")
-    )
+    fields = (records[name].tolist() for name in _PLACE_FIELDS)
     places = [BlockPlace(*parts) for parts in zip(*fields, keys, strict=True)]
     at = first_at
     for place in places:
@@ -243,7 +254,7 @@ def decode_index(index: bytes, tail: bytes, first_at: int) -> list[BlockPlace]:
         at += place.size_bytes
     if at != index_at or sum(place.rows for place in places) != rows:
         raise ImageDamaged("its index does not cover it")
-    return places
+    return places, index[ends[-1] + -ends[-1] % _ALIGNMENT :]
 
 
 def _padded(data: bytes) -> bytes:

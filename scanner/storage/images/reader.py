@@ -28,12 +28,14 @@ from scanner.storage.images.format import (
     decode_tail,
     head_body_bytes,
 )
+from scanner.storage.images.statistics import column_ranges, decode_statistics
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from scanner.data.block_ranges import ColumnRanges
     from scanner.storage.images.format import FileId
 
 _READ_AHEAD: Final = 8
@@ -98,7 +100,13 @@ class Image:
         """What it is of."""
         tail = self._read(max(0, self.size_bytes - TAIL_BYTES), TAIL_BYTES)
         index = self._read(*decode_tail(tail, self.size_bytes))
-        self._places: list[BlockPlace] = decode_index(index, tail, len(head))
+        self._places, statistics = decode_index(index, tail, len(head))
+        try:
+            self._statistics = decode_statistics(statistics, self.header.schema)
+        except ValueError as error:
+            raise ImageDamaged(f"its statistics cannot be read: {error}") from error
+        if self._statistics.num_rows != len(self._places):
+            raise ImageDamaged("its statistics are not those of its blocks")
         self._last_keys = [place.last_key for place in self._places]
         self.rows = sum(place.rows for place in self._places)
         """In all blocks."""
@@ -116,6 +124,15 @@ class Image:
         """Encoded key of the last row of a block."""
         return self._last_keys[number]
 
+    def place(self, number: int) -> BlockPlace:
+        """What is known of a block without reading it."""
+        return self._places[number]
+
+    def ranges(self, field: pa.Field) -> ColumnRanges:
+        """What is known of a column of the table, of each block."""
+        rows = [place.rows for place in self._places]
+        return column_ranges(self._statistics, self.header.schema, rows, field)
+
     def read_block(self, number: int) -> ImageBlock | None:
         """Read a block, if that needs no waiting for the disk.
 
@@ -130,14 +147,18 @@ class Image:
         read = self._read_cached(memoryview(data), place.at)
         return None if read is None else self._checked(data, read, place)
 
-    def fetch(self, number: int) -> ImageBlock:
+    def fetch(self, number: int, stop: int | None = None) -> ImageBlock:
         """Read a block, and have the system read those behind it. Blocks on the disk; any thread may call it.
+
+        Args:
+            number: Of the block.
+            stop: Number of the first block behind it that will not be read; None: all will.
 
         Raises:
             ImageDamaged: It is not what was written, or cannot be read.
         """
         place = self._places[number]
-        following = self._places[number : number + _READ_AHEAD]
+        following = self._places[number : number + _READ_AHEAD][: None if stop is None else stop - number]
         data = pa.allocate_buffer(place.size_bytes)
         try:
             os.posix_fadvise(

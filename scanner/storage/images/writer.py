@@ -16,6 +16,7 @@ from scanner.data.digest import checksum
 from scanner.errors import DiskFull, StoreFailed
 from scanner.storage.images.format import BlockPlace, ImageHeader, encode_end, row_table
 from scanner.storage.images.removal import UNFINISHED
+from scanner.storage.images.statistics import block_statistics, encode_statistics
 from scanner.storage.rocksdb.files import FILE_MODE, disk_errors, sync_directory
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ class ImageWriter:
         self._unfinished = path.with_name(path.name + UNFINISHED)
         self.bytes_max = bytes_max
         """May change at any time."""
+        self._schema = header.schema
         self._places: list[BlockPlace] = []
+        self._statistics: list[pa.RecordBatch] = []
         with disk_errors(self._unfinished):
             self._unfinished.unlink(missing_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -73,9 +76,19 @@ class ImageWriter:
             StoreFailed: The disk refused.
         """
         payload = rows.serialize()
-        table = row_table(stored).tobytes()
+        numbers = row_table(stored)
+        table = numbers.tobytes()
+        stored_crc32c, stored_bytes = (int(each[-1]) for each in numbers)
         place = BlockPlace(
-            self.size_bytes, payload.size, checksum(payload), rows.num_rows, checksum(table), last_key
+            self.size_bytes,
+            payload.size,
+            checksum(payload),
+            rows.num_rows,
+            checksum(table),
+            stored.row_bytes_max,
+            stored_bytes,
+            stored_crc32c,
+            last_key,
         )
         if self.size_bytes + place.size_bytes > self.bytes_max:
             raise DiskFull(
@@ -85,6 +98,7 @@ class ImageWriter:
         self._write(payload)
         self._write(table)
         self._places.append(place)
+        self._statistics.append(block_statistics(rows))
         if self.size_bytes - self._synced_bytes >= _SYNC_BYTES:
             self._sync()
 
@@ -97,7 +111,8 @@ class ImageWriter:
         Raises:
             StoreFailed: The disk refused.
         """
-        self._write(encode_end(self._places, self.size_bytes))
+        statistics = encode_statistics(self._statistics, self._schema)
+        self._write(encode_end(self._places, statistics, self.size_bytes))
         self._sync()
         with disk_errors(self._path):
             self._file.close()

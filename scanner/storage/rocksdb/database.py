@@ -70,6 +70,10 @@ _MEANINGS: tuple[tuple[str, type[ScannerError], str], ...] = (
 """What RocksDB says, what that is, and what to do about it. The first that fits is taken."""
 
 
+_ZSTD_LEVEL = 1
+"""The quickest: what it gains here is the coding of single octets, which higher levels do alike."""
+_ZSTD_WINDOW_BITS = -14
+"""RocksDB's default for all compressions."""
 _MEMTABLE_FILTER_SHARE = 0.01
 """Of a write buffer, for its filter: ten bits a key where a row has about a hundred bytes."""
 _ABSENT = "key not found"
@@ -148,10 +152,11 @@ class RocksResources:
         options.set_stats_dump_period_sec(0)
         return options
 
-    def family_options(self, *, point_reads: bool) -> Options:
+    def family_options(self, compression: Compression, *, point_reads: bool = False) -> Options:
         """Options of one column family.
 
         Args:
+            compression: Of its blocks.
             point_reads: Whether single keys are looked up; a bloom filter then spares most misses.
         """
         config = self.config
@@ -164,7 +169,9 @@ class RocksResources:
             blocks.set_bloom_filter(10, False)
         options = Options(raw_mode=True)
         options.set_block_based_table_factory(blocks)
-        options.set_compression_type(_COMPRESSION[config.compression]())
+        options.set_compression_type(_COMPRESSION[compression]())
+        if compression is Compression.ZSTD:
+            options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, 0)
         options.set_write_buffer_size(config.bucket_write_buffer_bytes)
         options.set_level_compaction_dynamic_level_bytes(True)
         if point_reads:
@@ -249,10 +256,11 @@ def open_database(
         DataCorrupted: it is damaged, or not there.
         StoreFailed: the disk refused.
     """
+    config = resources.config
     families = {
-        "kv": resources.family_options(point_reads=True),
-        "log": resources.family_options(point_reads=False),
-        "meta": resources.family_options(point_reads=False),
+        "kv": resources.family_options(config.compression, point_reads=True),
+        "log": resources.family_options(config.log_compression),
+        "meta": resources.family_options(config.compression),
     }
     with rocksdb_errors(path):
         options = resources.database_options(create=create, read_only=read_only)

@@ -110,6 +110,7 @@ def test_scan_into_parquet(command: Weir, items: str, tmp_path: Path) -> None:
     assert pq.read_table(path).num_rows == 201
     assert "requests" in err
     assert "resumes         0" in err
+    assert "read from       now" in err
     assert "log offset" in err
 
 

@@ -28,11 +28,10 @@ _SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("soft", "hard"), [(256, 256), (64, 256)])
-def test_sixty_tables_with_256_descriptors(tmp_path: Path, soft: int, hard: int) -> None:
+def test_sixty_tables_with_256_descriptors(tmp_path: Path) -> None:
     """A server process that may open few files serves, writes and scans more tables than fit, and says its limit."""
     command = [sys.executable, "-m", "scanner.cli", "serve", "--port", "0", "--data", str(tmp_path / "data")]
-    limit = ["prlimit", f"--nofile={soft}:{hard}"]
+    limit = ["prlimit", "--nofile=64:256"]  # It raises the first to the second.
     with (tmp_path / "log").open("wb") as log:
         server = subprocess.Popen([*limit, *command], stdout=subprocess.PIPE, stderr=log, text=True)
     assert server.stdout is not None

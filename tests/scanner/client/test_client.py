@@ -64,9 +64,11 @@ async def test_a_table_that_may_be_there(tmp_path: Path) -> None:
 async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
     """A table object from before does nothing to the table that has its name now, and is told so."""
     async with open_client(tmp_path) as (client, _):
-        stale = await client.create_table("a", SCHEMA, ["k"])
+        stale = await client.create_table("a", SCHEMA, ["k"], buckets=1)
+        await stale.write(rows(2))
+        old = await stale.get([(1,)])
         await client.drop_table("a")
-        table = await client.create_table("a", SCHEMA, ["k"])
+        table = await client.create_table("a", SCHEMA, ["k"], buckets=1)
         await table.write(rows(3))
         for attempt in (
             lambda: stale.write(rows(5)),
@@ -75,6 +77,11 @@ async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None
             lambda: stale.offsets(),
             lambda: stale.offsets(at=LONG_AGO),
             lambda: stale.split(0, splits=2),
+            lambda: stale.get([(1,)]),
+            lambda: stale.get([(1,)], as_of=2, histories=old.histories),
+            lambda: stale.measure_log({0: 2}),
+            lambda: stale.measure_log({0: 1}, histories=old.histories),
+            lambda: stale.transactions(),
         ):
             with pytest.raises(scanner.TableNotFound, match="created anew; look it up again"):
                 await attempt()

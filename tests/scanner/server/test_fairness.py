@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import pytest
 import trio
 import trio.testing
 
-from scanner.server.fairness import SlowStart, StepTurns, page_step_bytes, pass_turn
+from scanner.server.fairness import (
+    DEMAND_TURNS,
+    DemandTurns,
+    SlowStart,
+    StepTurns,
+    WholeBlocks,
+    page_step_bytes,
+    pass_turn,
+)
 
 KIB = 1024
 
@@ -44,6 +53,14 @@ def test_a_step_for_a_page_reads_what_is_missing() -> None:
     assert page_step_bytes(1, 1) == 1
 
 
+def test_demands_are_earned_by_what_is_sent() -> None:
+    """A demand costs no turns once for each 64 KiB that were sent, and eight otherwise; what is earned is not saved."""
+    turns = DemandTurns()
+    sent = [0, 0, 65_535, 65_536, 65_536, 100_000, 131_071, 131_072, 10_000_000, 10_000_000, 10_065_535]
+    free = [False, False, False, True, False, False, False, True, True, False, False]
+    assert [turns.after(each) for each in sent] == [0 if each else DEMAND_TURNS for each in free]
+
+
 async def test_every_other_task_has_its_turns() -> None:
     """A task that passes its turn n times lets another one run as often, or once less: rounds have no order."""
     turns = 0
@@ -61,6 +78,34 @@ async def test_every_other_task_has_its_turns() -> None:
         await pass_turn(8)
         assert turns - before >= 7
         nursery.cancel_scope.cancel()
+
+
+def test_a_block_waits_where_two_were_granted() -> None:
+    """For five milliseconds; who has granted less than two at a time, or as much as it needs, gets it sent."""
+    blocks = WholeBlocks()
+    blocks.granted(199)
+    assert not blocks.wait(100, 99, now=1.0)
+    blocks.granted(200)
+    assert not blocks.wait(100, 100, now=1.0)
+    assert not blocks.wait(0, 0, now=1.0)
+    assert [blocks.wait(100, 99, now) for now in (1.0, 1.004, 1.0051, 2.0)] == [True, True, False, False]
+
+
+def test_a_consumer_that_keeps_blocks_waiting_gets_them_cut() -> None:
+    """After each that waited in vain twice as many and one are cut at once; each that got its credit halves that."""
+    blocks, now, waits = WholeBlocks(), 0.0, ""
+    blocks.granted(1000)
+    for _ in range(20):
+        waited = blocks.wait(100, 1, now)
+        waits += "w" if waited else "c"
+        now += 1.0
+        blocks.sent(now)
+    assert waits == "wcwcccwcccccccwccccc"
+    for _ in range(20):
+        while not blocks.wait(100, 1, now):
+            blocks.sent(now)
+        blocks.sent(now + 0.001)
+    assert blocks.wait(100, 1, now)
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 7])
@@ -115,6 +160,25 @@ async def test_three_first_steps_come_to_one_further() -> None:
         await turns.pass_on()
 
     assert order == "123a45bcd"
+
+
+@pytest.mark.parametrize(
+    ("scans", "step_bytes"),
+    [(1, 1 << 30), (2, 2048 * KIB), (4, 1024 * KIB), (6, 704 * KIB), (64, 704 * KIB)],
+)
+async def test_steps_are_smaller_the_more_scans_take_turns(scans: int, step_bytes: int) -> None:
+    """So that a round of all of them takes no longer; down to what pays for a step."""
+    turns = StepTurns()
+    await turns.take(first=False)
+    async with trio.open_nursery() as nursery:
+        for number in range(scans - 1):
+            nursery.start_soon(functools.partial(turns.take, first=number % 2 == 0))
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert turns.step_bytes == step_bytes
+
+        nursery.cancel_scope.cancel()
+    assert turns.step_bytes == 1 << 30
 
 
 async def test_rounds_without_a_step() -> None:

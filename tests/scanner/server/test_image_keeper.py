@@ -17,6 +17,7 @@ import trio.testing
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull, ScannerError, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
+from scanner.server.image_deltas import IN_USE_S, DeltaKeeper
 from scanner.server.images import UNUSED_S, ImageKeeper
 from scanner.server.maintenance import Maintenance
 from scanner.server.scan.opener import ScanOpener
@@ -48,6 +49,7 @@ class Serving:
     catalog: Catalog
     opener: ScanOpener
     images: ImageKeeper
+    deltas: DeltaKeeper
     when_begun: list[Callable[[], Awaitable[object]]]
     """Each is run once: the first as soon as the file of an image was begun, the next ones in each call that blocks."""
     when_made: list[Callable[[], Awaitable[object]]]
@@ -119,7 +121,9 @@ async def serving(path: Path, config: ScannerConfig = CONFIG) -> AsyncIterator[S
             catalog = Catalog(store, config, nursery, run_blocking)
             opener = ScanOpener(catalog, config, Tokens(load_token_keys(store)))
             maintenance = await Maintenance.load(store, catalog, config, run_blocking)
-            yield Serving(store, config, catalog, opener, maintenance.images, when_begun, when_made)
+            yield Serving(
+                store, config, catalog, opener, maintenance.images, maintenance.deltas, when_begun, when_made
+            )
             catalog.close_snapshots()
             nursery.cancel_scope.cancel()
 
@@ -491,3 +495,95 @@ async def test_whatever_happens_scans_show_the_rows(
                 read_from.add(source)
                 assert not [name for name in files(tmp_path) if name.endswith(UNFINISHED)]
     assert read_from == {ReadSource.IMAGE, ReadSource.NOW}
+
+
+def delta_end(bucket: ServedBucket) -> int:
+    """Up to where the delta of a bucket's image has the changes; it has one."""
+    assert bucket.image.delta is not None
+    return bucket.image.delta.end
+
+
+async def test_changes_are_read_before_scans_ask(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The delta reaches to the end of the changelog, and the next scan has nothing to read of it."""
+    async with serving(tmp_path) as served:
+        await served.create()
+        await served.make()
+        bucket = await served.bucket()
+        for round_number in range(3):
+            await served.write(range(100, 200), text=f"changed {round_number}")
+            await served.deltas.extend_all()
+            assert delta_end(bucket) == bucket.storage.log_end
+            read_source, count, digest = await served.scan()
+            assert (read_source, count) == (ReadSource.IMAGE, ROWS)
+            assert (count, digest) == (await served.scan(limit=ROWS))[1:]
+
+
+async def test_changes_are_not_read_for_images_that_are_no_use(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One that nobody has read for a while, and one over which there are so many that scans read the row store."""
+    async with serving(tmp_path) as served:
+        await served.create()
+        await served.make()
+        bucket = await served.bucket()
+        await served.write(range(10))
+        autojump_clock.jump(IN_USE_S + 1)
+        await served.deltas.extend_all()
+        assert bucket.image.delta is None
+
+        await served.scan()
+        known = delta_end(bucket)
+        await served.write(range(ROWS))
+        await served.deltas.extend_all()
+        assert delta_end(bucket) == known < bucket.storage.log_end
+
+
+async def test_a_delta_that_is_too_large_or_lost_takes_the_image_along(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The image is removed at once, and not in the middle of the next scan; rows are all there."""
+    async with serving(tmp_path, replace(CONFIG, image_delta_bytes_max=10_000)) as served:
+        await served.create()
+        bucket = await served.bucket()
+        for changed_rows, why in ((100, "image_delta_bytes_max"), (1, "lost changes")):
+            await served.make()
+            await served.write(range(changed_rows))
+            if why == "lost changes":
+                bucket.storage.truncate_log(bucket.storage.log_end)
+            await served.deltas.extend_all()
+            assert bucket.image.current is None
+            assert why in caplog.text
+            assert (await served.scan())[:2] == (ReadSource.NOW, ROWS)
+
+
+async def test_scans_and_failures_beside_the_reading_of_changes(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What a scan has read meanwhile is not added again; once the image is gone, nothing is."""
+    async with serving(tmp_path) as served:
+        await served.create()
+        await served.make()
+        bucket = await served.bucket()
+        await served.write(range(300), text="changed")
+
+        async def scan() -> None:
+            assert (await served.scan())[0] is ReadSource.IMAGE
+
+        served.when_made.append(scan)
+        await served.deltas.extend_all()
+        assert not served.when_made
+        assert delta_end(bucket) == bucket.storage.log_end
+        delta = bucket.image.delta
+        assert delta is not None
+        assert len(delta.keys(b"", 1000)) == 300
+        assert (await served.scan())[1:] == (await served.scan(limit=ROWS))[1:]
+
+        async def drop() -> None:
+            bucket.image.drop()
+
+        await served.write(range(5), text="again")
+        served.when_made.append(drop)
+        await served.deltas.extend_all()
+        assert (bucket.image.delta, delta.end) == (None, bucket.storage.log_end - 10)

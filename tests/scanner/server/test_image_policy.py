@@ -12,6 +12,7 @@ from scanner.server.tables.image_use import REST_S_MAX, REST_S_MIN, ImageUse
 
 CONFIG = ScannerConfig(image_bytes_min=1000)
 OFF = ScannerConfig(images="off", image_bytes_min=1000)
+DELTA_BYTES = CONFIG.image_delta_bytes_max
 FRESH = Shown(rows=1_000_000, log_behind=10_000, log_lost=False)
 STALE = Shown(rows=1_000_000, log_behind=10_001, log_lost=False)
 
@@ -42,6 +43,8 @@ def used(*scans: int, of_image: int = 0) -> ImageUse:
         (used(of_image=2), Shown(10, 1000, False), False, "fresh enough"),
         (used(of_image=2), Shown(10, 1001, False), True, "many changes"),
         (used(of_image=2), Shown(1_000_000, 1, True), True, "lost changes"),
+        (used(of_image=2), Shown(1_000_000, 1, False, DELTA_BYTES // 2), False, "fresh enough"),
+        (used(of_image=2), Shown(1_000_000, 1, False, DELTA_BYTES // 2 + 1), True, "many changes"),
     ],
 )
 def test_an_image_is_made_when_it_is_worth_it(

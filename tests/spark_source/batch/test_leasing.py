@@ -225,7 +225,7 @@ def test_a_load_that_is_planned_again_when_its_lease_has_ended(server: RunningSe
     assert len(other.partitions()) == 2
     client.drop_table(TABLE)
     make_table(client)
-    with pytest.raises(SnapshotLost, match="nothing keeps the state that this load was planned with"):
+    with pytest.raises(TableNotFound, match="created anew since it was loaded; load the DataFrame again"):
         sent_to_worker(other).partitions()
 
 

@@ -233,3 +233,23 @@ def test_a_frame_outlives_its_lease(
     assert last_line(caught.value).startswith("scanner.errors.SnapshotLost: the state that Spark planned")
     assert "load the DataFrame again" in last_line(caught.value)
     assert read(spark, forgetful, name, mode=mode).where("v = 9").count() == 50
+
+
+def test_a_table_that_was_created_anew_since_the_load(spark: SparkSession, server: RunningServer) -> None:
+    """What Spark was told of is gone: nothing of the table that has its name now is read, in any way."""
+    with connect(server.endpoint) as client:
+        client.create_table("anew", NUMBERS.schema, primary_key=["id"], buckets=1).write(NUMBERS)
+        loads = [read(spark, server, "anew"), read(spark, server, "anew", readChanges="true")]
+        options = {"endpoint": server.endpoint, "table": "anew"}
+        given = spark.read.schema("id BIGINT").format("weir").options(**options).load()
+        stream = spark.readStream.format("weir").options(**options, readChanges="true").load()
+        client.drop_table("anew")
+        client.create_table("anew", NUMBERS.schema, primary_key=["id"], buckets=1).write(NUMBERS[:3])
+    for loaded in loads:
+        with pytest.raises(PySparkException) as caught:
+            loaded.collect()
+        assert "TableNotFound: table 'anew' was dropped and created anew" in last_line(caught.value)
+    query = stream.writeStream.format("noop").trigger(availableNow=True).start()
+    with pytest.raises(PySparkException, match="dropped and created anew since it was loaded"):
+        query.awaitTermination()
+    assert given.count() == 3  # Spark has asked nothing about the table before now.

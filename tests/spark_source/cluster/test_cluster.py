@@ -1,7 +1,6 @@
 """Reading on a cluster of two executors: exact, whatever happens to executors, tasks and the server meanwhile."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,20 +42,6 @@ def table(server: RunningServer) -> None:
     """The table, on the server of the session."""
     with connect(server.endpoint) as client:
         make_table(client)
-
-
-@pytest.fixture(scope="module")
-def driver(cluster: Cluster) -> Iterator[Driver]:
-    """One application for all tests. It runs a second copy of a task that is slower than half of the others."""
-    conf = {
-        "speculation": "true",
-        "speculation_interval": "100ms",
-        "speculation_multiplier": "1.0",
-        "speculation_quantile": "0.5",
-        "speculation_minTaskRuntime": "0ms",
-    }
-    with cluster.driver(**conf) as running:
-        yield running
 
 
 def options(endpoint: str) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Writing from a cluster of two executors, and from drivers that are killed: each row once, whatever happens."""
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -31,20 +30,6 @@ def table(request: pytest.FixtureRequest, client: Client) -> str:
     name = table_name(request)
     client.create_table(name, SCHEMA, primary_key=["k"], buckets=2)
     return name
-
-
-@pytest.fixture(scope="module")
-def driver(cluster: Cluster) -> Iterator[Driver]:
-    """One application for the tests that kill no driver. It runs a second copy of a task that is slower than others."""
-    conf = {
-        "speculation": "true",
-        "speculation_interval": "100ms",
-        "speculation_multiplier": "1.0",
-        "speculation_quantile": "0.5",
-        "speculation_minTaskRuntime": "0ms",
-    }
-    with cluster.driver(**conf) as running:
-        yield running
 
 
 def require_every_row_once(client: Client, table: str) -> None:
@@ -99,26 +84,27 @@ def kill(driver: Driver) -> None:
 
 
 def test_a_driver_is_killed_behind_the_decision(
-    cluster: Cluster, server: RunningServer, client: Client, table: str, tmp_path: Path
+    cluster: Cluster, driver: Driver, server: RunningServer, client: Client, table: str, tmp_path: Path
 ) -> None:
     """Once the server has decided, the rows appear without their driver, and its successor adds none twice."""
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "0.json").write_text("\n".join(f'{{"k": {key}, "v": "x"}}' for key in range(ROWS)))
+    committed = tmp_path / "checkpoint" / "commits" / "0"
 
     def decided() -> bool:
         with connect(server.endpoint) as other:
             return any(each.decided_version is not None for each in other.table(table).transactions())
 
+    def streaming(endpoint: str) -> dict[str, object]:
+        return {"directory": str(tmp_path), "options": {"endpoint": endpoint, "table": table}}
+
     with open_gate(server.endpoint, stuck_max=1, stuck_after=0, stuck_when=decided) as gate:
-        for endpoint in (gate.endpoint, server.endpoint):
-            with cluster.driver(master="local[2]") as driver:
-                arguments = {"directory": str(tmp_path), "options": {"endpoint": endpoint, "table": table}}
-                driver.begin(stream_files, **arguments)
-                if endpoint == gate.endpoint:
-                    gate.wait_stuck()
-                    kill(driver)
-                    assert not (tmp_path / "checkpoint" / "commits" / "0").exists()
-                else:
-                    driver.result()
-                    assert (tmp_path / "checkpoint" / "commits" / "0").exists()
-            require_every_row_once(client, table)
+        with cluster.driver(master="local[2]") as killed:
+            killed.begin(stream_files, **streaming(gate.endpoint))
+            gate.wait_stuck()
+            kill(killed)
+        assert not committed.exists()
+        require_every_row_once(client, table)
+        driver.call(stream_files, **streaming(server.endpoint))
+        assert committed.exists()
+        require_every_row_once(client, table)

@@ -15,6 +15,14 @@ class ScanSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SCAN_SOURCE_LOG: _ClassVar[ScanSource]
     SCAN_SOURCE_HYBRID: _ClassVar[ScanSource]
 
+class ReadSource(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    READ_SOURCE_UNSPECIFIED: _ClassVar[ReadSource]
+    READ_SOURCE_NOW: _ClassVar[ReadSource]
+    READ_SOURCE_SNAPSHOT: _ClassVar[ReadSource]
+    READ_SOURCE_AS_OF: _ClassVar[ReadSource]
+    READ_SOURCE_IMAGE: _ClassVar[ReadSource]
+
 class PageModel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PAGE_MODEL_UNSPECIFIED: _ClassVar[PageModel]
@@ -26,6 +34,11 @@ SCAN_SOURCE_LIVE_KV: ScanSource
 SCAN_SOURCE_SNAPSHOT: ScanSource
 SCAN_SOURCE_LOG: ScanSource
 SCAN_SOURCE_HYBRID: ScanSource
+READ_SOURCE_UNSPECIFIED: ReadSource
+READ_SOURCE_NOW: ReadSource
+READ_SOURCE_SNAPSHOT: ReadSource
+READ_SOURCE_AS_OF: ReadSource
+READ_SOURCE_IMAGE: ReadSource
 PAGE_MODEL_UNSPECIFIED: PageModel
 PAGE_MODEL_TOKEN: PageModel
 PAGE_MODEL_CURSOR: PageModel
@@ -196,20 +209,22 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id", "read_source")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     ROW_ORDINAL_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
+    READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
     row_ordinal: int
     history: bytes
     schema_id: int
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ...) -> None: ...
+    read_source: ReadSource
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ...) -> None: ...
 
 class RowBatch(_message.Message):
     __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "start_offset", "end_offset", "commit_end", "group_epoch", "padding", "arrow_batch")
@@ -314,7 +329,7 @@ class ScanSessionRequest(_message.Message):
     def __init__(self, query: _Optional[_Union[ScanQuery, _Mapping]] = ..., scanner_id: _Optional[bytes] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanSessionResponse(_message.Message):
-    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "arrow_batch")
+    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "arrow_batch")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -326,6 +341,7 @@ class ScanSessionResponse(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     has_more_results: bool
@@ -338,8 +354,9 @@ class ScanSessionResponse(_message.Message):
     digest: int
     stored_bytes: int
     history: bytes
+    read_source: ReadSource
     arrow_batch: bytes
-    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class ScanPageRequest(_message.Message):
     __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "as_of_history", "close")
@@ -360,7 +377,7 @@ class ScanPageRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., as_of_history: _Optional[bytes] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanPageResponse(_message.Message):
-    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "arrow_batch")
+    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "arrow_batch")
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +389,7 @@ class ScanPageResponse(_message.Message):
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
+    READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     has_more_results: bool
     resume_token: bytes
@@ -384,8 +402,9 @@ class ScanPageResponse(_message.Message):
     digest: int
     stored_bytes: int
     history: bytes
+    read_source: ReadSource
     arrow_batch: bytes
-    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class FetchLogRequest(_message.Message):
     __slots__ = ("query", "positions", "min_bytes", "max_wait_ms", "bytes_max", "bucket_bytes_max", "with_schema")

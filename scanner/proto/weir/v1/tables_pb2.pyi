@@ -160,12 +160,14 @@ class SplitBucketResponse(_message.Message):
     def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
 
 class MeasureLogRequest(_message.Message):
-    __slots__ = ("table", "positions")
+    __slots__ = ("table", "positions", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     positions: _containers.RepeatedCompositeFieldContainer[MeasurePosition]
-    def __init__(self, table: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[MeasurePosition, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[MeasurePosition, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class MeasurePosition(_message.Message):
     __slots__ = ("bucket", "offset", "history", "commits_max", "rows_max", "bytes_max")
@@ -234,16 +236,18 @@ class AddColumnResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ...) -> None: ...
 
 class GetRequest(_message.Message):
-    __slots__ = ("table", "keys", "columns", "as_of")
+    __slots__ = ("table", "keys", "columns", "as_of", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     AS_OF_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
     keys: bytes
     columns: _containers.RepeatedScalarFieldContainer[str]
     as_of: _containers.RepeatedCompositeFieldContainer[BucketState]
-    def __init__(self, table: _Optional[str] = ..., keys: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ..., as_of: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., keys: _Optional[bytes] = ..., columns: _Optional[_Iterable[str]] = ..., as_of: _Optional[_Iterable[_Union[BucketState, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class BucketState(_message.Message):
     __slots__ = ("bucket", "log_offset", "history")

@@ -126,10 +126,12 @@ class AbortResponse(_message.Message):
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class ListTransactionsRequest(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
-    def __init__(self, table: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListTransactionsResponse(_message.Message):
     __slots__ = ("transactions",)

@@ -18,7 +18,7 @@ from scanner.errors import (
     TooManyScans,
 )
 from scanner.server.config import ScannerConfig
-from scanner.server.retention.lease_registry import LEASES_DOCUMENT
+from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
 from scanner.server.retention.lease_targets import Choice, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
@@ -201,6 +201,31 @@ async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> Non
         store.create_table(description())
         with pytest.raises(LeaseNotFound, match="its table was dropped"):
             await kept.maintenance.leases.renew(REPORT)
+
+
+async def test_a_lease_of_a_dropped_table_is_neither_listed_nor_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the drop on, without a sweep: also of a lease that an earlier server made; a full disk fails no drop."""
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("no space left on the device of the test")
+
+    async with open_maintenance(store) as kept:
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.LOG, 0))
+    async with open_maintenance(store) as kept:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write_document", refuse)
+            await kept.catalog.drop("items")
+        assert kept.maintenance.leases.leases() == []
+        store.create_table(description(buckets=BUCKETS))
+        await kept.write(range(10))
+        await kept.acquire("other", target(Choice.LOG, 0))
+        await kept.catalog.drop("items")
+        assert kept.maintenance.leases.leases() == []
+        registry = LeaseRegistry.from_document(store.read_document(LEASES_DOCUMENT), now_ms=0)
+        assert len(registry) == 0
 
 
 async def test_what_cannot_be_held_at_the_start_is_not_dropped(

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import trio
@@ -325,6 +325,29 @@ async def test_an_ended_lease_is_gone_after_a_restart() -> None:
         await kept.maintenance.leases.sweep()
     async with open_maintenance(MemoryStore(disk=store.disk), config) as kept:
         assert kept.maintenance.leases.leases() == []
+
+
+async def test_a_table_that_is_dropped_during_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its changelog is gone, which is no failure, and nothing is logged."""
+    store = RocksStore.open(tmp_path)
+    store.create_table(description(buckets=2))
+    async with open_maintenance(store, KEEPS_NOTHING) as kept:
+        for index in range(2):
+            await kept.write(range(10), index)
+        cut = Retention.cut
+
+        async def cut_late(self: Retention, *arguments: Any) -> Any:
+            if kept.catalog.has("items", 0):
+                await kept.catalog.drop("items")
+            return await cut(self, *arguments)
+
+        monkeypatch.setattr(Retention, "cut", cut_late)
+        await kept.maintenance.retention.sweep()
+        assert not kept.catalog.has("items", 0)
+        assert caplog.text == ""
+    store.close()
 
 
 async def test_a_bucket_that_cannot_be_cut_does_not_keep_the_others_from_it(

@@ -120,8 +120,13 @@ async def test_demands_are_cumulative_and_idempotent() -> None:
             assert 6000 <= scan.received_bytes < 6000 + ROW_MESSAGE_BYTES
 
 
-async def test_a_new_scan_begins_soon_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From its open to its first row the others take few steps, and not several rounds of one each."""
+async def test_a_new_scan_begins_soon_beside_many(
+    mock_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From its open to its first row the others take few steps, and not several rounds of one each.
+
+    The clock stands still: a reader that a busy machine interrupts gives the others more rounds (`TurnDebt`).
+    """
     steps = 0
     real_step = KvSource.step
 
@@ -151,7 +156,7 @@ async def test_a_new_scan_begins_soon_beside_many(monkeypatch: pytest.MonkeyPatc
             meanwhile = steps - before
         nursery.cancel_scope.cancel()
 
-    assert meanwhile < 2 * others
+    assert meanwhile < others
 
 
 async def test_a_demand_that_changes_nothing_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +200,29 @@ async def test_little_is_read_for_little_credit(monkeypatch: pytest.MonkeyPatch)
             await scan.receive_all()
     assert asked[:4] == [64 << 10, 128 << 10, 256 << 10, 512 << 10]
     assert asked[-1] is not None
-    assert asked[-1] > 1 << 30
+    assert asked[-1] >= 1 << 30
+
+
+async def test_scans_that_read_at_the_same_time_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much room their consumers have; a scan that reads alone is not held back (the test before)."""
+    asked: set[int | None] = set()
+
+    def step(source: KvSource, bytes_max: int | None = None) -> None:
+        asked.add(bytes_max)
+        real_step(source, bytes_max)
+
+    real_step = KvSource.step
+    monkeypatch.setattr(KvSource, "step", step)
+    config = ScannerConfig(block_rows_max=10)
+    async with serving(filled_store(400), config=config) as (_, client), trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            async with open_scan(client, window_only=True) as scan:
+                await scan.receive_all()
+
+        for _ in range(8):
+            nursery.start_soon(read)
+    assert 704 << 10 in asked
 
 
 @pytest.mark.parametrize("rows_match", [True, False], ids=["batches", "steps"])
@@ -278,11 +305,12 @@ async def test_later_writes_are_invisible() -> None:
             store.bucket("items", 0).commit(
                 [[*mutations(store, "items", sample([7, ROWS + 1])), Mutation(key, None)]]
             )
-            await scan.receive()
+            while not scan.heartbeats or scan.heartbeats[-1].high_watermark == ROWS:
+                await scan.receive()  # The first may have been on its way before the commit.
             await scan.demand(1 << 40)
             await scan.receive_all()
 
-    assert scan.heartbeats[0].high_watermark == ROWS + 4
+    assert scan.heartbeats[-1].high_watermark == ROWS + 4
     assert scan.table().equals(pa.Table.from_batches([sample(range(ROWS))]))
 
 

@@ -21,6 +21,8 @@ from tests.support.images import ANY
 from tests.support.scans import filled_store, sample
 
 GOLDEN = Path(__file__).parent / "golden.image"
+OLD = Path(__file__).parent / "golden-1.image"
+"""The same rows in the first format, which had no statistics."""
 ROWS = 10
 HEADER = ImageHeader(7, 3, 2, 812, b"history-of-bytes", sample([]).schema)
 
@@ -158,8 +160,15 @@ def test_an_image_has_a_bound(tmp_path: Path) -> None:
     writer.abort()
 
 
+def test_an_image_of_another_format_is_none() -> None:
+    """Who opens it is told, and which file it is, so that it is removed."""
+    with pytest.raises(ImageDamaged, match="of this format") as caught:
+        Image(OLD)
+    assert caught.value.file_id is not None
+
+
 def test_the_golden_image_is_read() -> None:
-    """An image that was written when the format was made is read for ever; `write_image` made it."""
+    """An image that was written when this format was made; `write_image` made it."""
     image = Image(GOLDEN)
     store = filled_store(ROWS)
 
@@ -170,3 +179,12 @@ def test_the_golden_image_is_read() -> None:
     ]
     stored = store.row_codec("items").encode_batch(sample(range(8, ROWS)))
     assert image.fetch(2).crcs.tolist() == [checksum(stored[0]), checksum(b"".join(stored))]
+    place = image.place(2)
+    assert (place.stored_bytes, place.row_bytes_max) == (len(b"".join(stored)), max(map(len, stored)))
+    assert place.stored_crc32c == checksum(b"".join(stored))
+    prices = image.ranges(sample([]).schema.field("price"))
+    assert (prices.low.cells.to_pylist(), prices.high.cells.to_pylist()) == (
+        [0.0, 1.0, 2.0],
+        [0.75, 1.75, 2.25],
+    )
+    assert image.ranges(sample([]).schema.field("name")).nulls.tolist() == [True, True, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,36 @@ def test_a_compaction_gives_the_space_of_a_truncated_log_back(tmp_path: Path) ->
         bucket.compact()
         assert size() == pytest.approx(full - (log_full - log_left), rel=0.1)
         assert bucket.log_bytes == pytest.approx(log_left, rel=0.3)
+
+
+def test_digits_take_less_in_the_log_than_they_are_long(tmp_path: Path) -> None:
+    """Random hexadecimal digits have four bits each: LZ4 leaves all of them, zstd about five eighths."""
+    texts = [random.Random(number).randbytes(200).hex() for number in range(2000)]
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        bucket.commit([puts(enumerate(texts))])
+        bucket.flush()
+        assert bucket.log_bytes < 0.75 * sum(map(len, texts))
+        assert [text for _, _, text in changes_of(bucket)] == texts
+
+
+def test_a_log_whose_compression_changes_is_read_whole(tmp_path: Path) -> None:
+    """Files that were written before are read beside those that are written now, and compacted with them."""
+    texts = [random.Random(number).randbytes(200).hex() for number in range(300)]
+    compressions = (Compression.LZ4, Compression.ZSTD, Compression.NONE)
+    for number, compression in enumerate(compressions):
+        with RocksStore.open(tmp_path, StorageConfig(log_compression=compression)) as store:
+            if not number:
+                store.create_table(ITEMS)
+            bucket = store.bucket("items", 0)
+            bucket.commit([puts((100 * number + each, texts[100 * number + each]) for each in range(100))])
+            bucket.flush()
+            expected = [("+I", each, text) for each, text in enumerate(texts[: 100 * (number + 1)])]
+            assert changes_of(bucket) == expected
+    with RocksStore.open(tmp_path) as store:
+        store.bucket("items", 0).compact()
+        assert changes_of(store.bucket("items", 0)) == expected
 
 
 def test_writing_on_gives_the_space_back_without_being_asked(tmp_path: Path) -> None:
