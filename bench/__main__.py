@@ -2,11 +2,11 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import click
 from rich.console import Console
@@ -16,6 +16,20 @@ from bench.harness.errors import BenchFailed
 from scanner import ScannerError
 
 INTERRUPTED = 130
+
+Command = TypeVar("Command", bound=Callable[..., object])
+_json = click.option(
+    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
+)
+_plots = click.option(
+    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
+)
+
+
+def _rounds(default: int = 5) -> Callable[[Command], Command]:
+    return click.option(
+        "--rounds", type=click.IntRange(1), default=default, show_default=True, help="Interleaved rounds."
+    )
 
 
 @click.group()
@@ -48,10 +62,8 @@ def demo(output: Path, rounds: int, seed: int) -> None:
 
 
 @main.command()
-@click.option(
-    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
-)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_json
+@_rounds()
 @click.option(
     "--mb", "megabytes", type=click.IntRange(10), default=1000, show_default=True, help="A round's MB."
 )
@@ -87,11 +99,6 @@ def transport(
     )
 
 
-_json = click.option(
-    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
-)
-
-
 @main.command()
 @_json
 def scale(output: Path | None) -> None:
@@ -118,7 +125,7 @@ def credit(output: Path | None) -> None:
 
 @main.command()
 @_json
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Interleaved rounds.")
+@_rounds(3)
 @click.option(
     "--megabytes", type=click.IntRange(10), default=200, show_default=True, help="Rows of one scan."
 )
@@ -134,7 +141,7 @@ def credit_sizes(output: Path | None, rounds: int, megabytes: int) -> None:
 
 @main.command()
 @_json
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_rounds()
 def neighbours(output: Path | None, rounds: int) -> None:
     """Does one stream that is not read slow the other 99 on its connection?
 
@@ -209,9 +216,7 @@ def simulate(output: Path | None, seeds: int, first_seed: int, seed: int | None,
 @click.option(
     "--quick", is_flag=True, help="Little of everything, in less than a minute; ratios are not judged."
 )
-@click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
-)
+@_plots
 def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
     """Push, session, token, cursor and as-of pages: speed, what the server keeps, cuts, writers, isolation.
 
@@ -223,10 +228,8 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
 
 
 @main.command()
-@click.option(
-    "--json", "output", type=click.Path(path_type=Path, dir_okay=False), help="Write the measurements here."
-)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_json
+@_rounds()
 @click.option("--requests", type=click.IntRange(1), default=20, show_default=True, help="Of each round.")
 @click.option("--rows", type=click.IntRange(1), default=8192, show_default=True, help="Of a request.")
 @click.option(
@@ -251,13 +254,11 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 
 @main.command()
 @_json
-@click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw pictures there."
-)
+@_plots
 @click.option(
     "--part",
     "parts",
-    type=click.Choice(["scans", "first", "concurrent", "far", "growth", "calls"]),
+    type=click.Choice(["scans", "tls", "cold", "first", "concurrent", "far", "growth", "calls"]),
     multiple=True,
     help="Only this; may be repeated.",
 )
@@ -294,7 +295,8 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
 @click.option(
     "--far-rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Far: of the table."
 )
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@click.option("--thorough", is_flag=True, help="Far and growth: ten million rows; takes six minutes more.")
+@_rounds()
 @click.option("--calls", type=click.IntRange(1), default=2000, show_default=True, help="Calls: of a round.")
 def peers(
     output: Path | None,
@@ -306,14 +308,15 @@ def peers(
     crowds: tuple[int, ...],
     crowd_rows: int,
     far_rows: int,
+    thorough: bool,
     rounds: int,
     calls: int,
 ) -> None:
     """Scans and calls beside Arrow Flight, grpcio, Parquet and DuckDB: whole, short, many, far, and how they grow.
 
-    Takes about eight minutes. Example: python -m bench peers --part first --part concurrent --crowd 64 --rounds 3
+    Takes about ten minutes on two idle cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
     """
-    from bench.questions.peers import PARTS, Scale, run
+    from bench.questions.peers import PARTS, THOROUGH_ROWS, Scale, run
 
     scale = Scale(
         parts=parts or PARTS,
@@ -322,7 +325,8 @@ def peers(
         buckets=buckets or (1, 4),
         crowds=crowds or (1, 4, 16, 64),
         crowd_rows=crowd_rows,
-        far_rows=far_rows,
+        far_rows=THOROUGH_ROWS if thorough else far_rows,
+        growth_rows=THOROUGH_ROWS if thorough else rows,
         rounds=rounds,
         call_count=calls,
     )
@@ -331,9 +335,7 @@ def peers(
 
 @main.command()
 @_json
-@click.option(
-    "--plots", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Draw a picture there."
-)
+@_plots
 @click.option(
     "--part",
     "parts",
@@ -434,7 +436,7 @@ def tpch(
 @main.command()
 @_json
 @click.option("--rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Of a read.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_rounds()
 @click.option(
     "--tasks", type=click.IntRange(1), multiple=True, help="So many; may be repeated; 1, 2 and 4 by default."
 )
@@ -452,7 +454,7 @@ def spark(output: Path | None, rows: int, rounds: int, tasks: tuple[int, ...], i
 @main.command("spark-write")
 @_json
 @click.option("--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of a write.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_rounds()
 @click.option("--tasks", type=click.IntRange(1), default=2, show_default=True, help="Of Spark's writes.")
 @click.option("--buckets", type=click.IntRange(1), default=4, show_default=True, help="Of the tables.")
 def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets: int) -> None:
@@ -470,7 +472,7 @@ def spark_write(output: Path | None, rows: int, rounds: int, tasks: int, buckets
 @click.option(
     "--rows", type=click.IntRange(1000), default=1_000_000, show_default=True, help="Of the bucket."
 )
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Interleaved rounds.")
+@_rounds()
 def image(output: Path | None, rows: int, rounds: int) -> None:
     """Whole scans from an image beside those of the row store, fresh and after changes.
 
@@ -486,7 +488,7 @@ def image(output: Path | None, rows: int, rounds: int) -> None:
 @click.option(
     "--rows", type=click.IntRange(1000), default=2_000_000, show_default=True, help="Of the bucket."
 )
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Interleaved rounds.")
+@_rounds(3)
 def image_building(output: Path | None, rows: int, rounds: int) -> None:
     """Short scans and writes while an image is made, and while none is.
 

@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+from bench.harness.sheet import Sheet
+from bench.peers import report
+
+Document = Mapping[str, Any]
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = REPOSITORY / "docs" / "evidence" / "README.md"
@@ -21,6 +27,8 @@ _BENCHES: Final = {
     "tail_slow": "tail --part slow",
 }
 """The files that are not called as their bench is."""
+_FIRST: Final = ("peers", "continuation", "writes")
+"""What one reads who has to choose."""
 _VALUE_CHARACTERS_MAX: Final = 80
 _MARKED: Final = re.compile(
     r"(?<=<!-- written by tools.write_evidence -->\n).*?(?=<!-- end of what is written -->)", re.DOTALL
@@ -34,29 +42,72 @@ def command_of(result: Path) -> str:
 
 
 def written() -> str:
-    """The results, as Markdown: of each file the command, the machine, the bars, and the pictures of its bench."""
-    return "".join(f"{line}\n" for path in sorted(RESULTS.glob("*.json")) for line in _section(path))
+    """The results, as Markdown: what was missed, and of each file command, machine, bars, tables and pictures."""
+    paths = sorted(RESULTS.glob("*.json"), key=lambda path: (path.stem not in _FIRST, path.name))
+    documents = {path: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    lines = [*_missed(documents), *(line for each in documents.items() for line in _section(*each))]
+    return "".join(f"{line}\n" for line in lines)
 
 
-def _section(path: Path) -> Iterator[str]:
-    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+def _missed(documents: Mapping[Path, Document]) -> Iterator[str]:
+    bars = [(path, bar) for path, document in documents.items() for bar in document.get("bars", [])]
+    missed = [(path, bar) for path, bar in bars if not bar["ok"]]
+    yield "## Missed\n"
+    yield f"Of {len(bars)} bars {len(missed)} are missed{':' if missed else '.'}\n"
+    for path, bar in missed:
+        anchor = _title(path).replace(" ", "-")
+        yield f"- [{_title(path)}](#{anchor}): {bar['name']} is {_value(bar)}, must be {bar['bar']}"
+    yield from [""] * bool(missed)
+
+
+def _title(path: Path) -> str:
+    return path.stem.replace("_", " ")
+
+
+def _value(bar: Document) -> str:
+    value = str(bar["value"])
+    return value if len(value) <= _VALUE_CHARACTERS_MAX else value[:_VALUE_CHARACTERS_MAX] + " ..."
+
+
+def _section(path: Path, document: Document) -> Iterator[str]:
     bars, machine = document.get("bars", []), document.get("machine", {})
     missed = sum(not bar["ok"] for bar in bars)
-    yield f"## {path.stem.replace('_', ' ')}\n"
+    yield f"## {_title(path)}\n"
     yield f"    {command_of(path)}\n"
     met = f"{len(bars) - missed} of {len(bars)} bars are met"
-    yield f"{met}; measured on {machine.get('cores', 'an unknown number of')} cores, {machine.get('processor', '')}.\n"
+    memory = f"{machine.get('memory_bytes', 0) / 2**30:.0f} GiB"
+    yield f"{met}; measured on {machine.get('cores', '?')} cores, {machine.get('processor', '')}, {memory}.\n"
     yield "| what | measured | bar | |"
     yield "|---|---|---|---|"
     for bar in bars:
-        value = str(bar["value"])
-        if len(value) > _VALUE_CHARACTERS_MAX:
-            value = value[:_VALUE_CHARACTERS_MAX] + " ..."
-        cells = (bar["name"], value, bar["bar"], "" if bar["ok"] else "**missed**")
+        cells = (bar["name"], _value(bar), bar["bar"], "" if bar["ok"] else "**missed**")
         yield "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
     yield ""
+    if path.stem in _SHEETS:
+        yield from (sheet.markdown() for sheet in _SHEETS[path.stem](document))
     for picture in sorted(PLOTS.glob(f"{path.stem}-*.png")):
         yield f"![{picture.stem.replace('-', ', ')}](../plots/{picture.name})\n"
+
+
+def _peers(document: Document) -> list[Sheet]:
+    return [sheet for part in document["scale"]["parts"] for sheet in report.sheets(document, part)]
+
+
+def _figures(rounds: Sequence[float]) -> list[str]:
+    return [f"{each:,.0f}" for each in (statistics.median(rounds), min(rounds), max(rounds))]
+
+
+def _writes(document: Document) -> list[Sheet]:
+    rows = [
+        (way, *_figures(rate["by_clock"]), *_figures(rate["by_cpu"]))
+        for way, rate in document["rates"].items()
+    ]
+    headings = ("", "by clock", "least", "most", "by CPU", "least", "most")
+    return [Sheet("rows a second; median, least and most of the rounds", headings, rows)]
+
+
+_SHEETS: Final[dict[str, Callable[[Document], list[Sheet]]]] = {"peers": _peers, "writes": _writes}
+"""Of files whose bench has tables beside its bars."""
 
 
 def written_into(page: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import struct
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -35,7 +35,7 @@ def raise_descriptor_limit() -> int:
     return hard
 
 
-def idle_server(ready: Any) -> None:
+def idle_server(ready: Connection) -> None:
     """Serve calls that wait, until the process is ended."""
     raise_descriptor_limit()
     everybody = trio.lowlevel.ParkingLot()
@@ -57,7 +57,7 @@ def idle_server(ready: Any) -> None:
         config = TransportConfig(streams_max=STREAMS_MAX)
         handlers = {WAIT_PATH: wait, TELL_PATH: transport.unary(tell)}
         async with transport.serve(handlers, config=config) as server:
-            ready.put(server.port)
+            ready.send(server.port)
             await trio.sleep_forever()
 
     trio.run(main)

@@ -7,7 +7,6 @@ compared with that at which the writer had its acknowledgement.
 from __future__ import annotations
 
 import functools
-import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -20,9 +19,9 @@ import trio
 
 import scanner
 import transport
-from bench.harness.errors import BenchFailed
 from bench.harness.idle import raise_descriptor_limit
 from bench.harness.links import Link
+from bench.harness.processes import Worker, running_worker
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-ANSWER_S: Final = 300.0
 _OPENING_AT_ONCE: Final = 20
 _LOOK_S: Final = 0.01
 _ALL: Final = 1 << 62
@@ -66,45 +64,16 @@ class Received:
     """That the tails made, their first ones included."""
 
 
-class TailProcess:
-    """The client process. Made by `tail_process`."""
-
-    def __init__(self, commands: Connection) -> None:
-        self._commands = commands
-
-    def ask(self, *command: object) -> Any:
-        """Have it do something; returns its answer.
-
-        `("open", Tails)` returns when all of them wait for commits, `("wait", rows)` when each tail that does not pause
-        has had so many rows, `("take",)` answers with what came since the last time as `Received`, and `("close",)`
-        closes all tails.
-
-        Raises:
-            BenchFailed: It does not answer within five minutes, or died.
-        """
-        self._commands.send(command)
-        try:
-            if self._commands.poll(ANSWER_S):
-                return self._commands.recv()
-        except EOFError:
-            pass
-        raise BenchFailed(f"the tails did not answer {command!r}; their last words are above")
-
-
 @contextmanager
-def tail_process(endpoint: str) -> Iterator[TailProcess]:
-    """Run a client process for a block."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_run, args=(endpoint, theirs), daemon=True)
-    process.start()
-    theirs.close()
-    try:
-        yield TailProcess(ours)
-    finally:
-        ours.close()
-        process.terminate()
-        process.join()
+def tail_process(endpoint: str) -> Iterator[Worker[tuple[object, ...], Any]]:
+    """Run a client process for a block.
+
+    `("open", Tails)` returns when all of them wait for commits, `("wait", rows)` when each tail that does not pause has
+    had so many rows, `("take",)` answers with what came since the last time as `Received`, and `("close",)` closes all
+    tails.
+    """
+    with running_worker(_run, endpoint) as worker:
+        yield worker
 
 
 def _run(endpoint: str, commands: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Unary calls of a hundred octets: weir's transport beside grpcio, synchronous and asynchronous.
+"""Unary calls of a hundred octets: weir's transport beside grpcio, synchronous and asynchronous, and grpclib.
 
 The server answers with what it was sent. A client has a number of calls under way, all on one connection; grpcio's
 synchronous client has a thread for each.
@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
+import psutil
 import trio
 
 import transport
+from bench.harness.processes import answer_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "/bench.Calls/Echo"
 PAYLOAD: Final = bytes(range(100))
-_WARM_UP: Final = 50
+WARM_UP: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +33,7 @@ class Calling:
     """What to call, and how often."""
 
     way: str
-    """`weir`, `grpcio` or `grpc.aio`."""
+    """One of `SERVERS`."""
     port: int
     calls: int
     in_flight: int
@@ -44,6 +46,17 @@ class CallCost:
     seconds: float
     cpu_s: float
     """Of the client."""
+    resident_bytes: int
+    """Of the client, at the end."""
+
+    @classmethod
+    def since(cls, started: float, cpu_s: float) -> CallCost:
+        """Of calls that have ended: since a moment, and since the client had used so much CPU."""
+        return cls(
+            seconds=time.perf_counter() - started,
+            cpu_s=time.process_time() - cpu_s,
+            resident_bytes=int(psutil.Process().memory_info().rss),
+        )
 
 
 def _method() -> tuple[str, str]:
@@ -96,13 +109,19 @@ def serve_grpc_aio(ready: Connection) -> None:
     asyncio.run(main())
 
 
+def serve_grpclib(ready: Connection) -> None:
+    """Answer by grpclib until the process is ended; tells its port."""
+    from bench.peers import grpclib_calls  # What is measured beside it does without.
+
+    asyncio.run(grpclib_calls.serve(ready))
+
+
 def caller(commands: Connection) -> None:
     """Call what comes over a pipe, until None comes, and answer with the cost."""
-    while (calling := commands.recv()) is not None:
-        commands.send(_WAYS[calling.way](calling))
+    answer_all(commands, lambda calling: _WAYS[calling.way](calling))
 
 
-def _shares(calling: Calling) -> list[int]:
+def shares(calling: Calling) -> list[int]:
     """How many calls each of those in flight makes, one after the other."""
     each, more = divmod(calling.calls, calling.in_flight)
     return [each + (number < more) for number in range(calling.in_flight)]
@@ -116,12 +135,12 @@ def _by_weir(calling: Calling) -> CallCost:
                 for _ in range(times):
                     assert len(await client.call(PATH, PAYLOAD)) == len(PAYLOAD)
 
-            await call_often(_WARM_UP)
+            await call_often(WARM_UP)
             cpu, started = time.process_time(), time.perf_counter()
             async with trio.open_nursery() as nursery:
-                for times in _shares(calling):
+                for times in shares(calling):
                     nursery.start_soon(call_often, times)
-            return CallCost(seconds=time.perf_counter() - started, cpu_s=time.process_time() - cpu)
+            return CallCost.since(started, cpu)
 
     return trio.run(main)
 
@@ -134,14 +153,14 @@ def _by_grpcio(calling: Calling) -> CallCost:
             for _ in range(times):
                 assert len(call(PAYLOAD)) == len(PAYLOAD)
 
-        call_often(_WARM_UP)
+        call_often(WARM_UP)
         cpu, started = time.process_time(), time.perf_counter()
         if calling.in_flight == 1:
             call_often(calling.calls)
         else:
             with futures.ThreadPoolExecutor(calling.in_flight) as pool:
-                list(pool.map(call_often, _shares(calling)))
-        return CallCost(seconds=time.perf_counter() - started, cpu_s=time.process_time() - cpu)
+                list(pool.map(call_often, shares(calling)))
+        return CallCost.since(started, cpu)
 
 
 def _by_grpc_aio(calling: Calling) -> CallCost:
@@ -153,22 +172,30 @@ def _by_grpc_aio(calling: Calling) -> CallCost:
                 for _ in range(times):
                     assert len(await call(PAYLOAD)) == len(PAYLOAD)
 
-            await call_often(_WARM_UP)
+            await call_often(WARM_UP)
             cpu, started = time.process_time(), time.perf_counter()
-            await asyncio.gather(*map(call_often, _shares(calling)))
-            return CallCost(seconds=time.perf_counter() - started, cpu_s=time.process_time() - cpu)
+            await asyncio.gather(*map(call_often, shares(calling)))
+            return CallCost.since(started, cpu)
 
     return asyncio.run(main())
+
+
+def _by_grpclib(calling: Calling) -> CallCost:
+    from bench.peers import grpclib_calls
+
+    return asyncio.run(grpclib_calls.call_all(calling))
 
 
 _WAYS: Final[dict[str, Callable[[Calling], CallCost]]] = {
     "weir": _by_weir,
     "grpcio": _by_grpcio,
     "grpc.aio": _by_grpc_aio,
+    "grpclib": _by_grpclib,
 }
 SERVERS: Final[dict[str, Callable[[Connection], None]]] = {
     "weir": serve_weir,
     "grpcio": serve_grpcio,
     "grpc.aio": serve_grpc_aio,
+    "grpclib": serve_grpclib,
 }
 """By way: what answers."""

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.bars import Bar
 from bench.harness.errors import BenchFailed
-from bench.harness.server import running_server
+from bench.harness.processes import Peer, Worker, running_worker, running_writer
 from bench.peers.crowds import Crowd, CrowdCost, crowd_reader, writer
-from bench.peers.processes import Peer, Worker, running_peer, running_worker, running_writer
 from bench.peers.rows import WIDTHS
-from bench.peers.scans import load
-from bench.peers.serving import serve_flight, serve_grpcio
+from bench.peers.servers import TABLE, running_servers, store
+from bench.peers.spread import as_document, exponent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rich.console import Console
+    from collections.abc import Callable, Iterator, Sequence
 
 TEN: Final = 10
 TEN_FIRST_MS_MAX: Final = 1.5
 CROWD_FIRST_MS_MAX: Final = 250.0
 AGGREGATE_MIN: Final = 0.9
 """Of the best number of scans."""
-_TABLE: Final = "rows"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,18 +43,26 @@ class Crowded:
     """Of all scans together, by round."""
     slowest_by_median: list[float] = field(default_factory=list)
     """How much longer than the median scan the last one took, by round: 1 is fair."""
+    seconds: list[float] = field(default_factory=list)
+    """Until all had ended, by round."""
+    least_share: list[float] = field(default_factory=list)
+    """When the first one ended: the least rows that one of them had, by the most, by round: 1 is fair."""
     written_rows_per_s: list[float] = field(default_factory=list)
-    server_cpu_s: float = 0.0
-    client_cpu_s: float = 0.0
+    server_us_per_row: list[float] = field(default_factory=list)
+    """Of the rows that were read; by round, the writing beside them included."""
+    client_us_per_row: list[float] = field(default_factory=list)
     server_resident_bytes: int = 0
 
-    def add(self, cost: CrowdCost) -> None:
+    def add(self, cost: CrowdCost, server_cpu_s: float) -> None:
         """One more round."""
-        seconds = [run.seconds for run in cost.runs]
+        seconds, rows = [run.seconds for run in cost.runs], sum(run.rows for run in cost.runs)
         self.first_batch_ms += [round(run.first_batch_s * 1e3, 3) for run in cost.runs]
-        self.rows_per_s.append(round(sum(run.rows for run in cost.runs) / cost.seconds))
+        self.rows_per_s.append(round(rows / cost.seconds))
         self.slowest_by_median.append(round(max(seconds) / statistics.median(seconds), 3))
-        self.client_cpu_s = round(self.client_cpu_s + cost.cpu_s, 3)
+        self.seconds.append(round(cost.seconds, 4))
+        self.least_share.append(cost.least_share)
+        self.server_us_per_row.append(round(server_cpu_s * 1e6 / rows, 4))
+        self.client_us_per_row.append(round(cost.cpu_s * 1e6 / rows, 4))
 
     def first_ms(self, share: float) -> float:
         """The first batch came within so many milliseconds for this share of the scans."""
@@ -70,39 +71,33 @@ class Crowded:
 
 
 @contextmanager
-def _serving(scratch: Path, rows: int) -> Iterator[dict[str, Peer]]:
+def _serving(rows: int) -> Iterator[dict[str, Peer]]:
     """Every server, with the same narrow rows in one bucket."""
-    data = scratch / "weir"
-    with running_server(data) as server:
-        load(server.endpoint, WIDTHS["86"], rows, 1)
-    copies = {name: Path(shutil.copytree(data, scratch / name)) for name in ("flight", "grpcio")}
-    with ExitStack() as stack:
-        weir = stack.enter_context(running_server(data))
-        yield {
-            "push": Peer.of(weir.pid, weir.endpoint),
-            "flight": stack.enter_context(running_peer(serve_flight, copies["flight"])),
-            "grpcio": stack.enter_context(running_peer(serve_grpcio, copies["grpcio"])),
-        }
+    with tempfile.TemporaryDirectory() as directory:
+        stored = store(Path(directory), WIDTHS["86"], rows, 1)
+        with running_servers(stored) as servers:
+            yield {"push": servers.weir, "push, image": servers.image, **servers.peers}
 
 
-def measure_first(rows: int, repeats: int, rounds: int, console: Console) -> list[Crowded]:
+def measure_first(rows: int, repeats: int, rounds: int, log: Callable[[str], object]) -> list[Crowded]:
     """Ten rows, one scan after another.
 
     Raises:
         BenchFailed: A scan read another number of rows, or a process did not answer.
     """
-    with tempfile.TemporaryDirectory() as directory, _serving(Path(directory), rows) as peers:
+    with _serving(rows) as peers:
         ways = {**peers, "session": peers["push"]}
+        del ways["push, image"]  # Ten rows are read from the row store.
         found = [Crowded(way=way, scans=1, row_limit=TEN, writing=False) for way in ways]
         with ExitStack() as stack:
             workers = {way: stack.enter_context(running_worker(crowd_reader)) for way in ways}
             for number in range(rounds + 1):  # The first one warms up.
-                console.log(f"ten rows: round {number} of {rounds}")
+                log(f"ten rows: round {number} of {rounds}")
                 for crowded in found:
                     crowd = Crowd(
-                        way=crowded.way,
+                        way=crowded.way.partition(",")[0],
                         place=ways[crowded.way].endpoint,
-                        table=_TABLE,
+                        table=TABLE,
                         scans=1,
                         repeats=repeats if number else 10,
                         row_limit=TEN,
@@ -112,13 +107,15 @@ def measure_first(rows: int, repeats: int, rounds: int, console: Console) -> lis
         return found
 
 
-def measure_crowds(rows: int, crowds: Sequence[int], rounds: int, console: Console) -> list[Crowded]:
+def measure_crowds(
+    rows: int, crowds: Sequence[int], rounds: int, log: Callable[[str], object]
+) -> list[Crowded]:
     """The whole table by so many scans at once, of weir beside a writer, too.
 
     Raises:
         BenchFailed: A scan read another number of rows, or a process did not answer.
     """
-    with tempfile.TemporaryDirectory() as directory, _serving(Path(directory), rows) as peers:
+    with _serving(rows) as peers:
         found = [
             Crowded(way=way, scans=count, row_limit=0, writing=False) for count in crowds for way in peers
         ]
@@ -127,16 +124,17 @@ def measure_crowds(rows: int, crowds: Sequence[int], rounds: int, console: Conso
             workers = {way: stack.enter_context(running_worker(crowd_reader)) for way in peers}
             for number in range(rounds):
                 for crowded in found:
-                    console.log(
+                    log(
                         f"{crowded.scans} scans by {crowded.way}{', beside a writer' * crowded.writing}:"
                         f" round {number + 1} of {rounds}"
                     )
                     peer = peers[crowded.way]
-                    crowd = Crowd(way=crowded.way, place=peer.endpoint, table=_TABLE, scans=crowded.scans)
+                    way = crowded.way.partition(",")[0]
+                    crowd = Crowd(way=way, place=peer.endpoint, table=TABLE, scans=crowded.scans)
                     if not crowded.writing:
                         _run(workers[crowded.way], crowd, rows, crowded, peer)
                         continue
-                    with running_writer(writer, peer.endpoint, _TABLE, rows) as beside:
+                    with running_writer(writer, peer.endpoint, TABLE, rows) as beside:
                         _run(workers[crowded.way], crowd, rows, crowded, peer)
                     crowded.written_rows_per_s.append(round(beside.rows / beside.seconds))
         return found
@@ -151,8 +149,7 @@ def _run(
     if wrong:
         raise BenchFailed(f"{crowd.way} read {wrong} rows of {rows}")
     if crowded is not None:
-        crowded.add(cost)
-        crowded.server_cpu_s = round(crowded.server_cpu_s + peer.cpu_s() - before, 3)
+        crowded.add(cost, peer.cpu_s() - before)
         crowded.server_resident_bytes = max(crowded.server_resident_bytes, peer.resident_bytes())
 
 
@@ -200,35 +197,26 @@ def _crowd_bars(crowds: Sequence[Crowded], beside: str) -> list[Bar]:
     ]
 
 
-def show(found: Sequence[Crowded]) -> Table:
-    """All of them."""
-    title = "ten rows" if found[0].row_limit else "whole tables at once"
-    table = Table(title=f"{title}: medians", padding=0)
-    for heading in ("", "scans", "first ms p50", "p99", "M rows/s", "slowest/median", "written k/s"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for each in found:
-        written = each.written_rows_per_s
-        table.add_row(
-            each.way,
-            str(each.scans),
-            f"{each.first_ms(0.5):.2f}",
-            f"{each.first_ms(0.99):.2f}",
-            f"{statistics.median(each.rows_per_s) / 1e6:.2f}",
-            f"{statistics.median(each.slowest_by_median):.2f}",
-            f"{statistics.median(written) / 1e3:.0f}" if written else "",
-        )
-    return table
-
-
-def as_document(found: Sequence[Crowded]) -> list[dict[str, object]]:
+def as_documents(found: Sequence[Crowded]) -> list[dict[str, Any]]:
     """For the JSON: instead of every scan's first batch, how soon they came."""
     return [
-        {
-            **{key: value for key, value in asdict(each).items() if key != "first_batch_ms"},
+        as_document(each)
+        | {
             "first_batch_ms": {
                 name: each.first_ms(share)
                 for name, share in (("min", 0.0), ("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-            },
+            }
         }
         for each in found
     ]
+
+
+def exponents(found: Sequence[Crowded]) -> dict[str, float]:
+    """By way: the power of the number of scans by which the time until all have ended grows; 1 is a fixed sum."""
+    fitted = {}
+    for way, writing in dict.fromkeys((each.way, each.writing) for each in found):
+        these = [each for each in found if (each.way, each.writing) == (way, writing)]
+        power = exponent({each.scans: each.seconds for each in these})
+        if power is not None:
+            fitted[way + ", beside a writer" * writing] = power
+    return fitted

@@ -8,21 +8,22 @@ from __future__ import annotations
 import time
 from concurrent import futures
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import grpc
-import pyarrow as pa
 import trio
-from pyarrow import flight
 
 import scanner
 import scanner.sync
-from bench.peers.rows import SCHEMA, WIDTHS, rows_of
-from bench.peers.serving import SERVICE, Ticket
+from bench.harness.processes import answer_all
+from bench.peers.rows import WIDTHS, rows_of
+from bench.peers.serving import Ticket
+from bench.peers.streams import STREAMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
+
+    import pyarrow as pa
 
 WRITE_ROWS: Final = 8192
 """Of a writer's request."""
@@ -65,12 +66,13 @@ class CrowdCost:
     """Until the last one ended."""
     cpu_s: float
     """Of the client."""
+    least_share: float
+    """When the first of them ended: the rows of the one that had least, by those of the one that had most."""
 
 
 def crowd_reader(commands: Connection) -> None:
     """Read what comes over a pipe, until None comes, and answer with the cost."""
-    while (crowd := commands.recv()) is not None:
-        commands.send(_WAYS.get(crowd.way, _by_weir)(crowd))
+    answer_all(commands, lambda crowd: (_in_threads if crowd.way in STREAMS else _by_weir)(crowd))
 
 
 class _Scan:
@@ -78,21 +80,43 @@ class _Scan:
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
-        self._first_s: float | None = None
+        self.ended_at = self._started
         self._rows = 0
+        self._taken: list[tuple[float, int]] = []
 
     def take(self, batch: pa.RecordBatch) -> None:
-        if self._first_s is None:
-            self._first_s = time.perf_counter() - self._started
         self._rows += batch.num_rows
+        self._taken.append((time.perf_counter(), self._rows))
 
-    def ended(self) -> Run:
-        seconds = time.perf_counter() - self._started
-        return Run(rows=self._rows, first_batch_s=self._first_s or seconds, seconds=seconds)
+    def end(self) -> None:
+        self.ended_at = time.perf_counter()
+
+    def rows_at(self, moment: float) -> int:
+        """That it had by then."""
+        return max((rows for at, rows in self._taken if at <= moment), default=0)
+
+    def run(self) -> Run:
+        first_at = self._taken[0][0] if self._taken else self.ended_at
+        return Run(
+            rows=self._rows, first_batch_s=first_at - self._started, seconds=self.ended_at - self._started
+        )
+
+
+def _cost(scans: Sequence[_Scan], started: float, cpu_s: float) -> CrowdCost:
+    """Of scans that have ended, since a moment and since the client had used so much CPU."""
+    seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu_s
+    first_ended = min(each.ended_at for each in scans)
+    rows = [each.rows_at(first_ended) for each in scans]
+    return CrowdCost(
+        runs=[each.run() for each in scans],
+        seconds=seconds,
+        cpu_s=cpu_s,
+        least_share=round(min(rows) / max(1, *rows), 3),
+    )
 
 
 def _by_weir(crowd: Crowd) -> CrowdCost:
-    runs: list[Run] = []
+    read: list[_Scan] = []
 
     async def read_often(table: scanner.Table) -> None:
         scan = table.new_scan().with_mode(crowd.way)
@@ -100,10 +124,11 @@ def _by_weir(crowd: Crowd) -> CrowdCost:
             scan = scan.limit(crowd.row_limit)
         for _ in range(crowd.repeats):
             taken = _Scan()
+            read.append(taken)
             async with scan.execute() as batches:
                 async for batch in batches:
                     taken.take(batch)
-            runs.append(taken.ended())
+            taken.end()
 
     async def main() -> CrowdCost:
         async with scanner.connect(crowd.place) as client:
@@ -112,14 +137,12 @@ def _by_weir(crowd: Crowd) -> CrowdCost:
             async with trio.open_nursery() as nursery:
                 for _ in range(crowd.scans):
                     nursery.start_soon(read_often, table)
-            return CrowdCost(
-                runs=runs, seconds=time.perf_counter() - started, cpu_s=time.process_time() - cpu
-            )
+            return _cost(read, started, cpu)
 
     return trio.run(main)
 
 
-def _in_threads(crowd: Crowd, stream: Callable[[Ticket], Iterable[pa.RecordBatch]]) -> CrowdCost:
+def _in_threads(crowd: Crowd) -> CrowdCost:
     ticket = Ticket(
         table=crowd.table,
         bucket=0,
@@ -128,42 +151,21 @@ def _in_threads(crowd: Crowd, stream: Callable[[Ticket], Iterable[pa.RecordBatch
         row_limit=crowd.row_limit,
     )
 
-    def read_often(_: int) -> list[Run]:
-        runs = []
-        for _repeat in range(crowd.repeats):
-            taken = _Scan()
-            for batch in stream(ticket):
-                taken.take(batch)
-            runs.append(taken.ended())
-        return runs
+    with STREAMS[crowd.way](crowd.place, None) as stream:
 
-    cpu, started = time.process_time(), time.perf_counter()
-    with futures.ThreadPoolExecutor(crowd.scans) as pool:
-        runs = [run for each in pool.map(read_often, range(crowd.scans)) for run in each]
-    return CrowdCost(runs=runs, seconds=time.perf_counter() - started, cpu_s=time.process_time() - cpu)
+        def read_often(_: int) -> list[_Scan]:
+            read = []
+            for _repeat in range(crowd.repeats):
+                read.append(_Scan())
+                for batch in stream(ticket):
+                    read[-1].take(batch)
+                read[-1].end()
+            return read
 
-
-def _by_flight(crowd: Crowd) -> CrowdCost:
-    with flight.connect(f"grpc://{crowd.place}") as client:
-        return _in_threads(
-            crowd, lambda ticket: (chunk.data for chunk in client.do_get(flight.Ticket(ticket.to_bytes())))
-        )
-
-
-def _by_grpcio(crowd: Crowd) -> CrowdCost:
-    options = [("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(crowd.place, options=options) as channel:
-        grpc.channel_ready_future(channel).result(30)
-        read: Any = channel.unary_stream(f"/{SERVICE}/Read")
-        return _in_threads(
-            crowd,
-            lambda ticket: (
-                pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA) for message in read(ticket.to_bytes())
-            ),
-        )
-
-
-_WAYS: Final[dict[str, Callable[[Crowd], CrowdCost]]] = {"flight": _by_flight, "grpcio": _by_grpcio}
+        cpu, started = time.process_time(), time.perf_counter()
+        with futures.ThreadPoolExecutor(crowd.scans) as pool:
+            read = [scan for each in pool.map(read_often, range(crowd.scans)) for scan in each]
+        return _cost(read, started, cpu)
 
 
 def writer(place: str, table: str, rows: int, commands: Connection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -10,29 +9,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import trio
-from rich.table import Table
 
 import scanner
 import scanner.sync
 from bench.harness.bars import Bar
 from bench.harness.errors import BenchFailed
 from bench.harness.links import Link
+from bench.harness.processes import Peer, answer_all, running_worker
 from bench.harness.server import running_server
-from bench.peers.processes import running_worker
 from bench.peers.rows import WIDTHS
-from bench.peers.scans import load, ratio
+from bench.peers.servers import TABLE, load
+from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
-
-    from rich.console import Console
 
 FAR_S: Final = 0.05
 LIMITED_BYTES_PER_S: Final = 100e6
 OVER_NEAR_MIN: Final = 0.95
 OVER_SESSION_MIN: Final = 6.0
-_TABLE: Final = "rows"
 _PAGE_BYTES: Final = 4 << 20
 
 
@@ -44,8 +40,12 @@ class Far:
     round_trip_s: float
     bytes_per_s: float
     """What the consumer takes of Arrow's bytes; 0: as many as come."""
+    rows: int
+    """Of the table."""
     rows_per_s: list[float] = field(default_factory=list)
     first_batch_ms: list[float] = field(default_factory=list)
+    server_us_per_row: list[float] = field(default_factory=list)
+    server_resident_bytes: int = 0
 
 
 CASES: Final = (
@@ -60,8 +60,7 @@ CASES: Final = (
 
 def far_reader(commands: Connection) -> None:
     """Scan as is told over a pipe, until None comes; answers with rows, seconds, and seconds to the first batch."""
-    while (asked := commands.recv()) is not None:
-        commands.send(trio.run(_scan, *asked))
+    answer_all(commands, lambda asked: trio.run(_scan, *asked))
 
 
 async def _scan(
@@ -70,7 +69,7 @@ async def _scan(
     async with trio.open_nursery() as nursery:
         link = Link(endpoint, nursery, round_trip_s)
         async with scanner.connect(endpoint, dial=link.dial) as client:
-            scan = (await client.table(_TABLE)).new_scan().with_mode(mode)
+            scan = (await client.table(TABLE)).new_scan().with_mode(mode)
             if mode != "push":
                 scan = scan.with_page_bytes(_PAGE_BYTES).with_page_depth(1)
             rows, taken_bytes, first_s, started = 0, 0, 0.0, time.perf_counter()
@@ -86,22 +85,24 @@ async def _scan(
     return rows, seconds, first_s
 
 
-def measure(rows: int, rounds: int, console: Console) -> list[Far]:
+def measure(rows: int, rounds: int, log: Callable[[str], object]) -> list[Far]:
     """Load a table, make its image, and scan it by every way in every round.
 
     Raises:
         BenchFailed: A scan read another number of rows, or a process did not answer.
     """
-    found = [Far(mode=mode, round_trip_s=line, bytes_per_s=limit) for mode, line, limit in CASES]
+    found = [Far(mode=mode, round_trip_s=line, bytes_per_s=limit, rows=rows) for mode, line, limit in CASES]
     with tempfile.TemporaryDirectory() as directory, running_server(Path(directory)) as server:
-        console.log("far: loading, and making an image")
+        log("far: loading, and making an image")
         load(server.endpoint, WIDTHS["86"], rows, 1)
         with scanner.sync.connect(server.endpoint) as client:
-            client.make_images(_TABLE)
+            client.make_images(TABLE)
+        peer = Peer.of(server.pid, server.endpoint)
         with running_worker(far_reader) as worker:
             for number in range(rounds):
-                console.log(f"far: round {number + 1} of {rounds}")
+                log(f"far: round {number + 1} of {rounds}")
                 for each in found:
+                    cpu_s = peer.cpu_s()
                     read, seconds, first_s = worker.do(
                         (server.endpoint, each.mode, each.round_trip_s, each.bytes_per_s)
                     )
@@ -109,6 +110,8 @@ def measure(rows: int, rounds: int, console: Console) -> list[Far]:
                         raise BenchFailed(f"{each.mode} read {read} rows of {rows}")
                     each.rows_per_s.append(round(rows / seconds))
                     each.first_batch_ms.append(round(first_s * 1e3, 2))
+                    each.server_us_per_row.append(round((peer.cpu_s() - cpu_s) * 1e6 / rows, 4))
+                    each.server_resident_bytes = max(each.server_resident_bytes, peer.resident_bytes())
     return found
 
 
@@ -127,27 +130,9 @@ def judge(found: Sequence[Far]) -> list[Bar]:
             limited >= OVER_NEAR_MIN,
         ),
         Bar(
-            "push over session at 50 ms, image",
+            f"push over session at 50 ms, image, {found[0].rows:,} rows",
             session,
             f">= {OVER_SESSION_MIN:g}",
             session >= OVER_SESSION_MIN,
         ),
     ]
-
-
-def show(found: Sequence[Far]) -> Table:
-    """All of them."""
-    table = Table(title="over a line, from an image: medians", padding=0)
-    for heading in ("", "round trip ms", "taken MB/s", "M rows/s", "first ms"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for each in found:
-        limit = f"{each.bytes_per_s / 1e6:g}" if each.bytes_per_s else "all"
-        rate = f"{statistics.median(each.rows_per_s) / 1e6:.2f}"
-        table.add_row(
-            each.mode,
-            f"{each.round_trip_s * 1e3:g}",
-            limit,
-            rate,
-            f"{statistics.median(each.first_batch_ms):.1f}",
-        )
-    return table

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import statistics
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-from rich.table import Table
-
 from bench.harness.bars import Bar
 from bench.harness.errors import BenchFailed
+from bench.harness.processes import Worker, running_worker
 from bench.harness.server import running_server
-from bench.peers.processes import Worker, running_worker
 from bench.peers.reading import Cost, Reading, reader
 from bench.peers.rows import WIDTHS
-from bench.peers.scans import load
+from bench.peers.servers import load
+from bench.peers.spread import exponent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.console import Console
+    from collections.abc import Callable, Sequence
 
 EXPONENT_MAX: Final = 1.1
 """Of the time by the rows."""
 BUCKETS: Final = (1, 4, 16, 64)
+_PART_OF: Final = 10**6
 
 
 @dataclass(kw_only=True, slots=True)
@@ -46,20 +42,15 @@ class Grown:
         return f"{self.by}_{self.rows}_{self.width}_{self.buckets}"
 
     @property
-    def ns_per_row(self) -> int:
-        """Median."""
-        return round(statistics.median(self.seconds) / self.rows * 1e9)
-
-    @property
     def size(self) -> int:
         """Of what grows."""
         return {"rows": self.rows, "width": int(self.width), "buckets": self.buckets}[self.by]
 
 
 def cases(rows: int) -> list[Grown]:
-    """Up to `rows` rows, in powers of ten from 10 000; the other tables have a quarter of them."""
+    """Up to `rows` rows, in powers of ten from 10 000; the other tables have a quarter of that, or of a million."""
     powers = [10**power for power in range(4, len(str(rows)))]
-    part = max(1, rows // 4)
+    part = max(1, min(rows, _PART_OF) // 4)
     return [
         *(Grown(by="rows", rows=count, width="86", buckets=1) for count in powers),
         *(Grown(by="width", rows=part // 8, width=width, buckets=1) for width in WIDTHS),
@@ -67,7 +58,7 @@ def cases(rows: int) -> list[Grown]:
     ]
 
 
-def measure(rows: int, rounds: int, console: Console) -> list[Grown]:
+def measure(rows: int, rounds: int, log: Callable[[str], object]) -> list[Grown]:
     """Load the tables, and scan each in every round.
 
     Raises:
@@ -76,11 +67,11 @@ def measure(rows: int, rounds: int, console: Console) -> list[Grown]:
     found = cases(rows)
     with tempfile.TemporaryDirectory() as directory, running_server(Path(directory)) as server:
         for case in found:
-            console.log(f"growth: loading {case.table}")
+            log(f"growth: loading {case.table}")
             load(server.endpoint, WIDTHS[case.width], case.rows, case.buckets, table=case.table)
         with running_worker(reader) as worker:
             for number in range(rounds + 1):  # The first one warms up.
-                console.log(f"growth: round {number} of {rounds}")
+                log(f"growth: round {number} of {rounds}")
                 for case in found:
                     seconds = _scan(worker, server.endpoint, case)
                     if number:
@@ -99,10 +90,9 @@ def exponents(found: Sequence[Grown]) -> dict[str, float]:
     """By what grows: the power of it by which the time grows, fitted to all sizes."""
     fitted = {}
     for by in dict.fromkeys(each.by for each in found):
-        sizes = [float(each.size) for each in found if each.by == by]
-        times = [statistics.median(each.seconds) for each in found if each.by == by]
-        if len(sizes) > 1:
-            fitted[by] = round(float(np.polyfit(np.log(sizes), np.log(times), 1)[0]), 2)
+        power = exponent({each.size: each.seconds for each in found if each.by == by})
+        if power is not None:
+            fitted[by] = power
     return fitted
 
 
@@ -113,16 +103,3 @@ def judge(found: Sequence[Grown]) -> list[Bar]:
         return []
     name = "time of a scan by its rows, exponent"
     return [Bar(name, exponent, f"<= {EXPONENT_MAX}", exponent <= EXPONENT_MAX)]
-
-
-def show(found: Sequence[Grown]) -> Table:
-    """All tables."""
-    table = Table(title=f"growth of a push scan; exponents: {exponents(found)}", padding=0)
-    for heading in ("by", "rows", "width", "buckets", "ms", "ns a row"):
-        table.add_column(heading, justify="right" if heading != "by" else "left")
-    for each in found:
-        milliseconds = f"{statistics.median(each.seconds) * 1e3:.1f}"
-        table.add_row(
-            each.by, f"{each.rows:,}", each.width, str(each.buckets), milliseconds, str(each.ns_per_row)
-        )
-    return table

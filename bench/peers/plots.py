@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,21 +44,29 @@ def draw(document: Mapping[str, Any], folder: Path) -> list[Path]:
 
 
 def _scans(axes: Axes, scans: Any) -> None:
-    """Narrow rows of one bucket, or whatever was measured first."""
+    """Narrow rows of one bucket, or whatever was measured first; lines from least to most."""
     first = scans[0]
     shown = [
         each for each in scans if (each["width"], each["buckets"]) == (first["width"], first["buckets"])
     ][::-1]
-    rates = [statistics.median(each["rows_per_s"]) / 1e6 for each in shown]
+    rates = [each["rows_per_s"] for each in shown]
+    medians, least, most = ([rate[name] / 1e6 for rate in rates] for name in ("median", "min", "max"))
+    beyond = [
+        [median - low for median, low in zip(medians, least, strict=True)],
+        [high - median for median, high in zip(medians, most, strict=True)],
+    ]
     peers = ("flight", "grpcio", "local", "parquet", "duckdb")
     colours = [_THEIRS if each["way"].startswith(peers) else _OURS for each in shown]
-    axes.barh([each["way"] for each in shown], rates, color=colours)
+    axes.barh(
+        [each["way"] for each in shown], medians, xerr=beyond, color=colours, error_kw={"elinewidth": 0.8}
+    )
     axes.set_xlabel(f"million rows a second, {first['width']} a row, {first['buckets']} bucket(s)")
     axes.tick_params(labelsize=8)
 
 
-def _concurrent(axes: Axes, crowds: Any) -> None:
+def _concurrent(axes: Axes, part: Any) -> None:
     """How soon the first batch came, by the number of scans."""
+    crowds = part["crowds"]
     for way, writing in dict.fromkeys((each["way"], each["writing"]) for each in crowds):
         points = [each for each in crowds if (each["way"], each["writing"]) == (way, writing)]
         axes.plot(
@@ -77,19 +84,19 @@ def _concurrent(axes: Axes, crowds: Any) -> None:
 
 
 def _growth(axes: Axes, growth: Any) -> None:
-    """Nanoseconds a row, by the rows and by the buckets."""
-    for by in ("rows", "buckets"):
+    """Nanoseconds a row, by the rows, their bytes, and the buckets."""
+    for by in ("rows", "width", "buckets"):
         points = [each for each in growth["tables"] if each["by"] == by]
         axes.plot(
-            [each[by] for each in points],
-            [statistics.median(each["seconds"]) / each["rows"] * 1e9 for each in points],
+            [int(each[by]) for each in points],
+            [each["seconds"]["median"] / each["rows"] * 1e9 for each in points],
             marker="o",
             markersize=3,
             label=f"by {by}: time grows with power {growth['exponents'].get(by)}",
         )
     axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("rows; buckets")
+    axes.set_yscale("log")
+    axes.set_xlabel("rows; bytes of a row; buckets")
     axes.set_ylabel("ns a row")
     axes.legend(fontsize=8, frameon=False)
 

@@ -6,23 +6,25 @@ that wants the table would.
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import time
 from concurrent import futures
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import grpc
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import flight
 
+import scanner
 import scanner.sync
-from bench.peers.rows import SCHEMA
-from bench.peers.serving import SERVICE, Ticket
+from bench.harness.processes import answer_all
+from bench.peers.serving import SERVICE, Origin, Ticket
+from bench.peers.streams import STREAMS, grpcio_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
 THREADS: Final = 2
@@ -40,10 +42,14 @@ class Reading:
     """HOST:PORT of the server, or the path of the file."""
     table: str
     buckets: int
-    origin: str = "storage"
-    """Of Flight and grpcio: `storage` or `memory`."""
+    origin: Origin = "storage"
+    """Of Flight and grpcio."""
     batch_bytes: int = 1 << 20
     """Of Flight and grpcio."""
+    ca: str | None = None
+    """PEM file of whom to trust; None: plaintext."""
+    trimmed: bool = False
+    """Give the memory of earlier scans back first: not for a scan that is timed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,7 +62,22 @@ class Cost:
     cpu_s: float
     """Of the client."""
     resident_bytes: int
-    """Of the client, at the end, with the rows."""
+    """Of the client, at the end, with the rows; with what earlier scans left, unless it was trimmed."""
+    disk_read_bytes: int
+    """That the client had fetched from the disk."""
+    digest: int | None = None
+    """Of a scan by weir."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """One scan, as its way saw it."""
+
+    rows: int
+    seconds: float
+    first_s: float
+    cpu_s: float
+    digest: int | None = None
 
 
 class _Taken:
@@ -80,103 +101,88 @@ class _Taken:
 def reader(commands: Connection) -> None:
     """Read what comes over a pipe, until None comes, and answer with the cost."""
     pa.set_cpu_count(THREADS)
-    while (reading := commands.recv()) is not None:
-        commands.send(_read(reading))
+    answer_all(commands, _read)
 
 
 def _read(reading: Reading) -> Cost:
-    run: Callable[[Reading], tuple[int, float, float, float]] = _WAYS.get(reading.way, _weir)
-    rows, seconds, first_s, cpu_s = run(reading)
+    if reading.trimmed:
+        gc.collect()
+        pa.default_memory_pool().release_unused()
+        ctypes.CDLL(None).malloc_trim(0)
+    process = psutil.Process()
+    fetched = process.io_counters().read_bytes
+    timed = _WAYS.get(reading.way, _weir)(reading)
     return Cost(
-        rows=rows,
-        seconds=seconds,
-        first_batch_s=first_s,
-        cpu_s=cpu_s,
-        resident_bytes=int(psutil.Process().memory_info().rss),
+        rows=timed.rows,
+        seconds=timed.seconds,
+        first_batch_s=timed.first_s,
+        cpu_s=timed.cpu_s,
+        resident_bytes=int(process.memory_info().rss),
+        disk_read_bytes=process.io_counters().read_bytes - fetched,
+        digest=timed.digest,
     )
 
 
-def _timed(fill: Callable[[_Taken], None]) -> tuple[int, float, float, float]:
+def _timed(fill: Callable[[_Taken], int | None]) -> _Timed:
     cpu, taken = time.process_time(), _Taken()
-    fill(taken)
+    digest = fill(taken)
     seconds = time.perf_counter() - taken.started
-    return taken.rows, seconds, taken.first_s or seconds, time.process_time() - cpu
+    return _Timed(taken.rows, seconds, taken.first_s or seconds, time.process_time() - cpu, digest)
 
 
-def _weir(reading: Reading) -> tuple[int, float, float, float]:
-    with scanner.sync.connect(reading.place) as client:
+def _weir(reading: Reading) -> _Timed:
+    secured = None if reading.ca is None else scanner.tls(reading.ca)
+    with scanner.sync.connect(reading.place, ssl_context=secured) as client:
         scan = client.table(reading.table).new_scan().with_mode(reading.way)
         if reading.way != "push":
             scan = scan.with_page_bytes(_PAGE_BYTES)
 
-        def fill(taken: _Taken) -> None:
+        def fill(taken: _Taken) -> int | None:
             with scan.execute() as batches:
                 for batch in batches:
                     taken.take(batch)
+                return batches.statistics().digest
 
         return _timed(fill)
 
 
 def _tickets(reading: Reading) -> list[Ticket]:
-    origin: Any = reading.origin
     return [
-        Ticket(table=reading.table, bucket=bucket, origin=origin, batch_bytes=reading.batch_bytes)
+        Ticket(table=reading.table, bucket=bucket, origin=reading.origin, batch_bytes=reading.batch_bytes)
         for bucket in range(reading.buckets)
     ]
 
 
-def _by_streams(
-    reading: Reading, stream: Callable[[Ticket], Iterator[pa.RecordBatch]]
-) -> tuple[int, float, float, float]:
+def _by_streams(reading: Reading) -> _Timed:
     """One stream a bucket, each in a thread if there are several."""
+    with STREAMS[reading.way](reading.place, reading.ca) as stream:
 
-    def fill(taken: _Taken) -> None:
-        def take_all(ticket: Ticket) -> None:
-            for batch in stream(ticket):
-                taken.take(batch)
+        def fill(taken: _Taken) -> None:
+            def take_all(ticket: Ticket) -> None:
+                for batch in stream(ticket):
+                    taken.take(batch)
 
-        tickets = _tickets(reading)
-        if len(tickets) == 1:
-            take_all(tickets[0])
-            return
-        with futures.ThreadPoolExecutor(len(tickets)) as pool:
-            list(pool.map(take_all, tickets))
+            tickets = _tickets(reading)
+            if len(tickets) == 1:
+                take_all(tickets[0])
+                return
+            with futures.ThreadPoolExecutor(len(tickets)) as pool:
+                list(pool.map(take_all, tickets))
 
-    return _timed(fill)
-
-
-def _flight(reading: Reading) -> tuple[int, float, float, float]:
-    with flight.connect(f"grpc://{reading.place}") as client:
-
-        def stream(ticket: Ticket) -> Iterator[pa.RecordBatch]:
-            for chunk in client.do_get(flight.Ticket(ticket.to_bytes())):
-                yield chunk.data
-
-        return _by_streams(reading, stream)
+        return _timed(fill)
 
 
-def _grpcio(reading: Reading) -> tuple[int, float, float, float]:
-    with _channel(reading.place) as channel:
-        read: Any = channel.unary_stream(f"/{SERVICE}/Read")
-
-        def stream(ticket: Ticket) -> Iterator[pa.RecordBatch]:
-            for message in read(ticket.to_bytes()):
-                yield pa.ipc.read_record_batch(pa.py_buffer(message), SCHEMA)
-
-        return _by_streams(reading, stream)
-
-
-def _local(reading: Reading) -> tuple[int, float, float, float]:
+def _local(reading: Reading) -> _Timed:
     """Iteration and decoding in the server's process, bucket after bucket, with nothing sent."""
-    with _channel(reading.place) as channel:
+    with grpcio_channel(reading.place, reading.ca) as channel:
         count: Any = channel.unary_unary(f"/{SERVICE}/Count")
         started = time.perf_counter()
         rows = sum(int(count(ticket.to_bytes())) for ticket in _tickets(reading))
         seconds = time.perf_counter() - started
-        return rows, seconds, seconds, 0.0
+        return _Timed(rows, seconds, seconds, 0.0)
 
 
-def _parquet(reading: Reading) -> tuple[int, float, float, float]:
+def _parquet(reading: Reading) -> _Timed:
     def fill(taken: _Taken) -> None:
         for batch in pq.read_table(reading.place, use_threads=True).to_batches():
             taken.take(batch)
@@ -184,7 +190,7 @@ def _parquet(reading: Reading) -> tuple[int, float, float, float]:
     return _timed(fill)
 
 
-def _duckdb(reading: Reading) -> tuple[int, float, float, float]:
+def _duckdb(reading: Reading) -> _Timed:
     import duckdb  # It complains of its own leaks when a process ends that has not used it.
 
     with duckdb.connect(config={"threads": THREADS}) as connection:
@@ -197,15 +203,9 @@ def _duckdb(reading: Reading) -> tuple[int, float, float, float]:
         return _timed(fill)
 
 
-def _channel(place: str) -> grpc.Channel:
-    channel = grpc.insecure_channel(place, options=[("grpc.max_receive_message_length", -1)])
-    grpc.channel_ready_future(channel).result(30)
-    return channel
-
-
-_WAYS: Final = {
-    "flight": _flight,
-    "grpcio": _grpcio,
+_WAYS: Final[dict[str, Callable[[Reading], _Timed]]] = {
+    "flight": _by_streams,
+    "grpcio": _by_streams,
     "local": _local,
     "parquet": _parquet,
     "duckdb": _duckdb,

@@ -31,7 +31,7 @@ class Width:
     """Of its one column of text."""
 
 
-WIDTHS: Final = {"86": Width("86 B", 48), "1024": Width("1 KiB", 986)}
+WIDTHS: Final = {"86": Width("86 B", 48), "256": Width("256 B", 218), "1024": Width("1 KiB", 986)}
 """By the bytes of a stored row."""
 
 

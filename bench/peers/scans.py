@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import tempfile
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow.parquet as pq
-from rich.table import Table
-
-import scanner.sync
 from bench.harness.bars import Bar
 from bench.harness.errors import BenchFailed
-from bench.harness.server import running_server
-from bench.peers.processes import Peer, Worker, running_peer, running_worker
+from bench.harness.metrics import labelled
+from bench.harness.processes import Worker, running_worker
 from bench.peers.reading import Cost, Reading, reader
-from bench.peers.rows import PRIMARY_KEY, SCHEMA, WIDTHS, Width, pieces
-from bench.peers.serving import serve_flight, serve_grpcio
+from bench.peers.rows import WIDTHS, Width
+from bench.peers.servers import TABLE, Servers, Stored, running_peers, running_servers, store
+from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from rich.console import Console
+    from bench.harness.certificates import Certificates
+    from bench.harness.processes import Peer
+    from bench.peers.serving import Origin
 
 MODELS: Final = ("push", "session", "token", "cursor", "asof")
 BATCH_BYTES: Final = (64 << 10, 256 << 10, 1 << 20, 4 << 20)
 OVER_STORAGE_MIN: Final = 0.95
 OVER_MEMORY_MIN: Final = 1.2
 OWN_PART_NS_MAX: Final = 60
-_TABLE: Final = "rows"
-_ROW_GROUP_ROWS: Final = 122_880
+IMAGE_CPU_SHARE_MAX: Final = 0.125
+"""Of the server's CPU for a row from the row store: what it may take for one from an image."""
+REUSED_MIN: Final = 0.9
+ORIGINS: Final[dict[str, tuple[Origin, ...]]] = {
+    "flight": ("storage", "generator", "memory"),
+    "grpcio": ("storage", "memory"),
+}
+"""Where the peers have their rows from. Those of grpcio from memory always pass through Python."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -43,138 +46,172 @@ class Scanned:
     width: str
     buckets: int
     way: str
+    rows: int = 0
+    """Of the table."""
+    tls: bool = False
     batch_bytes: int | None = None
     rows_per_s: list[float] = field(default_factory=list)
     first_batch_ms: list[float] = field(default_factory=list)
     server_us_per_row: list[float] = field(default_factory=list)
     client_us_per_row: list[float] = field(default_factory=list)
+    disk_read_mb: list[float] = field(default_factory=list)
+    """Fetched from the disk, by server and client."""
     server_resident_bytes: int = 0
+    """At most; of a server that was asked in other ways, too."""
     client_resident_bytes: int = 0
+    """With all rows, and nothing of other scans."""
+    reused_share: float | None = None
+    """Of the Arrow octets that push sent from images: those that went out as they lie."""
 
-    def add(self, cost: Cost, server_cpu_s: float) -> None:
+    def add(self, cost: Cost, server_cpu_s: float, server_disk_bytes: int) -> None:
         """One more round."""
         self.rows_per_s.append(round(cost.rows / cost.seconds))
         self.first_batch_ms.append(round(cost.first_batch_s * 1e3, 2))
-        self.server_us_per_row.append(round(server_cpu_s * 1e6 / cost.rows, 3))
-        self.client_us_per_row.append(round(cost.cpu_s * 1e6 / cost.rows, 3))
-        self.client_resident_bytes = max(self.client_resident_bytes, cost.resident_bytes)
+        self.server_us_per_row.append(round(server_cpu_s * 1e6 / cost.rows, 4))
+        self.client_us_per_row.append(round(cost.cpu_s * 1e6 / cost.rows, 4))
+        self.disk_read_mb.append(round((server_disk_bytes + cost.disk_read_bytes) / 1e6, 1))
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
+    """How a table is read, and whose server it is read from; None: nobody's."""
+
     name: str
     peer: Peer | None
     reading: Reading
 
 
-def load(
-    endpoint: str, width: Width, rows: int, buckets: int, parquet: Path | None = None, table: str = _TABLE
-) -> None:
-    """Write the rows to a new table of a server and, if it is asked for, to a file."""
-    with ExitStack() as stack:
-        client = stack.enter_context(scanner.sync.connect(endpoint))
-        file = None
-        if parquet is not None:
-            file = stack.enter_context(pq.ParquetWriter(parquet, SCHEMA, compression="snappy"))
-        target = client.create_table(table, SCHEMA, list(PRIMARY_KEY), buckets)
-        for piece in pieces(width, rows):
-            target.write(piece)
-            if file is not None:
-                file.write_table(piece, row_group_size=_ROW_GROUP_ROWS)
+def _reading(
+    how: str, place: str, stored: Stored, certificates: Certificates | None, origin: Origin = "storage"
+) -> Reading:
+    ca = None if certificates is None else str(certificates.ca)
+    return Reading(way=how, place=place, table=TABLE, buckets=stored.buckets, origin=origin, ca=ca)
 
 
-@contextmanager
-def _serving(
-    scratch: Path, width: Width, rows: int, buckets: int
-) -> Iterator[tuple[list[_Way], Worker[Reading, Cost]]]:
-    """All servers, with the same rows, and a client."""
-    data, parquet = scratch / "weir", scratch / "rows.parquet"
-    with running_server(data) as server:
-        load(server.endpoint, width, rows, buckets, parquet)
-    # Two processes cannot have one store open.
-    copies = {name: Path(shutil.copytree(data, scratch / name)) for name in ("image", "flight", "grpcio")}
-    with ExitStack() as stack:
-        weirs = {
-            suffix: stack.enter_context(running_server(place))
-            for suffix, place in (("", data), (", image", copies["image"]))
-        }
-        with scanner.sync.connect(weirs[", image"].endpoint) as client:
-            client.make_images(_TABLE)
-        peers = {
-            "flight": stack.enter_context(running_peer(serve_flight, copies["flight"])),
-            "grpcio": stack.enter_context(running_peer(serve_grpcio, copies["grpcio"])),
-        }
-        worker = stack.enter_context(running_worker(reader))
-
-        def reading(way: str, place: str, origin: str = "storage") -> Reading:
-            return Reading(way=way, place=place, table=_TABLE, buckets=buckets, origin=origin)
-
-        ways = [
-            _Way(model + suffix, Peer.of(weir.pid, weir.endpoint), reading(model, weir.endpoint))
-            for suffix, weir in weirs.items()
-            for model in MODELS
-        ]
-        for name, peer in peers.items():
-            ways += [
-                _Way(f"{name} {origin}", peer, reading(name, peer.endpoint, origin))
-                for origin in ("storage", "memory")
-            ]
-        ways.append(_Way("local", peers["grpcio"], reading("local", peers["grpcio"].endpoint)))
-        ways += [_Way(name, None, reading(name, str(parquet))) for name in ("parquet", "duckdb")]
-        yield ways, worker
+def _ways_of_peers(peers: Mapping[str, Peer], stored: Stored, certificates: Certificates | None) -> list[Way]:
+    return [
+        Way(f"{name} {origin}", peer, _reading(name, peer.endpoint, stored, certificates, origin))
+        for name, peer in peers.items()
+        for origin in ORIGINS[name]
+    ]
 
 
-def _at_its_best(way: _Way, worker: Worker[Reading, Cost]) -> _Way:
-    """A peer at the batch size at which it is quickest; also warms it up."""
-    if way.reading.way not in ("flight", "grpcio"):
-        worker.do(way.reading)
-        return way
-    tried = [_with_batches(way.reading, size) for size in BATCH_BYTES]
-    for each in tried:
-        worker.do(each)  # What is in memory is made now.
-    best = min(tried, key=lambda each: worker.do(each).seconds)
-    return _Way(way.name, way.peer, best)
+def _ways(servers: Servers, stored: Stored, certificates: Certificates | None) -> list[Way]:
+    """All ways; through TLS those that are a peer's or of weir's models push and session."""
+    ways = [
+        Way(model + suffix, peer, _reading(model, peer.endpoint, stored, certificates))
+        for suffix, peer in (("", servers.weir), (", image", servers.image))
+        for model in (MODELS if certificates is None else MODELS[:2])
+    ]
+    ways += _ways_of_peers(servers.peers, stored, certificates)
+    if certificates is None:
+        grpcio = servers.peers["grpcio"]
+        ways.append(Way("local", grpcio, _reading("local", grpcio.endpoint, stored, None)))
+        files = ("parquet", "duckdb")
+        ways += [Way(name, None, _reading(name, str(stored.parquet), stored, None)) for name in files]
+    return ways
 
 
-def _with_batches(reading: Reading, batch_bytes: int) -> Reading:
-    return Reading(**{**asdict(reading), "batch_bytes": batch_bytes})
-
-
-def measure(width: Width, rows: int, buckets: int, rounds: int, console: Console) -> list[Scanned]:
-    """Read a table of so many rows by every way.
+def measure(
+    width: Width,
+    rows: int,
+    buckets: int,
+    rounds: int,
+    log: Callable[[str], object],
+    certificates: Certificates | None = None,
+) -> list[Scanned]:
+    """Read a table of so many rows by every way; through TLS if there are certificates.
 
     Raises:
-        BenchFailed: A way read fewer rows than there are, or a process did not answer.
+        BenchFailed: A way read other rows than there are, or a process did not answer.
     """
     with tempfile.TemporaryDirectory() as directory:
-        with _serving(Path(directory), width, rows, buckets) as (ways, worker):
-            chosen = [_at_its_best(way, worker) for way in ways]
-            found = [_scanned(way, width, buckets) for way in chosen]
-            for number in range(rounds):
-                console.log(f"{width.name}, {buckets} buckets: round {number + 1} of {rounds}")
-                for way, scanned in zip(chosen, found, strict=True):
-                    _measure_scan(way, worker, rows, scanned)
-            return found
+        stored = store(Path(directory), width, rows, buckets)
+        best = _best_batch_bytes(stored, certificates)
+        # Servers of their own: those of the peers have batches of every size in memory by now.
+        with running_servers(stored, certificates) as servers, running_worker(reader) as worker:
+            chosen = [_with_batches(way, best.get(way.name)) for way in _ways(servers, stored, certificates)]
+            found = [
+                Scanned(
+                    width=width.name,
+                    buckets=buckets,
+                    way=way.name,
+                    rows=rows,
+                    tls=certificates is not None,
+                    batch_bytes=best.get(way.name),
+                )
+                for way in chosen
+            ]
+            for number in range(rounds + 1):  # The first one warms up.
+                log(
+                    f"{width.name}, {buckets} buckets{', TLS' * bool(certificates)}: round {number} of {rounds}"
+                )
+                digests = {
+                    measure_scan(way, worker, rows, scanned, timed=number > 0)
+                    for way, scanned in zip(chosen, found, strict=True)
+                } - {None}
+                if len(digests) != 1:
+                    raise BenchFailed(f"weir's models read different rows: digests {digests}")
+            _add_reused(servers, found)
+        return found
 
 
-def _scanned(way: _Way, width: Width, buckets: int) -> Scanned:
-    batch_bytes = way.reading.batch_bytes if way.reading.way in ("flight", "grpcio") else None
-    return Scanned(width=width.name, buckets=buckets, way=way.name, batch_bytes=batch_bytes)
+def _best_batch_bytes(stored: Stored, certificates: Certificates | None) -> dict[str, int]:
+    """By way of a peer: the size of its batches at which it is quickest."""
+    best = {}
+    with running_peers(stored, certificates) as peers, running_worker(reader) as worker:
+        for way in _ways_of_peers(peers, stored, certificates):
+            seconds = {}
+            for size in BATCH_BYTES:
+                reading = _with_batches(way, size).reading
+                worker.do(reading)  # What is in memory is made now.
+                seconds[size] = worker.do(reading).seconds
+            best[way.name] = min(seconds, key=lambda size: seconds[size])
+    return best
 
 
-def _measure_scan(way: _Way, worker: Worker[Reading, Cost], rows: int, scanned: Scanned) -> None:
-    before = 0.0 if way.peer is None else way.peer.cpu_s()
-    cost = worker.do(way.reading)
+def _with_batches(way: Way, batch_bytes: int | None) -> Way:
+    if batch_bytes is None:
+        return way
+    return Way(way.name, way.peer, replace(way.reading, batch_bytes=batch_bytes))
+
+
+def measure_scan(
+    way: Way, worker: Worker[Reading, Cost], rows: int, scanned: Scanned, *, timed: bool
+) -> int | None:
+    """Scan once, and add what it took; returns the digest, if the way has one.
+
+    Args:
+        way: How.
+        worker: The client.
+        rows: That there are.
+        scanned: Gets the figures: of a scan that is not timed the client's memory, of others the rest.
+        timed: Whether this is not the scan that warms up.
+
+    Raises:
+        BenchFailed: It read another number of rows, or a process did not answer.
+    """
+    peer = way.peer
+    cpu_s, disk_bytes = (0.0, 0) if peer is None else (peer.cpu_s(), peer.disk_read_bytes())
+    cost = worker.do(replace(way.reading, trimmed=not timed))
     if cost.rows != rows:
         raise BenchFailed(f"{way.name} read {cost.rows} rows of {rows}")
-    scanned.add(cost, 0.0 if way.peer is None else way.peer.cpu_s() - before)
-    if way.peer is not None:
-        scanned.server_resident_bytes = max(scanned.server_resident_bytes, way.peer.resident_bytes())
+    if not timed:
+        scanned.client_resident_bytes = cost.resident_bytes
+    elif peer is None:
+        scanned.add(cost, 0.0, 0)
+    else:
+        scanned.add(cost, peer.cpu_s() - cpu_s, peer.disk_read_bytes() - disk_bytes)
+        scanned.server_resident_bytes = max(scanned.server_resident_bytes, peer.resident_bytes())
+    return cost.digest
 
 
-def ratio(mine: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios: each round's ways ran one after the other."""
-    return round(statistics.median([a / b for a, b in zip(mine, theirs, strict=True)]), 2)
+def _add_reused(servers: Servers, found: Sequence[Scanned]) -> None:
+    """What push sent from images without encoding it again, as the server counted it over all its scans."""
+    made = labelled(servers.image_metrics_port, "weir_scan_payload_bytes_total", "made")
+    for scanned in found:
+        if scanned.way == "push, image":
+            scanned.reused_share = round(made.get("image", 0.0) / sum(made.values()), 3)
 
 
 def judge(scans: Sequence[Scanned]) -> list[Bar]:
@@ -182,53 +219,51 @@ def judge(scans: Sequence[Scanned]) -> list[Bar]:
     found = []
     by_way = {(each.width, each.buckets, each.way): each for each in scans}
     for width, buckets in dict.fromkeys((each.width, each.buckets) for each in scans):
-        for mine, peers, least in (
-            ("push", ("flight storage", "grpcio storage"), OVER_STORAGE_MIN),
-            ("push, image", ("flight memory", "grpcio memory"), OVER_MEMORY_MIN),
+        narrow = width == WIDTHS["86"].name
+        for mine, origin, least in (
+            ("push", "storage", OVER_STORAGE_MIN),
+            *((("push, image", "memory", OVER_MEMORY_MIN),) if narrow else ()),
         ):
-            if mine == "push, image" and width != WIDTHS["86"].name:
-                continue
-            for peer in peers:
+            for peer in (f"flight {origin}", f"grpcio {origin}"):
                 pair = [by_way.get((width, buckets, way)) for way in (mine, peer)]
                 if pair[0] is None or pair[1] is None:
                     continue
                 value = ratio(pair[0].rows_per_s, pair[1].rows_per_s)
-                found.append(
-                    Bar(
-                        f"{mine} over {peer}, {width}, {buckets} buckets",
-                        value,
-                        f">= {least}",
-                        value >= least,
-                    )
-                )
-        found += _own_part(by_way.get((width, buckets, "push")), by_way.get((width, buckets, "local")))
-    return found
+                name = f"{mine} over {peer}, {width}, {_buckets(buckets)}"
+                found.append(Bar(name, value, f">= {least}", value >= least))
+    push, image, local = (by_way.get((WIDTHS["86"].name, 1, way)) for way in ("push", "push, image", "local"))
+    return [*found, *_own_part(push, local), *_image_bars(push, image)]
+
+
+def _buckets(count: int) -> str:
+    return f"{count} bucket{'s' * (count != 1)}"
 
 
 def _own_part(push: Scanned | None, local: Scanned | None) -> list[Bar]:
     """What the server does for a row beside iterating and decoding; of one bucket of narrow rows."""
-    if push is None or local is None or (push.width, push.buckets) != (WIDTHS["86"].name, 1):
+    if push is None or local is None:
         return []
     pairs = zip(push.server_us_per_row, local.server_us_per_row, strict=True)
     own_ns = round(statistics.median([mine - theirs for mine, theirs in pairs]) * 1e3)
     return [Bar("weir's own part of a row, ns", own_ns, f"<= {OWN_PART_NS_MAX}", own_ns <= OWN_PART_NS_MAX)]
 
 
-def show(scans: Sequence[Scanned]) -> Table:
-    """One table of rows in one number of buckets."""
-    first = scans[0]
-    table = Table(title=f"{first.width} a row, {first.buckets} buckets: medians", padding=0)
-    for heading in ("", "M rows/s", "push is", "first ms", "server us/row", "client us/row", "batch KiB"):
-        table.add_column(heading, justify="right" if heading else "left")
-    push = next(each for each in scans if each.way == "push")
-    for each in scans:
-        table.add_row(
-            each.way,
-            f"{statistics.median(each.rows_per_s) / 1e6:.2f}",
-            f"{ratio(push.rows_per_s, each.rows_per_s):.2f}",
-            f"{statistics.median(each.first_batch_ms):.1f}",
-            f"{statistics.median(each.server_us_per_row):.2f}",
-            f"{statistics.median(each.client_us_per_row):.2f}",
-            "" if each.batch_bytes is None else f"{each.batch_bytes >> 10}",
-        )
-    return table
+def _image_bars(push: Scanned | None, image: Scanned | None) -> list[Bar]:
+    """What an image spares the server; of one bucket of narrow rows."""
+    if push is None or image is None:
+        return []
+    cpu, reused = ratio(image.server_us_per_row, push.server_us_per_row), image.reused_share or 0.0
+    return [
+        Bar(
+            "server's CPU of a row, image over row store",
+            cpu,
+            f"<= {IMAGE_CPU_SHARE_MAX}",
+            cpu <= IMAGE_CPU_SHARE_MAX,
+        ),
+        Bar(
+            "octets from an image that were not encoded again",
+            reused,
+            f">= {REUSED_MIN}",
+            reused >= REUSED_MIN,
+        ),
+    ]

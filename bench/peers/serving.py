@@ -1,7 +1,7 @@
 """Arrow Flight and grpcio as servers of the same rows, in a process of their own.
 
 Each serves a bucket from RocksDB, by the iteration and the decoding that weir uses, and from batches that are in its
-memory. Neither isolates, resumes or checks anything.
+memory. Neither isolates, resumes or checks anything. With certificates both serve through TLS alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 from concurrent import futures
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.connection import Connection
 
-Origin = Literal["storage", "memory"]
+    from bench.harness.certificates import Certificates
+
+Origin = Literal["storage", "memory", "generator"]
+"""`generator`: from memory, and Python hands over each batch, as in a server that has something to decide."""
 SERVICE: Final = "bench.Rows"
 _ROWS_MAX: Final = 1 << 20
 _STREAMS: Final = 64
@@ -60,7 +63,7 @@ class Rows:
     def __init__(self, directory: Path) -> None:
         self._store = RocksStore.open(directory)
         self._from_memory = functools.cache(lambda ticket: list(self._from_storage(ticket)))
-        self._encoded = functools.cache(lambda ticket: [encode(each) for each in self._from_memory(ticket)])
+        self._encoded = functools.cache(lambda ticket: list(map(encode, self._from_storage(ticket))))
 
     def schema(self, ticket: Ticket) -> pa.Schema:
         """Of every batch."""
@@ -68,17 +71,17 @@ class Rows:
 
     def batches(self, ticket: Ticket) -> Iterator[pa.RecordBatch]:
         """The rows of the bucket in key order, about `batch_bytes` of stored rows a batch."""
-        if ticket.origin == "memory":
-            yield from self._from_memory(ticket)
-        else:
+        if ticket.origin == "storage":
             yield from self._from_storage(ticket)
+        else:
+            yield from self._from_memory(replace(ticket, origin="memory"))
 
     def messages(self, ticket: Ticket) -> Iterator[bytes]:
         """The same as Arrow IPC messages; those in memory are encoded once."""
-        if ticket.origin == "memory":
-            yield from self._encoded(ticket)
-        else:
+        if ticket.origin == "storage":
             yield from map(encode, self._from_storage(ticket))
+        else:
+            yield from self._encoded(ticket)
 
     def count(self, ticket: Ticket) -> int:
         """Read and decode all rows, and keep none."""
@@ -106,8 +109,12 @@ def encode(batch: pa.RecordBatch) -> bytes:
 
 
 class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
-    def __init__(self, rows: Rows) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+    def __init__(self, rows: Rows, certificates: Certificates | None) -> None:
+        if certificates is None:
+            super().__init__("grpc://127.0.0.1:0")
+        else:
+            pair = (certificates.certificate.read_bytes(), certificates.key.read_bytes())
+            super().__init__("grpc+tls://127.0.0.1:0", tls_certificates=[pair])
         self._rows = rows
 
     def do_get(self, _context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
@@ -119,14 +126,14 @@ class _FlightServer(flight.FlightServerBase):  # type: ignore[misc]
         return flight.GeneratorStream(schema, self._rows.batches(asked))
 
 
-def serve_flight(directory: Path, ready: Connection) -> None:
+def serve_flight(directory: Path, certificates: Certificates | None, ready: Connection) -> None:
     """Serve by Arrow Flight until the process is ended; tells its port."""
-    server = _FlightServer(Rows(directory))
+    server = _FlightServer(Rows(directory), certificates)
     ready.send(server.port)
     server.serve()
 
 
-def serve_grpcio(directory: Path, ready: Connection) -> None:
+def serve_grpcio(directory: Path, certificates: Certificates | None, ready: Connection) -> None:
     """Serve by grpcio until the process is ended; tells its port."""
     rows = Rows(directory)
 
@@ -142,7 +149,11 @@ def serve_grpcio(directory: Path, ready: Connection) -> None:
     }
     server = grpc.server(futures.ThreadPoolExecutor(_STREAMS), options=[("grpc.max_send_message_length", -1)])
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if certificates is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = (certificates.key.read_bytes(), certificates.certificate.read_bytes())
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     server.start()
     ready.send(port)
     server.wait_for_termination()

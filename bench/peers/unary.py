@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rich.table import Table
-
 from bench.harness.bars import Bar
+from bench.harness.processes import running_peer, running_worker
 from bench.peers import calls
-from bench.peers.processes import running_peer, running_worker
-from bench.peers.scans import ratio
+from bench.peers.spread import ratio
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from rich.console import Console
-
-OVER_GRPCIO_MIN: Final = 1.0
-OVER_AIO_MIN: Final = 0.8
+OVER_MIN: Final = {"grpcio": 1.0, "grpc.aio": 0.8, "grpclib": 0.8}
+"""By peer: what weir's calls a second must be, of its own."""
 IN_FLIGHT: Final = (1, 100)
 
 
@@ -34,9 +29,11 @@ class Called:
     calls_per_s: list[float] = field(default_factory=list)
     server_us_per_call: list[float] = field(default_factory=list)
     client_us_per_call: list[float] = field(default_factory=list)
+    server_resident_bytes: int = 0
+    client_resident_bytes: int = 0
 
 
-def measure(count: int, rounds: int, console: Console) -> list[Called]:
+def measure(count: int, rounds: int, log: Callable[[str], object]) -> list[Called]:
     """Make so many calls by every way in every round.
 
     Raises:
@@ -50,7 +47,7 @@ def measure(count: int, rounds: int, console: Console) -> list[Called]:
         # One client each: grpcio's own threads would work beside the next way's calls.
         workers = {way: stack.enter_context(running_worker(calls.caller)) for way in peers}
         for number in range(rounds):
-            console.log(f"calls: round {number + 1} of {rounds}")
+            log(f"calls: round {number + 1} of {rounds}")
             for called in found:
                 peer = peers[called.way]
                 before = peer.cpu_s()
@@ -59,6 +56,8 @@ def measure(count: int, rounds: int, console: Console) -> list[Called]:
                 called.calls_per_s.append(round(count / cost.seconds))
                 called.client_us_per_call.append(round(cost.cpu_s * 1e6 / count, 1))
                 called.server_us_per_call.append(round((peer.cpu_s() - before) * 1e6 / count, 1))
+                called.server_resident_bytes = max(called.server_resident_bytes, peer.resident_bytes())
+                called.client_resident_bytes = max(called.client_resident_bytes, cost.resident_bytes)
     return found
 
 
@@ -67,27 +66,9 @@ def judge(called: Sequence[Called]) -> list[Bar]:
     found = []
     rates = {(each.way, each.in_flight): each.calls_per_s for each in called}
     for in_flight in dict.fromkeys(each.in_flight for each in called):
-        for peer, least in (("grpcio", OVER_GRPCIO_MIN), ("grpc.aio", OVER_AIO_MIN)):
+        for peer, least in OVER_MIN.items():
             value = ratio(rates["weir", in_flight], rates[peer, in_flight])
             found.append(
                 Bar(f"calls over {peer}, {in_flight} in flight", value, f">= {least}", value >= least)
             )
     return found
-
-
-def show(called: Sequence[Called]) -> Table:
-    """All of them."""
-    table = Table(title="unary calls of 100 octets: medians", padding=0)
-    for heading in ("", "in flight", "calls/s", "weir is", "server us", "client us"):
-        table.add_column(heading, justify="right" if heading else "left")
-    weir = {each.in_flight: each.calls_per_s for each in called if each.way == "weir"}
-    for each in called:
-        table.add_row(
-            each.way,
-            str(each.in_flight),
-            f"{statistics.median(each.calls_per_s):,.0f}",
-            f"{ratio(weir[each.in_flight], each.calls_per_s):.2f}",
-            f"{statistics.median(each.server_us_per_call):.0f}",
-            f"{statistics.median(each.client_us_per_call):.0f}",
-        )
-    return table

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import collections
 import json
-import socket
-import threading
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.table import Table
 
 from bench.harness.bars import Bar, machine
+from bench.harness.relay import relayed
 from tests.support import wire
 from transport.protocol.abuse import ALLOWANCES, Cost
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-READ_BYTES: Final = 1 << 18
 MEGABYTES: Final = 64
 MESSAGE_BYTES: Final = 64 << 10
 SHARE_MAX: Final = 0.5
@@ -65,33 +62,6 @@ class FrameCount:
             at += step
 
 
-class Relay:
-    """Passes one connection on to a port of this machine."""
-
-    def __init__(self, port: int) -> None:
-        self.count = FrameCount()
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        client, _ = self._listener.accept()
-        server = socket.create_connection(("127.0.0.1", self._port))
-        threading.Thread(target=_pass_on, args=(server, client, lambda _: None), daemon=True).start()
-        _pass_on(client, server, self.count.see)
-
-
-def _pass_on(source: socket.socket, sink: socket.socket, see: Callable[[bytes], None]) -> None:
-    try:
-        while octets := source.recv(READ_BYTES):
-            see(octets)
-            sink.sendall(octets)
-        sink.shutdown(socket.SHUT_WR)
-    except OSError:
-        return  # An end has gone; the bench has what it wanted.
-
-
 def measure() -> collections.Counter[int]:
     """What grpcio sends while it reads the stream."""
     import multiprocessing
@@ -104,12 +74,13 @@ def measure() -> collections.Counter[int]:
     server = context.Process(target=weir_server, args=(ready, case), daemon=True)
     server.start()
     try:
-        relay = Relay(ready.get(timeout=300))
-        grpcio_client(relay.port, case)
+        count = FrameCount()
+        with relayed(ready.get(timeout=300), up=count.see) as port:
+            grpcio_client(port, case)
     finally:
         server.terminate()
         server.join()
-    return relay.count.kinds
+    return count.kinds
 
 
 def run(output: Path | None, console: Console) -> list[Bar]:

@@ -3,8 +3,10 @@
 A server in a process of its own, one bucket of a table of some 80 octets a row, one client. In every round the table
 is scanned once as the server chooses and once from the row store, which a row limit of as many rows as there are asks
 for; then more rows are changed, and it is done again: a twentieth of all rows, side by side, and then one per cent,
-spread evenly, so that every block is touched. Measured are the rows a second at the client, and the CPU that the server
-takes for a row; medians of the rounds.
+spread evenly, so that every block is touched. Beside the fresh image two filters are measured: one that a hundredth of
+the rows passes, side by side, in a column that grows with the key, so that the statistics of the blocks rule most of
+them out; and one that a thousandth passes, one row here and there, which rules out none. Measured are the rows a second
+at the client, and the CPU that the server takes for a row; medians of the rounds.
 
 What was expected: from a fresh image the server does little but writing to the socket and reading from the page cache.
 Where a block is changed all of its rows are decoded, merged and encoded.
@@ -66,7 +68,7 @@ class Measured:
     """Scans of one state, in rounds."""
 
     changed: str
-    """What was updated since the image, and since the line before."""
+    """What was updated since the image, and since the line before; or the filter."""
     image: list[Scanned]
     row_store: list[Scanned]
 
@@ -97,12 +99,18 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
             for piece in range(PIECES if percent else 0):
                 table.write(sample_rows(ids[piece::PIECES], version))
                 _scan(server, table.new_scan())
-            found.append(_measure(server, table, rows, rounds, name))
+            found.append(_measure(server, table.new_scan(), rows, rounds, name))
+            if not version:
+                filtered = [
+                    _measure(server, table.new_scan().where(where), rows, rounds, where)
+                    for where in (f"amount < {rows // 400}", "account = 'account-00000007'")
+                ]
     console.print(_shown(found))
+    console.print(_filters_shown(filtered, rows))
     console.print(
         f"the image took {made_s:.1f} s to make and takes {made.disk_bytes / rows:.0f} octets a row"
     )
-    measured = bars(found)
+    measured = bars(found) + filter_bars(filtered)
     if output is not None:
         content = {
             "machine": machine(),
@@ -110,6 +118,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
             "image": asdict(made),
             "made_s": made_s,
             "measured": [asdict(each) for each in found],
+            "filtered": [asdict(each) for each in filtered],
         }
         output.write_text(json.dumps(content, indent=1) + "\n")
     return measured
@@ -117,11 +126,7 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
 
 def bars(found: list[Measured]) -> list[Bar]:
     """What must hold: the same rows and digests, and a fresh image several times as quick."""
-    same = all(
-        {(scan.rows, scan.digest) for scan in each.image}
-        == {(scan.rows, scan.digest) for scan in each.row_store}
-        for each in found
-    )
+    same = all(map(_is_same, found))
     fresh = found[0]
     ratio = round(_rate(fresh.image) / _rate(fresh.row_store), 2)
     return [
@@ -129,6 +134,27 @@ def bars(found: list[Measured]) -> list[Bar]:
         Bar("fresh image, rows a second, by those of the row store", ratio, ">= 2", ratio >= 2),
         *(_slower(each, fresh) for each in found[1:]),
     ]
+
+
+def filter_bars(found: list[Measured]) -> list[Bar]:
+    """What must hold of filters: the same rows and digests, and less work where blocks are ruled out.
+
+    Args:
+        found: Of a filter that rules out most blocks, and of one that rules out none.
+    """
+    same = all(map(_is_same, found))
+    skipping, scattered = (statistics.median(scan.server_cpu_s for scan in each.image) for each in found)
+    ratio = round(scattered / max(skipping, 1e-3), 1)
+    return [
+        Bar("filtered rows and digests from image and row store", same, "equal", same),
+        Bar("server's CPU where no block is ruled out, by that where most are", ratio, ">= 2", ratio >= 2),
+    ]
+
+
+def _is_same(each: Measured) -> bool:
+    return {(scan.rows, scan.digest) for scan in each.image} == {
+        (scan.rows, scan.digest) for scan in each.row_store
+    }
 
 
 def _slower(changed: Measured, fresh: Measured) -> Bar:
@@ -150,15 +176,15 @@ def sample_rows(ids: range, version: int) -> pa.Table:
 
 
 def _measure(
-    server: RunningServer, table: scanner.sync.Table, rows: int, rounds: int, changed: str
+    server: RunningServer, scan: scanner.sync.Scan, rows: int, rounds: int, changed: str
 ) -> Measured:
-    scans = {"image": table.new_scan(), "row store": table.new_scan().limit(rows)}
+    scans = {"image": scan, "row store": scan.limit(rows)}
     found: dict[str, list[Scanned]] = {name: [] for name in scans}
-    for scan in scans.values():
-        _scan(server, scan)  # The first one reads what was changed.
+    for each in scans.values():
+        _scan(server, each)  # The first one reads what was changed.
     for _ in range(rounds):
-        for name, scan in scans.items():
-            found[name].append(_scan(server, scan))
+        for name, each in scans.items():
+            found[name].append(_scan(server, each))
     return Measured(changed, found["image"], found["row store"])
 
 
@@ -179,6 +205,21 @@ def _rate(scans: list[Scanned]) -> float:
 
 def _cpu_us(scans: list[Scanned]) -> float:
     return statistics.median(scan.server_cpu_s / scan.rows * 1e6 for scan in scans)
+
+
+def _filters_shown(found: list[Measured], rows: int) -> Table:
+    shown = Table("filter", "passing", "image, M rows read/s", "row store", "image, server ms", "row store")
+    for each in found:
+        sides = (each.image, each.row_store)
+        rates = [statistics.median(rows / scan.seconds / 1e6 for scan in side) for side in sides]
+        costs = [statistics.median(scan.server_cpu_s * 1e3 for scan in side) for side in sides]
+        shown.add_row(
+            each.changed,
+            str(each.image[0].rows),
+            *(f"{rate:.1f}" for rate in rates),
+            *(f"{cost:.0f}" for cost in costs),
+        )
+    return shown
 
 
 def _shown(found: list[Measured]) -> Table:

@@ -17,9 +17,8 @@ lowest priority it also took six times as long. The server keeps its thread.
 from __future__ import annotations
 
 import json
+import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -34,10 +33,23 @@ from rich.table import Table
 
 import scanner.sync
 from bench.harness.bars import Bar, machine
+from bench.harness.processes import running_process
 from bench.harness.server import RunningServer, running_server
 from bench.questions.image import LOAD_ROWS, SCHEMA, sample_rows
+from scanner.data.keys import KeyCodec
+from scanner.data.rows import RowCodec, keys_of_rows
+from scanner.sources.image_builder import ImageBuilder
+from scanner.storage.images.format import ImageHeader, block_payload_bytes
+from scanner.storage.images.writer import ImageWriter
+from scanner.storage.rocksdb.catalog import load_catalog
+from scanner.storage.rocksdb.checkpoints import list_checkpoints, open_checkpoint
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.data_directory import bucket_name, checkpoints_directory
+from scanner.storage.rocksdb.database import RocksResources
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from rich.console import Console
 
 TABLE: Final = "rows"
@@ -45,6 +57,8 @@ SCAN_ROWS: Final = 10
 IDLE_S: Final = 10.0
 """How long it is measured beside nothing, each time."""
 RATIO_MAX: Final = 2.0
+CORE_SHARE: Final = 0.2
+"""That the process takes, as the server's thread does."""
 _STEP: Final = 7919
 """From a scan's key to that of the next, a prime: the keys are spread."""
 _NOTHING, _SERVER, _PROCESS = "nothing", "an image by the server", "an image by a process"
@@ -135,7 +149,49 @@ def _make_beside(server: RunningServer, data: Path) -> None:
     with scanner.sync.connect(server.endpoint) as client:
         client.checkpoint(TABLE)
     image = data.with_name("image")
-    subprocess.run([sys.executable, "-m", "bench.harness.image_process", data, TABLE, image], check=True)
+    with running_process(build, data, TABLE, image) as (_, done):
+        done.recv()
+
+
+def build(data: Path, table: str, path: Path, done: Connection) -> None:
+    """Write an image of the newest checkpoint of a table's only bucket, at the lowest priority; then say so.
+
+    Args:
+        data: The data directory of a server that runs.
+        table: Has one bucket, and a checkpoint.
+        path: Of the image.
+        done: Gets None at the end.
+    """
+    os.nice(19)
+    catalog = load_catalog(data)
+    assert catalog is not None
+    entry = catalog.tables[table]
+    schema, key_codec = entry.description.schema, KeyCodec(entry.description)
+    codec = RowCodec(schema, entry.schema_id, dict(enumerate(entry.older_schemas)))
+    directory = checkpoints_directory(data, entry.table_id) / bucket_name(0)
+    checkpoint = list_checkpoints(directory)[-1]
+    resources = RocksResources(StorageConfig(block_cache_bytes=8 << 20))
+    snapshot = open_checkpoint(
+        directory,
+        checkpoint.checkpoint_id,
+        resources,
+        lambda rows: keys_of_rows(rows, codec, key_codec),
+        lambda _: None,
+    )
+    header = ImageHeader(
+        entry.table_id, 0, entry.schema_id, checkpoint.log_offset, checkpoint.history, schema
+    )
+    writer = ImageWriter(path, header, 1 << 40)
+    builder = ImageBuilder(snapshot.scan(), writer, codec, key_codec, block_payload_bytes(1))
+    more = True
+    while more:
+        begun_at = time.process_time()
+        more = builder.read()
+        builder.write()
+        time.sleep((time.process_time() - begun_at) * (1 / CORE_SHARE - 1))
+    writer.finish()
+    snapshot.close()
+    done.send(None)
 
 
 def _measure(table: scanner.sync.Table, rows: int, what: str, goes_on: Callable[[], bool]) -> Beside:

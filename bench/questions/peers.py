@@ -3,15 +3,21 @@
     scans       one bucket, or four, of rows of two widths, read whole to Arrow batches in a client process of its own:
                 by weir in every model with and without an image; by Arrow Flight and grpcio over the same RocksDB
                 iteration and decoding (storage) or from batches in the server's memory, each at the batch size that
-                was best in a first round; from Parquet and by DuckDB. `local` is iteration and decoding alone
+                was best in a first round; from Parquet and by DuckDB. `local` is iteration and decoding alone. Flight
+                hands batches of its memory over in C++ (memory), or through Python as a server does that has something
+                to do for each (generator)
+    tls         the same through TLS, with one certificate, narrow rows of one bucket: push, session and the peers
+    cold        the same by servers that have just started, of files that are not in the page cache
     first       ten rows: until the first batch
     concurrent  1, 4, 16 and 64 scans of a whole table at once, alone, and beside a writer of 8192-row requests
     far         from an image over 0 and 50 ms: push beside `session`, and push to a consumer that takes 100 MB/s
     growth      with the rows, their width and the buckets: curves and their exponents
-    calls       unary calls of a hundred octets, one and a hundred in flight, beside grpcio and grpc.aio
+    calls       unary calls of a hundred octets, one and a hundred in flight, beside grpcio, grpc.aio and grpclib
 
-Rounds are interleaved; medians and the medians of the rounds' ratios are kept. All is warm. The peers are not asked to
-be isolated, resumable or checksummed; weir is. Writes: `python -m bench writes`. TLS: `python -m bench transport`.
+Rounds are interleaved; kept are medians, least and most, and the medians of the rounds' ratios. All but `cold` is warm.
+The peers are not asked to be isolated, resumable or checksummed; weir is. A part that fails is a bar that is missed,
+and the others go on. Writes: `python -m bench writes`. How TLS compares with grpcio's, message by message, is judged
+by `python -m bench transport`.
 
 What profiles taught (py-spy on the server, 86-octet rows): of 355 ns of the server's CPU a row 124 are rocksdict's
 iterator, 75 joining its rows, 49 decoding, 30 the kernel's copy to the socket; encoding, both checksums and the token
@@ -22,21 +28,31 @@ from __future__ import annotations
 
 import itertools
 import json
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.bars import Bar, machine
-from bench.peers import crowding, far, growth, scans, unary
+from bench.harness.certificates import make_certificates
+from bench.peers import cold, crowding, far, growth, scans, unary
+from bench.peers.report import sheets
 from bench.peers.rows import WIDTHS
+from bench.peers.spread import as_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from rich.console import Console
 
-PARTS: Final = ("scans", "first", "concurrent", "far", "growth", "calls")
+Log = Callable[[str], object]
+PARTS: Final = ("scans", "tls", "cold", "first", "concurrent", "far", "growth", "calls")
 TEN_ROW_REPEATS: Final = 100
+THOROUGH_ROWS: Final = 10**7
+COLD_ROUNDS: Final = 3
+"""At most: each starts seven servers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,6 +71,8 @@ class Scale:
     crowd_rows: int
     """Of the table that each of them reads, at least those of a writer's request."""
     far_rows: int
+    growth_rows: int
+    """Of the largest table."""
     rounds: int
     call_count: int
     """Calls of a round."""
@@ -68,20 +86,17 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         plots: Where the pictures go; None: nowhere.
         console: Where progress and the tables go.
         scale: How much.
-
-    Raises:
-        BenchFailed: A way read fewer rows than there are, or a process did not answer.
     """
-    document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "bars": []}
+    document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "seconds": {}}
     bars: list[Bar] = []
-    for part in scale.parts:
-        measured, found = _MEASURES[part](scale, console)
-        document[part] = measured
-        bars += found
+    for number, part in enumerate(scale.parts):
+        console.rule(f"{part}, part {number + 1} of {len(scale.parts)}")
+        started = time.monotonic()
+        bars += _measure(part, scale, console, document)
+        document["seconds"][part] = round(time.monotonic() - started)
         document["bars"] = [asdict(bar) for bar in bars]
         if output is not None:
-            output.parent.mkdir(parents=True, exist_ok=True)
-            output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+            _write(output, document)
     if plots is not None:
         from bench.peers.plots import draw  # It takes a second to load.
 
@@ -90,49 +105,77 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
     return bars
 
 
-def _scans(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
+def _measure(part: str, scale: Scale, console: Console, document: dict[str, Any]) -> list[Bar]:
+    """One part into the document; if it fails, that is its only bar."""
+    try:
+        document[part], bars = _MEASURES[part](scale, console.log)
+    except Exception as error:
+        console.print_exception()
+        return [Bar(f"{part} was measured", f"{type(error).__name__}: {error}", "without an error", ok=False)]
+    for sheet in sheets(document, part):
+        console.print(sheet.rich())
+    return bars
+
+
+def _write(output: Path, document: dict[str, Any]) -> None:
+    """Whole or not at all: a run that is ended here leaves what was there before."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    beside = output.with_suffix(".part")
+    beside.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    beside.replace(output)
+
+
+def _scans(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
     found = []
     for name, count in itertools.product(scale.widths, scale.buckets):
         rows = scale.rows if name == "86" else max(1, scale.rows // 8)
-        measured = scans.measure(WIDTHS[name], rows, count, scale.rounds, console)
-        console.print(scans.show(measured))
-        found += measured
-    return [asdict(each) for each in found], scans.judge(found)
+        found += scans.measure(WIDTHS[name], rows, count, scale.rounds, log)
+    return [as_document(each) for each in found], scans.judge(found)
 
 
-def _first(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
-    found = crowding.measure_first(scale.crowd_rows, TEN_ROW_REPEATS, scale.rounds, console)
-    console.print(crowding.show(found))
-    return crowding.as_document(found), crowding.judge(found)
+def _tls(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    with tempfile.TemporaryDirectory() as directory:
+        certificates = make_certificates(Path(directory))
+        found = scans.measure(WIDTHS["86"], scale.rows, 1, scale.rounds, log, certificates)
+    return [as_document(each) for each in found], []
 
 
-def _concurrent(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
-    found = crowding.measure_crowds(scale.crowd_rows, scale.crowds, scale.rounds, console)
-    console.print(crowding.show(found))
-    return crowding.as_document(found), crowding.judge(found)
+def _cold(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = cold.measure(WIDTHS["86"], scale.rows, min(scale.rounds, COLD_ROUNDS), log)
+    return [as_document(each) for each in found], []
 
 
-def _far(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
-    found = far.measure(scale.far_rows, scale.rounds, console)
-    console.print(far.show(found))
-    return [asdict(each) for each in found], far.judge(found)
+def _first(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = crowding.measure_first(scale.crowd_rows, TEN_ROW_REPEATS, scale.rounds, log)
+    return crowding.as_documents(found), crowding.judge(found)
 
 
-def _growth(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
-    found = growth.measure(scale.rows, scale.rounds, console)
-    console.print(growth.show(found))
-    measured = {"tables": [asdict(each) for each in found], "exponents": growth.exponents(found)}
+def _concurrent(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = crowding.measure_crowds(scale.crowd_rows, scale.crowds, scale.rounds, log)
+    measured = {"crowds": crowding.as_documents(found), "exponents": crowding.exponents(found)}
+    return measured, crowding.judge(found)
+
+
+def _far(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = far.measure(scale.far_rows, scale.rounds, log)
+    return [as_document(each) for each in found], far.judge(found)
+
+
+def _growth(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = growth.measure(scale.growth_rows, scale.rounds, log)
+    measured = {"tables": [as_document(each) for each in found], "exponents": growth.exponents(found)}
     return measured, growth.judge(found)
 
 
-def _calls(scale: Scale, console: Console) -> tuple[object, list[Bar]]:
-    found = unary.measure(scale.call_count, scale.rounds, console)
-    console.print(unary.show(found))
-    return [asdict(each) for each in found], unary.judge(found)
+def _calls(scale: Scale, log: Log) -> tuple[object, list[Bar]]:
+    found = unary.measure(scale.call_count, scale.rounds, log)
+    return [as_document(each) for each in found], unary.judge(found)
 
 
-_MEASURES: Final[dict[str, Callable[[Scale, Console], tuple[object, list[Bar]]]]] = {
+_MEASURES: Final[dict[str, Callable[[Scale, Log], tuple[object, list[Bar]]]]] = {
     "scans": _scans,
+    "tls": _tls,
+    "cold": _cold,
     "first": _first,
     "concurrent": _concurrent,
     "far": _far,

@@ -23,24 +23,20 @@ What was learned, and is built in:
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import h2.config
 import h2.connection
 import h2.settings
-import psutil
 import trio
 from rich.table import Table
 
 import transport
 from bench.harness.bars import Bar, machine
-from bench.harness.errors import BenchFailed
 from bench.harness.idle import (
     STREAMS_MAX,
     WAIT_PATH,
@@ -48,6 +44,7 @@ from bench.harness.idle import (
     idle_server,
     raise_descriptor_limit,
 )
+from bench.harness.processes import running_peer, running_worker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +57,6 @@ STREAM_BYTES_MAX = 25_000
 FLAT_RATIO_MAX = 3.0
 """What the last calls on a connection may cost, in those of the first."""
 IDLE_S = 10.0
-ANSWER_S = 300.0
-READY_S = 30.0
 DESCRIPTORS_SPARE = 200
 CURVE = (1, 100, 500, 1_000, 2_000, 3_000, 4_000, 5_000)
 CURVE_WINDOW = 50
@@ -102,69 +97,17 @@ class Point:
 # ---------------------------------------------------------------------- idle calls
 
 
-class IdlePair:
-    """The two processes. Made by `idle_pair`."""
-
-    def __init__(self, server: psutil.Process, commands: Any) -> None:
-        self.server = server
-        self._commands = commands
-
-    def ask(self, *command: object) -> Any:
-        """Have the client do something; returns its answer.
-
-        Raises:
-            BenchFailed: It does not answer within five minutes, or died.
-        """
-        self._commands.send(command)
-        try:
-            if self._commands.poll(ANSWER_S):
-                return self._commands.recv()
-        except EOFError:
-            pass
-        raise BenchFailed(f"the client did not answer {command!r}; its last words are above")
-
-    def resident_bytes(self) -> int:
-        """Of the server."""
-        return int(self.server.memory_info().rss)
-
-    def cpu_s(self) -> float:
-        """Of the server, so far."""
-        times = self.server.cpu_times()
-        return float(times.user + times.system)
-
-
-@contextmanager
-def idle_pair() -> Iterator[IdlePair]:
-    """Run a server and a client for a block."""
-    context = multiprocessing.get_context("spawn")
-    ready = context.Queue()
-    server = context.Process(target=idle_server, args=(ready,), daemon=True)
-    server.start()
-    ours, theirs = context.Pipe()
-    client = context.Process(target=idle_client, args=(ready.get(timeout=READY_S), theirs), daemon=True)
-    client.start()
-    theirs.close()
-    try:
-        yield IdlePair(psutil.Process(server.pid), ours)
-        ours.send(("close",))
-        client.join(READY_S)
-    finally:
-        for process in (client, server):
-            process.terminate()
-            process.join()
-
-
 def measure_idle(streams: int, connections: int, idle_s: float = IDLE_S) -> Idle:
     """Open `streams` idle calls over `connections` connections, and see what they cost."""
-    with idle_pair() as pair:
-        pair.ask("open", 2, 2)  # what the first call of a process loads is nobody's own cost
-        before = pair.resident_bytes()
-        open_s = pair.ask("open", connections, streams // connections)
-        resident = pair.resident_bytes()
-        cpu_s = pair.cpu_s()
+    with running_peer(idle_server) as server, running_worker(idle_client, server.port) as client:
+        client.do(("open", 2, 2))  # what the first call of a process loads is nobody's own cost
+        before = server.resident_bytes()
+        open_s = client.do(("open", connections, streams // connections))
+        resident = server.resident_bytes()
+        cpu_s = server.cpu_s()
         time.sleep(idle_s)
-        idle_cpu = (pair.cpu_s() - cpu_s) / idle_s
-        latencies = sorted(pair.ask("tell"))
+        idle_cpu = (server.cpu_s() - cpu_s) / idle_s
+        latencies = sorted(client.do(("tell",)))
     return Idle(
         streams=streams,
         connections=connections,

@@ -74,6 +74,8 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     "group moves from dead": "buckets of a reader group moved from a reader that died",
     "refused": "stale positions of a reader group refused",
     "group restarts": "reader groups that went on after a server's end",
+    "published": "versions of transactions published",
+    "aborted": "versions of transactions aborted",
     "torn cursors": "cursor scans of no single state",
     "error SnapshotLost": "SNAPSHOT_LOST seen",
     "error OffsetOutOfRange": "OFFSET_OUT_OF_RANGE seen",

@@ -37,12 +37,14 @@ from rich.table import Table
 
 import scanner.sync
 from bench.harness.bars import Bar, machine
-from bench.harness.tails import Received, TailProcess, Tails, tail_process
+from bench.harness.tails import Received, Tails, tail_process
 from bench.questions.continuation.serving import ServerProcess, Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from rich.console import Console
+
+    from bench.harness.processes import Worker
 
 MODES: Final = ("push", "fetch")
 PARTS: Final = ("latency", "throughput", "idle", "slow")
@@ -169,7 +171,7 @@ class Measured:
 class Bench:
     """A server with an empty table, tails, and a writer. Made by `bench`."""
 
-    def __init__(self, server: ServerProcess, tails: TailProcess, table: scanner.sync.Table) -> None:
+    def __init__(self, server: ServerProcess, tails: Worker[Any, Any], table: scanner.sync.Table) -> None:
         self.server = server
         self.tails = tails
         self._table = table
@@ -208,10 +210,10 @@ def bench(folder: Path, name: str) -> Iterator[Bench]:
             on = Bench(server, tails, table)
             # What the first tail of a process loads is nobody's own time or memory.
             for mode in (*MODES, "raw"):
-                tails.ask("open", _tails(mode, 2))
+                tails.do(("open", _tails(mode, 2)))
                 on.commit_evenly(10.0, 0.3)
-                tails.ask("wait", 3)
-                tails.ask("close")
+                tails.do(("wait", 3))
+                tails.do(("close",))
             yield on
 
 
@@ -237,16 +239,16 @@ def _latencies_s(received: Received, first_id: int, acknowledged: NDArray[np.flo
 def measure_latency(on: Bench, mode: str, tails: int, round_trip_s: float, seconds: float) -> Latency:
     """How soon commits reach so many tails."""
     per_s = min(COMMITS_PER_S_MAX, DELIVERIES_PER_S_MAX / tails)
-    on.tails.ask("open", _tails(mode, tails, round_trip_s))
-    asked, held, cpu_s = on.tails.ask("take").requests, on.server.held(), on.server.cpu_s()
+    on.tails.do(("open", _tails(mode, tails, round_trip_s)))
+    asked, held, cpu_s = on.tails.do(("take",)).requests, on.server.held(), on.server.cpu_s()
     began, first_id = time.monotonic(), on.written
     acknowledged = on.commit_evenly(per_s, seconds)
-    on.tails.ask("wait", len(acknowledged))
+    on.tails.do(("wait", len(acknowledged)))
     took_s = time.monotonic() - began
-    received = on.tails.ask("take")
+    received = on.tails.do(("take",))
     encoded = on.server.held().encoded_rows - held.encoded_rows
     cpu = (on.server.cpu_s() - cpu_s) / took_s
-    on.tails.ask("close")
+    on.tails.do(("close",))
     found_ms = _latencies_s(received, first_id, acknowledged) * 1e3
     p50, p99, p99_9 = np.percentile(found_ms, PERCENTILES)
     return Latency(
@@ -267,14 +269,14 @@ def measure_latency(on: Bench, mode: str, tails: int, round_trip_s: float, secon
 
 def measure_throughput(on: Bench, mode: str, readers: int, rows: int) -> Throughput:
     """How fast one writer writes, and so many readers read."""
-    on.tails.ask("open", _tails(mode, readers, credit_bytes=8 << 20))
+    on.tails.do(("open", _tails(mode, readers, credit_bytes=8 << 20)))
     held, began = on.server.held(), time.monotonic()
     on.write_fast(rows)
     written_s = time.monotonic() - began
-    on.tails.ask("wait", rows // THROUGHPUT_BATCH_ROWS * THROUGHPUT_BATCH_ROWS)
+    on.tails.do(("wait", rows // THROUGHPUT_BATCH_ROWS * THROUGHPUT_BATCH_ROWS))
     delivered_s = time.monotonic() - began
     encoded = on.server.held().encoded_rows - held.encoded_rows
-    on.tails.ask("close")
+    on.tails.do(("close",))
     return Throughput(
         mode=mode,
         readers=readers,
@@ -287,16 +289,16 @@ def measure_throughput(on: Bench, mode: str, readers: int, rows: int) -> Through
 def measure_idle(on: Bench, tails: int, connections: int, idle_s: float) -> Idle:
     """What very many tails cost while nothing happens, and how long a commit takes to all of them."""
     before = on.server.resident_bytes()
-    open_s = on.tails.ask("open", Tails(table="ticks", mode="raw", count=tails, connections=connections))
+    open_s = on.tails.do(("open", Tails(table="ticks", mode="raw", count=tails, connections=connections)))
     resident, cpu_s, calls = on.server.resident_bytes(), on.server.cpu_s(), on.server.held().calls
     time.sleep(idle_s)
     requests = on.server.held().calls - calls
     cpu = (on.server.cpu_s() - cpu_s) / idle_s
-    on.tails.ask("take")
+    on.tails.do(("take",))
     acknowledged = on.commit_evenly(1.0, 1.0)
-    on.tails.ask("wait", 1)
-    latencies = np.sort(on.tails.ask("take").at - acknowledged[0])
-    on.tails.ask("close")
+    on.tails.do(("wait", 1))
+    latencies = np.sort(on.tails.do(("take",)).at - acknowledged[0])
+    on.tails.do(("close",))
     return Idle(
         tails=tails,
         connections=connections,
@@ -330,16 +332,16 @@ def measure_slow(on: Bench, rounds: int, seconds: float, step: Callable[[], None
 
 def _beside(on: Bench, *, slow: bool, seconds: float) -> tuple[float, float]:
     """Of the tails that read: the 99th percentile, seconds from when a row was due, and changes they got a second."""
-    on.tails.ask("open", _tails("push", SLOW_BESIDE))
+    on.tails.do(("open", _tails("push", SLOW_BESIDE)))
     if slow:
-        on.tails.ask("open", _tails("push", 1, pause_s=SLOW_PAUSE_S, credit_bytes=1))
-    on.tails.ask("take")
+        on.tails.do(("open", _tails("push", 1, pause_s=SLOW_PAUSE_S, credit_bytes=1)))
+    on.tails.do(("take",))
     first_id, began = on.written, time.monotonic()
     acknowledged = on.commit_evenly(COMMITS_PER_S_MAX, seconds)
-    on.tails.ask("wait", len(acknowledged))
+    on.tails.do(("wait", len(acknowledged)))
     took_s = time.monotonic() - began
-    received = on.tails.ask("take")
-    on.tails.ask("close")
+    received = on.tails.do(("take",))
+    on.tails.do(("close",))
     # Counted from when the row was due: what comes before its acknowledgement would make a ratio of no meaning.
     due = began + np.arange(len(acknowledged)) / COMMITS_PER_S_MAX
     p99 = float(np.percentile(_latencies_s(received, first_id, due), 99.0))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
+from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
@@ -15,6 +17,7 @@ import pytest
 import trio
 
 import transport
+from tests.support.certificates import authority, client_tls, server_files, server_tls
 from tests.support.configs import TINY
 from transport import CallFailed, ServerStream, StatusCode, TransportConfig
 
@@ -22,6 +25,7 @@ pytestmark = pytest.mark.socket
 
 T = TypeVar("T")
 MIB = 1 << 20
+UNBOUNDED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
 def octets(value: bytes) -> bytes:
@@ -322,9 +326,12 @@ class Service(grpc.GenericRpcHandler):
 
 
 @contextlib.asynccontextmanager
-async def their_server() -> AsyncIterator[int]:
-    server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[Service()])
-    port = server.add_insecure_port("127.0.0.1:0")
+async def their_server(credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[int]:
+    server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[Service()], options=UNBOUNDED)
+    if credentials is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     try:
         yield port
@@ -381,3 +388,40 @@ async def test_our_client_reads_much_from_a_stock_server() -> None:
                 assert any(message is one for one in made[-3:])
                 total += len(message)
         assert total == 64 * MIB
+
+
+# ------------------------------------------------------------------ through TLS
+
+LARGE = (64 * 1024, MIB, 3 * MIB + 1, 16 * MIB)
+
+
+async def test_large_messages_of_a_stock_client_through_tls(tmp_path: Path) -> None:
+    """Grpcio's secure channel sends and receives messages of many records, many of them at once."""
+
+    def work(target: str) -> None:
+        credentials = grpc.ssl_channel_credentials(authority("test").cert_pem.bytes())
+        with grpc.secure_channel(target, credentials, options=UNBOUNDED) as channel:
+            messages = [random.Random(size).randbytes(size) for size in LARGE]
+            with futures.ThreadPoolExecutor(4) as pool:
+                for echoed in pool.map(
+                    lambda _: list(streaming(channel, "Echo")(iter(messages), timeout=100)), range(4)
+                ):
+                    assert echoed == messages
+
+    async with transport.serve({"/t.T/Echo": echo}, ssl_context=server_tls(tmp_path)) as server:
+        await trio.to_thread.run_sync(work, f"{server.host}:{server.port}")
+
+
+async def test_large_messages_of_a_stock_server_through_tls(tmp_path: Path) -> None:
+    """Our client sends messages of many records to grpcio's secure port, and gets them back."""
+    made = server_files(tmp_path)
+    credentials = grpc.ssl_server_credentials([(made.key.read_bytes(), made.certificate.read_bytes())])
+    async with (
+        their_server(credentials) as port,
+        transport.connect("127.0.0.1", port, ssl_context=client_tls(tmp_path)) as client,
+        client.open_stream("/t.T/Echo") as stream,
+    ):
+        for size in LARGE:
+            message = random.Random(size).randbytes(size)
+            await stream.send(message)
+            assert await stream.receive() == message
