@@ -29,7 +29,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -479,6 +479,7 @@ class RocksBucket:
         with self._using() as database, rocksdb_errors(self._path):
             database.kv.flush()
             database.log.flush()
+            write_manifest_length(self._path, self._identity)
 
     def _open(self, *, create: bool = False, read_only: bool = False) -> None:
         """Open the database, and read what it says of itself. It is not open.
@@ -548,6 +549,13 @@ class RocksBucket:
             self._reached = None
             if database is not None:
                 database.close()
+                if not database.read_only:  # Closing flushes one family after another.
+                    self._note_manifest()
+
+    def _note_manifest(self) -> None:
+        with suppress(ScannerError):
+            self._require_in_place()  # Otherwise another bucket's directory may be there.
+            write_manifest_length(self._path, self._identity)
 
     def _require_open(self) -> None:
         if self._leaving:

@@ -1,10 +1,10 @@
-"""How long a bucket's MANIFEST was when its database had been opened or flushed, in a small file beside it.
+"""How long a bucket's MANIFEST was when its database was opened, flushed or closed, in a small file beside it.
 
 When RocksDB opens a database it replays the write-ahead logs, writes their contents into files, one column family after
 another, and adds a record for each to the MANIFEST. Then the logs go. A MANIFEST that later loses the last of these
 records opens without complaint: RocksDB takes it for one whose writer was killed. The rows are then newer than the
-changelog, a state that never was. The same goes for a flush that is asked for, which is one of each family. What
-RocksDB appends by itself counts for all families or for none.
+changelog, a state that never was. The same goes for a flush that is asked for, and for closing, which flush each family
+by itself. What RocksDB appends by itself counts for all families or for none.
 
     octets  0-3   "WMAN"
             4     format, 1
@@ -35,7 +35,7 @@ _FORMAT: Final = 1
 
 
 def write_manifest_length(directory: Path, identity: bytes) -> None:
-    """Note how long the MANIFEST is now, when the database has just been opened for writing, or was flushed.
+    """Note how long the MANIFEST is now, when the database has been opened for writing, flushed or closed.
 
     A disk that refuses is no reason to stay closed: nothing is known then.
     """
@@ -52,7 +52,7 @@ def write_manifest_length(directory: Path, identity: bytes) -> None:
 
 
 def require_manifest_length(directory: Path, identity: bytes) -> None:
-    """Check that the MANIFEST has lost nothing of what it held when the database was opened or flushed last.
+    """Check that the MANIFEST has lost nothing of what it held when that was noted last.
 
     Where the file is missing, damaged, of another bucket or of another MANIFEST, nothing is known, and nothing is said.
 
@@ -70,8 +70,8 @@ def require_manifest_length(directory: Path, identity: bytes) -> None:
         return
     if current == number and found < length:
         raise DataCorrupted(
-            f"{directory}: MANIFEST-{number:06d} has {found} bytes, and had {length} when the bucket was opened or"
-            " flushed last; rows and changelog would be of different states: restore it from a copy"
+            f"{directory}: MANIFEST-{number:06d} has {found} bytes, and had {length} when the bucket was"
+            " opened, flushed or closed last; rows and changelog would be of different states: restore it from a copy"
         )
 
 
