@@ -31,7 +31,7 @@ def record_starts(manifest: bytes) -> list[int]:
 @pytest.mark.parametrize("tables", [1, 4])
 @pytest.mark.parametrize("then", ["closed", "flushed", "kept", "kept twice"])
 def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, tables: int, then: str) -> None:
-    """Behind each record, and inside: of a bucket that was killed, opened again, flushed or kept perhaps, and closed."""
+    """Behind each record, and inside: of a bucket that was killed, opened again, flushed or kept perhaps, closed."""
     names = [f"table{number}" for number in range(tables)]
     first, second = tmp_path / "first", tmp_path / "second"
     with RocksStore.open(first) as store:
