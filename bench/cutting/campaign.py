@@ -14,22 +14,22 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import trio
 
 import scanner
 from bench.cutting.stream import Cut, CutStream, Direction
 from bench.cutting.truth import TABLE, Truth, Verdict
 
 if TYPE_CHECKING:
-    import trio
-
     Dial = Callable[[], Awaitable[trio.abc.Stream]]
     """Makes a connection to the server."""
 
 Between = Callable[[], Awaitable[None]]
 """Something that happens while a scan is cut off."""
+_WARM_UP_FRAMES: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,6 +200,7 @@ class Campaign:
         writer: The table, over a connection that is never cut.
         rng: Of the client's pauses, and of how the client learns of a cut.
         between: Called before a scan that was cut goes on.
+        before_each: Called before each scan.
     """
 
     def __init__(
@@ -211,6 +212,7 @@ class Campaign:
         writer: scanner.Table,
         rng: random.Random,
         between: Sequence[Between] = (),
+        before_each: Between = trio.lowlevel.checkpoint,
     ) -> None:
         self._dial = dial
         self._truth = truth
@@ -218,6 +220,7 @@ class Campaign:
         self._writer = writer
         self._rng = rng
         self._between = between
+        self._before_each = before_each
 
     async def record(self) -> Recording:
         """Run the scan uninterrupted.
@@ -225,9 +228,9 @@ class Campaign:
         Raises:
             ScannerError: It failed.
         """
-        path = _Path(self, None)
-        async with scanner.connect("127.0.0.1", dial=path.dial) as client:
-            await self._read(await client.table(TABLE))
+        with suppress(scanner.SessionUnknown):  # A scan that follows a cut one is cut into other frames.
+            await self._scan(Cut(Direction.DOWN, frames=_WARM_UP_FRAMES))
+        path, _, _ = await self._scan(None)
         (stream,) = path.streams
         return Recording({way: tuple(meter.ends) for way, meter in stream.meters.items()})
 
@@ -237,10 +240,8 @@ class Campaign:
         Raises:
             ScannerError: It did not get over the cut.
         """
-        path = _Path(self, cut)
         before = self._truth.changes
-        async with scanner.connect("127.0.0.1", dial=path.dial, rng=self._rng) as client:
-            batches, scanned = await self._read(await self._table(client))
+        path, batches, scanned = await self._scan(cut)
         statistics = scanned.statistics()
         (bucket,) = statistics.buckets
         assert bucket.log_offset is not None
@@ -260,6 +261,12 @@ class Campaign:
         )
         self._truth.forget()
         return outcome
+
+    async def _scan(self, cut: Cut | None) -> tuple[_Path, pa.Table, scanner.Batches]:
+        await self._before_each()
+        path = _Path(self, cut)
+        async with scanner.connect("127.0.0.1", dial=path.dial, rng=self._rng) as client:
+            return path, *await self._read(await self._table(client))
 
     async def _table(self, client: scanner.Client) -> scanner.Table:
         """Look the table up; a client goes on with a scan by itself, but not with other calls."""

@@ -22,6 +22,7 @@ from bench.cutting.truth import DESCRIPTION, TABLE, Truth
 from bench.harness.errors import BenchFailed
 from bench.harness.images import damage_image, give_image
 from bench.harness.ledger import rows as rows_of
+from bench.harness.scheduling import seeded_scheduling
 from bench.simulation.network import Network
 from bench.simulation.pipes import Line
 from scanner.data.rows import RowCodec
@@ -145,19 +146,26 @@ async def open_campaign(
     async def dial() -> trio.abc.Stream:
         return await network.dial("client", Line())
 
-    async with (
-        open_server(store, listener=network.listen(), config=CONFIG) as server,
-        scanner.connect("127.0.0.1", dial=dial) as client,
-    ):
-        table = await client.table(TABLE)
-        truth = await load(table, keys, rng)
-        shape = scenario.shape(truth.changes)
-        if scenario.image is not ImageFate.NONE:
-            give_image(_served(server), store, TABLE, 0, IMAGE_ROWS)
-        for _ in range(scenario.writes_before):
-            await truth.write(table)
-        between = _between(scenario, truth, table, client, server, store, rng)
-        yield Campaign(dial, truth, shape, writer=table, rng=rng, between=between)
+    with seeded_scheduling(rng.getrandbits(32)) as begin_anew:
+        async with (
+            open_server(store, listener=network.listen(), config=CONFIG) as server,
+            scanner.connect("127.0.0.1", dial=dial) as client,
+        ):
+            table = await client.table(TABLE)
+            truth = await load(table, keys, rng)
+            shape = scenario.shape(truth.changes)
+            if scenario.image is not ImageFate.NONE:
+                give_image(_served(server), store, TABLE, 0, IMAGE_ROWS)
+            for _ in range(scenario.writes_before):
+                await truth.write(table)
+            between = _between(scenario, truth, table, client, server, store, rng)
+
+            async def same_order() -> None:
+                """How many frames a scan is depends on the turns that tasks take: from 18 to 44 in a small table."""
+                await trio.testing.wait_all_tasks_blocked()
+                begin_anew()
+
+            yield Campaign(dial, truth, shape, writer=table, rng=rng, between=between, before_each=same_order)
 
 
 async def load(table: scanner.Table, keys: int, rng: random.Random) -> Truth:

@@ -19,16 +19,17 @@ import os
 import secrets
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 import trio.testing
 
+from bench.harness.scheduling import seeded_scheduling
 from bench.simulation.actors import Actors
 from bench.simulation.group_validators import Written
 from bench.simulation.history import History
@@ -94,12 +95,7 @@ def simulate(seed: int, shape: Callable[[Workload], None] | None = None) -> Outc
 @contextmanager
 def _deterministic(seed: int) -> Iterator[None]:
     """Take chance out of this thread, for the length of a run; the others keep theirs, and draw nothing of ours."""
-    scheduler = trio._core._run
-    deterministic, scheduling, collecting = (
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING,
-        scheduler._r,
-        gc.isenabled(),
-    )
+    collecting = gc.isenabled()
     token_bytes, randbelow = secrets.token_bytes, secrets.randbelow
     here, rng = threading.get_ident(), Random(f"{seed} secrets")
 
@@ -114,8 +110,6 @@ def _deterministic(seed: int) -> Iterator[None]:
         return self.fetch(number) if cached.random() < 0.5 else None
 
     Image.read_block = read_by_chance  # type: ignore[method-assign]
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    scheduler._r = _Scheduling(scheduling, Random(seed))
     secrets.token_bytes = lambda nbytes=None: (
         rng.randbytes(nbytes or 32) if is_here() else token_bytes(nbytes)
     )
@@ -124,10 +118,9 @@ def _deterministic(seed: int) -> Iterator[None]:
     )
     gc.disable()
     try:
-        yield
+        with seeded_scheduling(seed):
+            yield
     finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = deterministic  # type: ignore[misc]
-        scheduler._r = scheduling
         secrets.token_bytes, secrets.randbelow = token_bytes, randbelow
         Image.read_block = read_block  # type: ignore[method-assign]
         if collecting:
@@ -137,31 +130,6 @@ def _deterministic(seed: int) -> Iterator[None]:
 def _image_directory() -> tempfile.TemporaryDirectory[str]:
     """Where images are, in memory if the system has a place for that: each is made durable, which takes its time."""
     return tempfile.TemporaryDirectory(prefix="weir-images-", dir=_MEMORY if os.path.isdir(_MEMORY) else None)
-
-
-class _Scheduling(Random):
-    """The generators of trio's schedulers: one for the thread that makes this, one for those that run trio beside it.
-
-    Args:
-        others: For the other threads.
-        own: For this thread.
-    """
-
-    def __init__(self, others: Random, own: Random) -> None:
-        super().__init__()
-        self._thread = threading.get_ident()
-        self._others, self._own = others, own
-
-    def random(self) -> float:
-        """See `random.Random`."""
-        return self._rng().random()
-
-    def shuffle(self, x: MutableSequence[Any]) -> None:
-        """See `random.Random`."""
-        self._rng().shuffle(x)
-
-    def _rng(self) -> Random:
-        return self._own if threading.get_ident() == self._thread else self._others
 
 
 @contextmanager

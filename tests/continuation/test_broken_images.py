@@ -29,8 +29,8 @@ DAMAGED = Scenario(name="damaged", image=ImageFate.DAMAGED)
 async def cut_thrice(images: Path, scenario: Scenario) -> Tally:
     """Three scans, cut at several places."""
     async with open_campaign(MemoryStore(images=images), KEYS, scenario, random.Random(4)) as campaign:
-        down = len((await campaign.record()).ends[Direction.DOWN])
-        cuts = [Cut(Direction.DOWN, frames=down * number // 5) for number in (1, 2, 3)]
+        octets = (await campaign.record()).ends[Direction.DOWN][-1]
+        cuts = [Cut(Direction.DOWN, octets=octets * number // 5) for number in (1, 2, 3)]
         return await run_cuts(campaign, cuts)
 
 
