@@ -149,12 +149,6 @@ class RocksScan:
 
         They are more than that where small rows are followed by very large ones.
         """
-        count = len(rows)
-        while True:
-            try:
-                block = RowBlock.join(rows[:count])
-            except ValueError:
-                count //= 2  # One row always fits: `scanner.data.rows.ROW_BYTES_MAX`.
-            else:
-                self._unjoined = rows[count:]
-                return block
+        block = RowBlock.join_some(rows)
+        self._unjoined = rows[len(block) :]
+        return block
