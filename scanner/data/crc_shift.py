@@ -38,8 +38,7 @@ def shifted(crc: int, length: int) -> int:
         To be combined by exclusive or with the CRC-32C of these bytes.
     """
     if length <= len(_ZEROS):
-        zeros = _ZEROS[:length]
-        return int(google_crc32c.extend(crc, zeros) ^ google_crc32c.extend(0, zeros))
+        return int(google_crc32c.extend(crc, _ZEROS[:length]) ^ _of_zeros(length))
     for first, second, third, fourth in _maps():
         if length & 1:
             crc = first[crc & 255] ^ second[crc >> 8 & 255] ^ third[crc >> 16 & 255] ^ fourth[crc >> 24]
@@ -47,6 +46,11 @@ def shifted(crc: int, length: int) -> int:
         if not length:
             break
     return crc
+
+
+@functools.cache
+def _of_zeros(length: int) -> int:
+    return int(google_crc32c.value(_ZEROS[:length]))
 
 
 @functools.cache

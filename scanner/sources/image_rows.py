@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.crc_shift import shifted
+from scanner.data.octets import octets_of
 from scanner.data.table import require_columns
 from scanner.wire.batches import EncodedRows
 
@@ -131,7 +132,7 @@ class BlockKeys:
     def __init__(self, batch: pa.RecordBatch, key_codec: KeyCodec) -> None:
         self._batch = batch
         self._codec = key_codec
-        self._keys: list[bytes] | None = None
+        self._keys: list[bytes] | NDArray[np.bytes_] | None = None
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], list[bool]]:
         """Where keys are, or would be: of each the number of the first row whose key is not smaller, and if it has it.
@@ -140,8 +141,30 @@ class BlockKeys:
             keys: Ascending.
         """
         if self._keys is None:
-            self._keys = self._codec.encode_batch(self._batch.select(self._codec.schema.names))
-        rows = self._keys
-        places = [bisect_left(rows, key) for key in keys]
-        found = [place < len(rows) and rows[place] == key for place, key in zip(places, keys, strict=True)]
-        return places, found
+            self._keys = self._encoded()
+        if isinstance(self._keys, list):
+            rows = self._keys
+            places = [bisect_left(rows, key) for key in keys]
+            return places, [
+                place < len(rows) and rows[place] == key for place, key in zip(places, keys, strict=True)
+            ]
+        return self._find_fixed(self._keys, keys)
+
+    def _encoded(self) -> list[bytes] | NDArray[np.bytes_]:
+        """All keys; as an array, without an object for each, where they have one length."""
+        keys = self._codec.encode_array(self._batch)
+        octets = octets_of(keys)
+        if octets is None:
+            listed: list[bytes] = keys.to_pylist()
+            return listed
+        return octets.view(f"S{octets.shape[1]}")[:, 0]
+
+    @staticmethod
+    def _find_fixed(rows: NDArray[np.bytes_], keys: Sequence[bytes]) -> tuple[list[int], list[bool]]:
+        # Bounds of a range may be shorter than keys or longer. Here they are filled with zeros or cut off.
+        sought = np.array(keys, rows.dtype)
+        lengths = np.fromiter(map(len, keys), np.int64, len(keys))
+        places = np.searchsorted(rows, sought)
+        equal = (places < len(rows)) & (rows[np.minimum(places, len(rows) - 1)] == sought)
+        places += equal & (lengths > rows.itemsize)
+        return places.tolist(), (equal & (lengths == rows.itemsize)).tolist()
