@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
@@ -16,7 +17,7 @@ from scanner.sources.image_rows import BlockKeys
 OCTETS = st.binary(max_size=3) | st.lists(st.sampled_from([0, 1, 255]), max_size=12).map(bytes)
 
 
-def keys_of(values: list[object], data_type: pa.DataType) -> tuple[BlockKeys, list[bytes]]:
+def keys_of(values: Sequence[object], data_type: pa.DataType) -> tuple[BlockKeys, list[bytes]]:
     """The keys of a block with these values, and the same encoded."""
     table = TableDescription("items", pa.schema([pa.field("id", data_type, nullable=False)]), ("id",), 1)
     codec = KeyCodec(table)

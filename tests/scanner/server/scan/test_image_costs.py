@@ -8,21 +8,25 @@ from scanner.server.scan.image_costs import CHANGES_MIN, SMALL_ROWS, changed_ima
 
 
 @pytest.mark.parametrize(
-    ("changes", "unread", "touched", "quicker"),
+    ("blocks", "changes", "unread", "touched", "quicker"),
     [
-        (1, 1, 0, True),
-        (100, 0, 100, True),
-        (300, 0, 170, False),  # spread: more than half of the blocks would be merged
-        (20_000, 0, 290, False),  # spread: all of them
-        (20_000, 20_000, 10, True),  # together: few of them
-        (150_000, 0, 10, True),
-        (150_000, 0, 60, False),  # together, but each costs as much as some rows of the row store
-        (150_000, 30_000, 10, False),  # the first row would wait for them
+        (80, 1, 1, 0, True),
+        (80, 20_000, 0, 80, True),  # updates of one per cent of the rows, spread: all blocks are merged
+        (80, 80_000, 0, 80, False),  # of four per cent
+        (300, 1_000, 0, 300, True),
+        (300, 40_000, 0, 300, False),  # many small blocks cost more than few large ones
+        (1_000, 1_000, 0, 1_000, False),
+        (300, 20_000, 20_000, 10, True),  # together: few of them
+        (300, 150_000, 0, 10, True),
+        (300, 150_000, 0, 60, False),  # together, but each costs as much as some rows of the row store
+        (300, 150_000, 30_000, 10, False),  # the first row would wait for them
     ],
 )
-def test_blocks_that_are_touched_count(changes: int, unread: int, touched: int, quicker: bool) -> None:
-    """With a million rows in 300 blocks, not how much is changed decides but how many blocks that touches."""
-    found = changed_image_is_quicker(1_000_000, 300, changes=changes, unread=unread, touched=touched)
+def test_blocks_that_are_touched_count(
+    blocks: int, changes: int, unread: int, touched: int, quicker: bool
+) -> None:
+    """With a million rows, what is changed counts, and how many blocks that touches."""
+    found = changed_image_is_quicker(1_000_000, blocks, changes=changes, unread=unread, touched=touched)
     assert found == quicker
 
 
