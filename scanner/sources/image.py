@@ -7,7 +7,7 @@ Invariants:
 2. What differs at the offset that is shown is laid over it; a block without a change in it goes out as it lies.
 3. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read; so it is where
    the changes cannot be had.
-4. A block is read whole, whatever is asked for: 1 MiB at most as a rule. A read does a few milliseconds of work: it
+4. A block is read whole, whatever is asked for: 2 MiB at most as a rule. A read does a few milliseconds of work: it
    reads one block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
 5. A block of which no row passes the filter, by its statistics, and in which nothing was changed, is not read. Its
    rows are yielded all the same, to be counted: position and digest are those of a scan that reads them.
