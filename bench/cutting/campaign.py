@@ -86,9 +86,12 @@ class Recording:
             yield from (Cut(direction, frames=count) for count in range(1, len(ends) + 1))
 
     def spread(self, count: int) -> Iterator[Cut]:
-        """Cuts after frames from the server, spread evenly over the run."""
-        frames = len(self.ends[Direction.DOWN])
-        yield from (Cut(Direction.DOWN, frames=frames * (at + 1) // (count + 1)) for at in range(count))
+        """Cuts of what comes from the server, spread evenly over its octets.
+
+        Of a process on a real line the same octets are now more, now fewer frames.
+        """
+        octets = self.ends[Direction.DOWN][-1]
+        yield from (Cut(Direction.DOWN, octets=octets * (at + 1) // (count + 1)) for at in range(count))
 
     def inside_frames(self, count: int, rng: random.Random) -> Iterator[Cut]:
         """Cuts at random octets that end no frame."""
