@@ -296,12 +296,12 @@ def _floating(value: Fraction | float, kind: Any) -> _Place | None:
         nearest = float(value)
     except OverflowError:
         nearest = math.inf if value > 0 else -math.inf
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # Below the least finite one is -infinity, which numpy warns of.
         below = kind(nearest)
-    if below == math.inf:
-        below = np.finfo(kind).max
-    elif below > -math.inf and Fraction(float(below)) > value:
-        below = np.nextafter(below, kind(-math.inf))
+        if below == math.inf:
+            below = np.finfo(kind).max
+        elif below > -math.inf and Fraction(float(below)) > value:
+            below = np.nextafter(below, kind(-math.inf))
     found = float(below)
     return _Place(found, exact=math.isfinite(found) and Fraction(found) == value)
 

@@ -197,6 +197,14 @@ def test_numbers_with_an_exponent(text: str, *, equal: bool) -> None:
     assert test(column).to_pylist() == [equal]
 
 
+@pytest.mark.parametrize("value", [-3.4028235e38, Decimal("-3.402823467e38"), -(2**128 - 2**104) - 1])
+def test_just_below_the_least_float32_there_is_infinity_alone(value: object) -> None:
+    """It is found without numpy's warning of an overflow, which is an error here."""
+    below = compared("less", literal(value), pa.field("f", pa.float32()))
+    cells = pa.array([-math.inf, -float(2**128 - 2**104), None], pa.float32())
+    assert below(cells).to_pylist() == [True, False, None]
+
+
 def test_years_that_python_has_not() -> None:
     """Timestamps of seconds reach far beyond year 9999, and are compared there, too."""
     column = pa.array([253_402_300_800, -62_167_219_201], pa.int64()).view(pa.timestamp("s"))
