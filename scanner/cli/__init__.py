@@ -7,9 +7,11 @@ traceback is a bug of ours.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 import click
 
@@ -18,6 +20,9 @@ from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 
 __all__ = ["main", "weir"]
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a write fails with where nothing more goes in."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -74,7 +79,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         _complain(str(error))
         return 1
     except OSError as error:
-        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        if error.errno in _FULL:
+            _forget_output()
+            _complain(f"cannot write {error.filename or 'standard output'}: {error.strerror}")
+        else:
+            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
 
 

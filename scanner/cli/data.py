@@ -250,6 +250,10 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
                 client.drop_table(table.name)  # Nothing is in it, and the next try may want another one.
         elif isinstance(error, click.ClickException):
             fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
+        elif isinstance(error, KeyboardInterrupt):
+            note(
+                f"table {table.name} has the file's first {acknowledged} rows at least; load it again for all of them"
+            )
         raise
     _require_all(writer.result, source, rows_before, repeated.count, table.name, created=created)
     return rows_before

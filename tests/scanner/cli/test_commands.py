@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import scanner.sync
 from scanner.cli import run, weir
+from scanner.cli.repeated_keys import RepeatedKeys
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -194,6 +196,29 @@ def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> No
     assert command("scan", items, "--format", "none")[1] == "201 rows\n"
     assert "primary key id" in one_line(command("load", csv_file, "-k", "name"))
     assert "2 buckets" in one_line(command("load", csv_file, "--buckets", "3"))
+
+
+def test_an_interrupted_load_says_what_is_there(
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the middle: how many rows are in the table, and what to do about the others."""
+    batches = 0
+
+    def add(self: RepeatedKeys, batch: pa.RecordBatch) -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 40:  # More than a writer has in flight.
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RepeatedKeys, "add", add)
+    path = tmp_path / "half.parquet"
+    rows = pa.table({"id": range(600_000)}, schema=pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+    pq.write_table(rows, path)
+    code, _, err = command("load", path, "-k", "id")
+    assert (code, err.splitlines()[-1]) == (130, "weir: interrupted")
+    (found,) = re.findall(r"table half has the file's first (\d+) rows at least; load it again", err)
+    with scanner.sync.connect(server.endpoint) as client:
+        assert 0 < int(found) <= client.table("half").new_scan().to_arrow().num_rows < 600_000
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,18 @@ def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
                 1,
                 "weir: cannot write /dev/full: No space left on device\n",
             ), kind
+            with Path("/dev/full").open("w") as output:
+                full = subprocess.run(
+                    [*WEIR, "scan", "items", "--format", kind, "-e", endpoint],
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                )
+            assert (full.returncode, full.stderr) == (
+                1,
+                "weir: cannot write standard output: No space left on device\n",
+            ), kind
 
 
 def test_interrupted_at_the_beginning() -> None:
