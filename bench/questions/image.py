@@ -12,7 +12,7 @@ What was expected: from a fresh image the server does little but writing to the 
 Where a block is changed all of its rows are decoded, merged and encoded.
 
 What was found, on two cores that five others used too, with 500 000 rows and the choice taken out of the server (9
-rounds), in us of the server's CPU a row; a block has 12 000 rows in the table of one bucket, and 3000 in that of four:
+rounds), in us of the server's CPU a row; a block had 12 000 rows in the table of one bucket, and 6000 in that of four:
 
     rows changed, spread   fresh  0.25 %  0.5 %   1 %   2 %   4 %
     one bucket, image       0.10    0.26   0.26  0.25  0.33  0.45
@@ -20,7 +20,7 @@ rounds), in us of the server's CPU a row; a block has 12 000 rows in the table o
     four buckets, image     0.14    0.42   0.35  0.39  0.52  0.73
                   rows      0.41    0.47   0.39  0.41  0.45  0.56
 
-So a block that is touched costs 0.4 ms, and 0.12 us for each of its rows, and a change 2 to 4 us. The server chooses
+So a block that is touched costs 1.2 ms, and 0.05 us for each of its rows, and a change 2 to 4 us. The server chooses
 by that (`scanner.server.scan.image_costs`); where it reads the row store, a line compares that with itself.
 """
 

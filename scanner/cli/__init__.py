@@ -80,7 +80,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         if error.errno in _FULL:
-            _forget_output()
+            if not error.filename:
+                _forget_output()
             _complain(f"cannot write {error.filename or 'standard output'}: {error.strerror}")
         else:
             _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))

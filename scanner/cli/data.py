@@ -252,7 +252,7 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
             fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             note(
-                f"table {table.name} has the file's first {acknowledged} rows at least; load it again for all of them"
+                f"table {table.name} has {acknowledged} of the file's rows, or some more; load it again for all of them"
             )
         raise
     _require_all(writer.result, source, rows_before, repeated.count, table.name, created=created)

@@ -15,12 +15,12 @@ CHANGES_MIN: Final = 1000
 _UNREAD_SHARE: Final = 0.02
 """Of the rows: the scan has to read so many changes before its first row, some microseconds each."""
 _ROW_STORE_US: Final = 0.41
-"""Of the server's CPU, in microseconds, for a row from the row store; a little less than was measured, for what the
-merging does not show to the server alone. `bench.questions.image` has the figures."""
+"""Of the server's CPU, in microseconds, for a row from the row store; a little less than was measured, since
+merged blocks cost the client more, too. `bench.questions.image` has the figures."""
 _IMAGE_US: Final = 0.10
 """For a row of an image."""
-_TOUCHED_BLOCK_US: Final = 400
-_TOUCHED_US: Final = 0.12
+_TOUCHED_BLOCK_US: Final = 1200
+_TOUCHED_US: Final = 0.05
 """For a block that changes touch, and for each row of it: it is merged with them, and encoded again."""
 _CHANGE_US: Final = 2.0
 """For a change."""

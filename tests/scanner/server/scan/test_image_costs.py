@@ -12,12 +12,14 @@ from scanner.server.scan.image_costs import CHANGES_MIN, SMALL_ROWS, changed_ima
     [
         (80, 1, 1, 0, True),
         (80, 20_000, 0, 80, True),  # updates of one per cent of the rows, spread: all blocks are merged
-        (80, 80_000, 0, 80, False),  # of four per cent
-        (300, 1_000, 0, 300, True),
-        (300, 40_000, 0, 300, False),  # many small blocks cost more than few large ones
+        (80, 100_000, 0, 80, False),  # of five per cent
+        (160, 20_000, 0, 160, True),
+        (160, 40_000, 0, 160, False),  # many small blocks cost more than few large ones
+        (300, 1_000, 0, 150, True),
+        (300, 1_000, 0, 300, False),
         (1_000, 1_000, 0, 1_000, False),
         (300, 20_000, 20_000, 10, True),  # together: few of them
-        (300, 150_000, 0, 10, True),
+        (300, 140_000, 0, 10, True),
         (300, 150_000, 0, 60, False),  # together, but each costs as much as some rows of the row store
         (300, 150_000, 30_000, 10, False),  # the first row would wait for them
     ],
