@@ -17,6 +17,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
+from scanner.data.crc_shift import shifted
 from scanner.data.octets import octets_of
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 DIGEST_EMPTY = 0
 """Digest of a scan that has no rows yet."""
 _POLYNOMIAL: Final = 0x82F63B78
-_ONE: Final = 1 << 31
-_X8: Final = 1 << 23
-"""x to the power of 8."""
 _TABLE_BYTES_MAX: Final = 24
 """Values of one length are taken an octet of all of them at a time; longer ones are quicker one by one."""
 _TABLE_VALUES_MIN: Final = 64
@@ -88,33 +86,10 @@ def join_digests(parts: Iterable[tuple[int, int]]) -> int:
     """
     joined = DIGEST_EMPTY
     for digest, stored_bytes in parts:
-        joined = _product(_shift(stored_bytes), joined) ^ digest
+        joined = shifted(joined, stored_bytes) ^ digest
     return joined
 
 
 def combine_digests(digests: Iterable[int]) -> int:
     """Digest of a table scan: CRC-32C over its buckets' digests, as little-endian u32, in bucket order."""
     return checksum(b"".join(struct.pack("<I", digest) for digest in digests))
-
-
-def _shift(length: int) -> int:
-    """The polynomial x to the power of 8 * length, modulo that of CRC-32C: what so many bytes make of those before."""
-    factor, power = _X8, _ONE
-    while length:
-        if length & 1:
-            power = _product(factor, power)
-        factor = _product(factor, factor)
-        length >>= 1
-    return power
-
-
-def _product(first: int, second: int) -> int:
-    """The product of two polynomials modulo that of CRC-32C; the highest bit is the lowest power."""
-    product, bit = 0, _ONE
-    while first:
-        if first & bit:
-            product ^= second
-            first ^= bit
-        bit >>= 1
-        second = second >> 1 ^ (_POLYNOMIAL if second & 1 else 0)
-    return product

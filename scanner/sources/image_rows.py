@@ -6,7 +6,7 @@ This module knows no scans.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,7 +50,7 @@ class ImageRows:
     @property
     def row_bytes_max(self) -> int:
         """See `StoredRows`; of the whole block."""
-        return int(np.diff(self._block.ends.astype(np.int64), prepend=0).max())
+        return int(self._sizes().max())
 
     def slice(self, start: int, stop: int) -> ImageRows:
         """See `StoredRows`."""
@@ -65,19 +65,17 @@ class ImageRows:
         # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
         return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
 
-    def pieces(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
-        """What digests of some stretches [first, end) of these rows are made of.
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Stored bytes of each row."""
+        return self._sizes()[self._start : self._stop]
 
-        Returns:
-            Of each: CRC-32C of the block's stored rows in front of it, and of these and the stretch, and the length of
-            the stretch as stored rows. See `digest_of`.
-        """
-        crcs = np.concatenate([[0], self._block.crcs])
-        sizes = np.concatenate([[0], self._block.ends.astype(np.int64)])
-        firsts, ends = firsts + self._start, ends + self._start
-        return zip(
-            crcs[firsts].tolist(), crcs[ends].tolist(), (sizes[ends] - sizes[firsts]).tolist(), strict=True
-        )
+    def crcs_around(
+        self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """CRC-32C of what the block has in front of stretches [first, end) of these rows, and of that with each."""
+        crcs = np.concatenate([[np.uint32(0)], self._block.crcs])
+        return crcs[firsts + self._start], crcs[ends + self._start]
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """See `StoredRows`; a column that the image lacks was added later, and is null in all of its rows."""
@@ -109,6 +107,12 @@ class ImageRows:
         # Copied: a slice would keep the whole block.
         cells = self._batch.select(key_codec.schema.names).take(pa.array([number]))
         return lambda: key_codec.encode_batch(cells)[0]
+
+    def _sizes(self) -> NDArray[np.int64]:
+        """Stored bytes of each row of the whole block."""
+        ends = self._block.ends.astype(np.int64)
+        ends[1:] -= ends[:-1].copy()
+        return ends
 
     def _end_of(self, index: int) -> int:
         """Stored bytes of the block in front of a row of these."""

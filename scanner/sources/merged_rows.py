@@ -5,14 +5,14 @@ This module knows no scans.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from scanner.data.crc_shift import shifted
-from scanner.data.digest import checksum
+from scanner.data.crc_shift import shifted, shifted_each
+from scanner.data.digest import checksums
 from scanner.data.row_block import RowBlock
 
 if TYPE_CHECKING:
@@ -53,7 +53,11 @@ def merged(
     if inserted:
         order = np.insert(order, inserted_at, inserted)
     order = order[order >= 0]
-    return MergedRows(base, RowBlock.join(rows), order) if len(order) else None
+    if not len(order):
+        return None
+    changed = RowBlock.join(rows)
+    sizes = np.append(base.sizes, np.diff(changed.starts))
+    return MergedRows(base, changed, checksums(pa.array(rows, pa.binary())), sizes, order)
 
 
 class MergedRows:
@@ -62,14 +66,25 @@ class MergedRows:
     Args:
         base: Some rows.
         changed: Stored rows, numbered behind those.
+        crcs: CRC-32C of each of these.
+        sizes: Stored bytes of each row of both.
         order: Which rows these are, at least one, in key order.
     """
 
-    __slots__ = ("_base", "_changed", "_order")
+    __slots__ = ("_base", "_changed", "_crcs", "_order", "_sizes")
 
-    def __init__(self, base: ImageRows, changed: RowBlock, order: NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        base: ImageRows,
+        changed: RowBlock,
+        crcs: NDArray[np.uint32],
+        sizes: NDArray[np.int64],
+        order: NDArray[np.int64],
+    ) -> None:
         self._base = base
         self._changed = changed
+        self._crcs = crcs
+        self._sizes = sizes
         self._order = order
 
     def __len__(self) -> int:
@@ -82,25 +97,29 @@ class MergedRows:
 
     def slice(self, start: int, stop: int) -> MergedRows:
         """See `StoredRows`."""
-        return MergedRows(self._base, self._changed, self._order[start:stop])
+        return MergedRows(self._base, self._changed, self._crcs, self._sizes, self._order[start:stop])
 
     def size_of(self, start: int, stop: int) -> int:
         """See `StoredRows`."""
-        _, base, changed = self._stretches(start, stop)
-        return sum(size for _, _, size in base) + sum(end - begin for begin, end in changed)
+        return int(self._sizes[self._order[start:stop]].sum())
 
     def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`; a few microseconds for every stretch of rows that were together before."""
-        of_base, base, changed = self._stretches(start, stop)
-        data = memoryview(self._changed.buffer)
-        for is_of_base in of_base:
-            if is_of_base:
-                before, after, size = next(base)
-                crc = after ^ shifted(crc ^ before, size)
-            else:
-                begin, end = next(changed)
-                crc = checksum(data[begin:end], crc)
-        return crc
+        """See `StoredRows`; half a microsecond for every changed row and for every stretch of others."""
+        order, base = self._order[start:stop], len(self._base)
+        # The rows as stretches: of the base those that were together before, and each of the others by itself.
+        begins = np.flatnonzero(np.concatenate([[True], (np.diff(order) != 1) | (order[1:] >= base)]))
+        ends = np.append(begins[1:], len(order))
+        firsts, lasts = order[begins], order[ends - 1]
+        of_base = firsts < base
+        befores, afters = np.zeros((2, len(firsts)), np.uint32)
+        befores[of_base], afters[of_base] = self._base.crcs_around(firsts[of_base], lasts[of_base] + 1)
+        afters[~of_base] = self._crcs[firsts[~of_base] - base]
+        # Of the base the digest is known with what is in front of it, which is shifted out, as in `ImageRows`.
+        passed = np.append(0, np.cumsum(self._sizes[order]))
+        size = int(passed[-1])
+        behind = np.append(size - passed[begins], size - passed[ends])
+        parts = shifted_each(np.append(befores, afters), behind)
+        return shifted(crc, size) ^ int(np.bitwise_xor.reduce(parts))
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """See `StoredRows`."""
@@ -118,23 +137,3 @@ class MergedRows:
         if number < len(self._base):
             return self._base.key_of(number, codec, key_codec)
         return self._changed.key_of(number - len(self._base), codec, key_codec)
-
-    def _stretches(
-        self, start: int, stop: int
-    ) -> tuple[list[bool], Iterator[tuple[int, int, int]], Iterator[tuple[int, int]]]:
-        """The rows [start, stop) as stretches of rows that were together before.
-
-        Returns:
-            Of each, whether it is of the base; the pieces of these (`ImageRows.pieces`); and where each of the others
-            begins and ends in the buffer of the changed rows.
-        """
-        order, count = self._order[start:stop], len(self._base)
-        breaks = np.flatnonzero((np.diff(order) != 1) | (order[1:] == count)) + 1
-        firsts = order[np.concatenate([[0], breaks])] if len(order) else order
-        ends = firsts + np.diff(np.concatenate([[0], breaks, [len(order)]]))[: len(firsts)]
-        of_base = firsts < count
-        others, starts = ~of_base, self._changed.starts
-        changed = zip(
-            starts[firsts[others] - count].tolist(), starts[ends[others] - count].tolist(), strict=True
-        )
-        return of_base.tolist(), self._base.pieces(firsts[of_base], ends[of_base]), changed

@@ -47,6 +47,7 @@ def combine_without_shift(patch: pytest.MonkeyPatch) -> None:
     """Digests of pieces are combined as if all were of the same length."""
     for module in ("image_rows", "merged_rows"):
         patch.setattr(f"scanner.sources.{module}.shifted", lambda crc, _length: crc)
+    patch.setattr("scanner.sources.merged_rows.shifted_each", lambda crcs, _lengths: crcs)
 
 
 def exclude_the_last_key(patch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """CRC-32Cs of joined pieces, worked out from those of the pieces."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scanner.data.crc_shift import shifted
+from scanner.data.crc_shift import shifted, shifted_each
 from scanner.data.digest import checksum
 
 
@@ -21,7 +22,19 @@ def test_long_pieces_join(length: int) -> None:
     assert shifted(checksum(front), length) ^ checksum(back) == checksum(front + back)
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**47 - 1), st.integers(0, 2**47 - 1))
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 def test_lengths_add_up(crc: int, first: int, second: int) -> None:
     """Two shifts are one by both lengths, however large."""
     assert shifted(shifted(crc, first), second) == shifted(crc, first + second)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**63 - 1) | st.integers(0, 1 << 20)), max_size=20
+    )
+)
+def test_many_are_shifted_as_each(shifts: list[tuple[int, int]]) -> None:
+    """Whatever the lengths, in one go."""
+    crcs, lengths = np.array(shifts, object).reshape(-1, 2).T
+    each = shifted_each(crcs.astype(np.uint32), lengths.astype(np.int64))
+    assert each.tolist() == [shifted(crc, length) for crc, length in shifts]
