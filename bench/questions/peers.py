@@ -14,10 +14,10 @@
     growth      with the rows, their width and the buckets: curves and their exponents
     calls       unary calls of a hundred octets, one and a hundred in flight, beside grpcio, grpc.aio and grpclib
 
-Rounds are interleaved; kept are medians, least and most, and the medians of the rounds' ratios. All but `cold` is warm.
-The peers are not asked to be isolated, resumable or checksummed; weir is. A part that fails is a bar that is missed,
-and the others go on. Writes: `python -m bench writes`. How TLS compares with grpcio's, message by message, is judged
-by `python -m bench transport`.
+Rounds are interleaved; kept are medians, least and most, and the medians of the rounds' ratios. All but `cold` is warm,
+and all memory was used before (`bench.harness.memory`). The peers are not asked to be isolated, resumable or
+checksummed; weir is. A part that fails is a bar that is missed, and the others go on. Writes: `python -m bench writes`.
+How TLS compares with grpcio's, message by message, is judged by `python -m bench transport`.
 
 What profiles taught (py-spy on the server, 86-octet rows): of 355 ns of the server's CPU a row 124 are rocksdict's
 iterator, 75 joining its rows, 49 decoding, 30 the kernel's copy to the socket; encoding, both checksums and the token
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.bars import Bar, machine
 from bench.harness.certificates import make_certificates
+from bench.harness.memory import touch_memory
 from bench.peers import cold, crowding, far, growth, scans, unary
 from bench.peers.report import sheets
 from bench.peers.rows import WIDTHS
@@ -87,6 +88,7 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         console: Where progress and the tables go.
         scale: How much.
     """
+    touch_memory()
     document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "seconds": {}}
     bars: list[Bar] = []
     for number, part in enumerate(scale.parts):

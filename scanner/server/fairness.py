@@ -48,7 +48,7 @@ _SHARED_STEP_BYTES_MIN: Final = 704 * 1024
 its rows, so scans of many small steps are slow ones."""
 _WHOLE_BLOCKS: Final = 2
 """A consumer that has granted so many at a time has one of them at least to go on with when the next one waits."""
-_WHOLE_WAIT_S: Final = 0.005
+_WHOLE_WAIT_S: Final = 0.02
 """So long a block waits for credit, in seconds."""
 _CUTS_MAX: Final = 63
 """Blocks that are cut before one waits again."""
