@@ -82,10 +82,14 @@ ATTACKS = (
         bound="twice header_list_bytes_max; then the connection ends",
     ),
     Attack(
-        name="headers of length 0", run=nameless_headers, bound="a field without a name ends the connection"
+        name="headers of length 0",
+        run=nameless_headers,
+        bound="a field without a name costs a reset; a block of over twice header_list_bytes_max ends the connection",
     ),
     Attack(
-        name="HEADERS of length 0", run=empty_headers, bound="a request without :method ends the connection"
+        name="HEADERS of length 0",
+        run=empty_headers,
+        bound="400 resets without an answer at once, 50 a second; then ENHANCE_YOUR_CALM",
     ),
     Attack(
         name="header hoard",
