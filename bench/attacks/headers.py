@@ -63,7 +63,7 @@ ATTACKS = (
     Attack(
         name="CONTINUATION flood",
         run=continuation_flood,
-        bound="a header block of twice header_list_bytes_max; then ENHANCE_YOUR_CALM",
+        bound="a header block of five times header_list_bytes_max; then ENHANCE_YOUR_CALM",
     ),
     Attack(
         name="CONTINUATION flood, empty frames",
@@ -79,12 +79,12 @@ ATTACKS = (
     Attack(
         name="HPACK bomb",
         run=hpack_bomb,
-        bound="twice header_list_bytes_max; then the connection ends",
+        bound="five times header_list_bytes_max; then the connection ends",
     ),
     Attack(
         name="headers of length 0",
         run=nameless_headers,
-        bound="a field without a name costs a reset; a block of over twice header_list_bytes_max ends the connection",
+        bound="a field without a name costs a reset; five times header_list_bytes_max end the connection",
     ),
     Attack(
         name="HEADERS of length 0",

@@ -115,7 +115,7 @@ def test_header_block_has_a_bound() -> None:
     """A header block in many CONTINUATION frames ends at a bound of octets and of frames."""
     peer = Peer()
     peer.send(wire.frame(wire.HEADERS, 1, b""))
-    for _ in range(10):
+    for _ in range(11):
         peer.send(wire.frame(wire.CONTINUATION, 1, bytes(8_000)))
     assert peer.failed
     peer = Peer()
