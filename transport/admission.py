@@ -1,8 +1,9 @@
-"""The limit on a server's connections, and what happens to one too many."""
+"""The limit on a server's connections, and what those are told that are not served: one too many, and HTTP/1."""
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +16,15 @@ _TURNED_AWAY: Final = frames.settings({}) + frames.goaway(
     0, ErrorCode.ENHANCE_YOUR_CALM, b"too many connections"
 )
 _TURN_AWAY_S: Final = 1.0
+_FIRST_WORDS_S: Final = 0.25
+"""How long a new connection is listened to before we speak. A client speaks as soon as it is connected."""
+_FIRST_WORDS_BYTES: Final = 8
+_DROPPED_BYTES: Final = 64 * 1024
+_HTTP_1: Final = re.compile(rb"(?:GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|TRACE|CONNECT) ")
+_NOT_HTTP_1: Final = (
+    b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
+    b"This is a gRPC server: it speaks HTTP/2 from the first octet on (curl --http2-prior-knowledge).\n"
+)
 
 
 class Admission:
@@ -49,5 +59,27 @@ async def turn_away(stream: trio.abc.Stream, *, secured: bool) -> None:
             # A new socket takes as little as this without waiting.
             with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
                 await stream.send_all(_TURNED_AWAY)
+    finally:
+        await trio.aclose_forcefully(stream)
+
+
+async def speaks_http_1(connection: trio.socket.SocketType) -> bool:
+    """Whether the first octets of a new connection are a request in HTTP/1. They stay unread.
+
+    Our first frame has to wait for that, since a client of HTTP/1 cannot read past it.
+    """
+    with trio.move_on_after(_FIRST_WORDS_S), contextlib.suppress(OSError):
+        return _HTTP_1.match(await connection.recv(_FIRST_WORDS_BYTES, trio.socket.MSG_PEEK)) is not None
+    return False
+
+
+async def refuse_http_1(stream: trio.SocketStream) -> None:
+    """Say in HTTP/1 what is spoken here, and close the connection."""
+    try:
+        with trio.move_on_after(_TURN_AWAY_S), contextlib.suppress(trio.BrokenResourceError):
+            await stream.send_all(_NOT_HTTP_1)
+            await stream.send_eof()
+            while await stream.receive_some(_DROPPED_BYTES):
+                pass  # a close with unread input would destroy the answer
     finally:
         await trio.aclose_forcefully(stream)

@@ -53,7 +53,7 @@ class TransportConfig:
     streams_max: int = 1_000
     """Concurrent streams that a peer may open; one more is refused with REFUSED_STREAM."""
     header_list_bytes_max: int = 16 * KIB
-    """SETTINGS_MAX_HEADER_LIST_SIZE; a longer list fails its call, one of twice as much the connection."""
+    """SETTINGS_MAX_HEADER_LIST_SIZE; a longer list fails its call, one of five times as much the connection."""
     control_backlog_bytes_max: int = 256 * KIB
     """Replies to control frames that may wait to be written; above it the connection ends (ENHANCE_YOUR_CALM)."""
     handshake_timeout_s: float = 10.0

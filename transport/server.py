@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
-from transport.admission import Admission, turn_away
+from transport.admission import Admission, refuse_http_1, speaks_http_1, turn_away
 from transport.byte_streams import byte_stream, host_port, keep_short
 from transport.config import TransportConfig
 from transport.driver import Driver
@@ -156,6 +156,19 @@ class Server:
     async def handle_connection(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until it ends. Used by `serve`, and with in-memory streams."""
         await self._run(byte_stream(stream, self._config.send_timeout_s), _peer_name(stream), None)
+
+    async def handle_plaintext(self, stream: trio.SocketStream) -> None:
+        """Serve one connection until it ends, if its client does not begin in HTTP/1; that is told what is spoken."""
+        try:
+            refused = await speaks_http_1(stream.socket)
+        except BaseException:
+            stream.socket.close()
+            raise
+        if not refused:
+            await self.handle_connection(stream)
+            return
+        _log.info("connection of %s refused: its client speaks HTTP/1", _peer_name(stream))
+        await refuse_http_1(stream)
 
     async def handle_tls(self, stream: trio.SocketStream, context: ssl.SSLContext) -> None:
         """Shake hands, then serve the connection until it ends. A failed handshake is logged in one line."""
@@ -304,7 +317,7 @@ async def _listen(
     async def serve_one(stream: trio.SocketStream) -> None:
         keep_short(stream.socket, server._config.near_send_buffer_bytes)
         if ssl_context is None:
-            await server.handle_connection(stream)
+            await server.handle_plaintext(stream)
         else:
             context = ssl_context.context() if isinstance(ssl_context, ServerTls) else ssl_context
             await server.handle_tls(stream, context)

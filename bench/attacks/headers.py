@@ -63,7 +63,7 @@ ATTACKS = (
     Attack(
         name="CONTINUATION flood",
         run=continuation_flood,
-        bound="a header block of twice header_list_bytes_max; then ENHANCE_YOUR_CALM",
+        bound="a header block of five times header_list_bytes_max; then ENHANCE_YOUR_CALM",
     ),
     Attack(
         name="CONTINUATION flood, empty frames",
@@ -79,13 +79,17 @@ ATTACKS = (
     Attack(
         name="HPACK bomb",
         run=hpack_bomb,
-        bound="twice header_list_bytes_max; then the connection ends",
+        bound="five times header_list_bytes_max; then the connection ends",
     ),
     Attack(
-        name="headers of length 0", run=nameless_headers, bound="a field without a name ends the connection"
+        name="headers of length 0",
+        run=nameless_headers,
+        bound="a field without a name costs a reset; five times header_list_bytes_max end the connection",
     ),
     Attack(
-        name="HEADERS of length 0", run=empty_headers, bound="a request without :method ends the connection"
+        name="HEADERS of length 0",
+        run=empty_headers,
+        bound="400 resets without an answer at once, 50 a second; then ENHANCE_YOUR_CALM",
     ),
     Attack(
         name="header hoard",

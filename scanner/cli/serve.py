@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import trio
 
-from scanner.cli.allocator import keep_freed_memory
+from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
 from scanner.cli.app import Seconds, example, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
@@ -218,6 +218,7 @@ async def _serve(
             async with trio.open_nursery() as nursery:
                 await nursery.start(_reload_on_hangup, security)
                 nursery.start_soon(_cancel_when_draining, server, nursery.cancel_scope)
+                nursery.start_soon(give_back_free_memory)
                 click.echo(f"listening on {_shown(server.host)}:{server.port}")
                 await anext(signals)
                 nursery.cancel_scope.cancel()

@@ -23,6 +23,12 @@ from transport.byte_streams import SocketBytes, host_port, keep_short
 pytestmark = pytest.mark.socket
 
 BIG = TransportConfig(message_bytes_max=256 << 20)
+HTTP_1 = {
+    "get": b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+    "upgrade": b"GET / HTTP/1.1\r\nhost: x\r\nconnection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\n"
+    b"http2-settings: AAMAAABk\r\n\r\n",
+    "post": b"POST /x HTTP/1.0\r\ncontent-length: 3000000\r\n\r\n" + bytes(3_000_000),
+}
 
 
 async def much(stream: ServerStream) -> None:
@@ -301,3 +307,29 @@ def test_authority_of_ipv6() -> None:
     """An IPv6 address is put in brackets."""
     assert host_port("::1", 80) == "[::1]:80"
     assert host_port("localhost", 80) == "localhost:80"
+
+
+@pytest.mark.parametrize("request_octets", HTTP_1.values(), ids=HTTP_1)
+async def test_client_of_http_1_is_told_what_is_spoken(request_octets: bytes) -> None:
+    """It gets an answer in its own language and nothing else, however much it sends; others are served."""
+    async with transport.serve({"/echo": echo}) as server:
+        async with await trio.open_tcp_stream(server.host, server.port) as peer:
+            await peer.send_all(request_octets)
+            await peer.send_eof()
+            answer = b"".join([part async for part in peer])
+        assert answer.startswith(b"HTTP/1.1 505 ")
+        assert b"HTTP/2" in answer
+        async with transport.connect(server.host, server.port) as client:
+            await check_echo(client)
+
+
+async def test_server_speaks_to_a_silent_client() -> None:
+    """A client that waits for the server's SETTINGS gets them."""
+    async with (
+        transport.serve({"/echo": echo}) as server,
+        await trio.open_tcp_stream(server.host, server.port) as peer,
+    ):
+        first = b""
+        while len(first) < 9:
+            first += await peer.receive_some()
+    assert first[3] == wire.SETTINGS

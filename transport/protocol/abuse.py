@@ -4,7 +4,8 @@ A budget is a token bucket per kind of frame: it refills with time, and with wha
 answers that with such frames. An empty one ends the connection with ENHANCE_YOUR_CALM.
 
 Honest clients set what frames earn. grpc-go's BDP estimator sends a PING and a WINDOW_UPDATE for each DATA frame that
-arrives, while no PING is out; grpcio sends two WINDOW_UPDATEs for each unary reply; behind a proxy, one connection
+arrives, while no PING is out; grpcio sends two WINDOW_UPDATEs for each unary reply; others send a PRIORITY, or one of
+RFC 9218, with each request; behind a proxy, one connection
 carries what many such clients send.
 """
 
@@ -54,7 +55,7 @@ ALLOWANCES: Final[dict[Cost, Allowance]] = {
     Cost.PING: Allowance(burst=200, per_second=10, per_frame=1, per_byte=1 / (1 << 18)),
     Cost.SETTINGS: Allowance(burst=100, per_second=5),
     Cost.RESET: Allowance(burst=400, per_second=50),
-    Cost.IGNORED: Allowance(burst=1_000, per_second=100),
+    Cost.IGNORED: Allowance(burst=1_000, per_second=100, per_frame=1),
     Cost.EMPTY_DATA: Allowance(burst=200, per_second=50),
     # A peer may give each octet back by itself, to the stream and to the connection. That needs no answer and no
     # memory, small windows are not used at once (`small_frames`), and others have their turns: slow, and allowed.

@@ -106,8 +106,11 @@ class PeerEvents:
     ) -> None:
         """Take a header list: a request, an answer's fields, or trailers (RFC 9113 section 8.1).
 
+        What a client sends malformed ends its stream (section 8.1.1): behind a proxy other clients' calls share the
+        connection. A server's answer ends the connection, which is lost then, and so can be tried again.
+
         Raises:
-            RemoteProtocolError: The list is malformed, or may not come now; the connection cannot go on.
+            RemoteProtocolError: The list may not come now, or is a malformed answer; the connection cannot go on.
         """
         stream = self._table.open.get(stream_id)
         if stream is None:
@@ -118,10 +121,14 @@ class PeerEvents:
         elif stream.state not in RECEIVABLE:
             self._outbound.fail_stream_untrusted(stream, ErrorCode.STREAM_CLOSED, "HEADERS after END_STREAM")
         elif stream.headers_received:
-            self._rules.check_untrusted(headers, trailers=True)
-            if not end_stream:
-                raise RemoteProtocolError(f"trailers without END_STREAM on stream {stream_id}")
-            self._trailers(stream, headers)
+            try:
+                self._check_trailers_untrusted(stream_id, headers, end_stream=end_stream)
+            except RemoteProtocolError as error:
+                if self._client:
+                    raise
+                self._outbound.fail_stream_untrusted(stream, error.code, error.message)
+            else:
+                self._trailers(stream, headers)
         else:
             self._rules.check_untrusted(headers, response=True)
             if not _is_informational(headers):
@@ -130,6 +137,13 @@ class PeerEvents:
                 raise RemoteProtocolError(f"an informational response ends stream {stream_id}")
         if end_stream and (stream := self._table.open.get(stream_id)) is not None:
             self.ended_untrusted(stream)
+
+    def _check_trailers_untrusted(
+        self, stream_id: int, headers: Sequence[tuple[bytes, bytes]], *, end_stream: bool
+    ) -> None:
+        self._rules.check_untrusted(headers, trailers=True)
+        if not end_stream:
+            raise RemoteProtocolError(f"trailers without END_STREAM on stream {stream_id}")
 
     def _late_headers_untrusted(self, stream_id: int) -> None:
         """Judge HEADERS on a stream that is not open (section 5.1); even and idle ones are no stream of the peer."""
@@ -147,9 +161,14 @@ class PeerEvents:
     def _request_untrusted(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         if not stream_id & 1:
             raise RemoteProtocolError(f"a request on stream {stream_id}, which is even")
-        self._rules.check_untrusted(headers)
         table = self._table
         table.highest_inbound = stream_id
+        try:
+            self._rules.check_untrusted(headers)
+        except RemoteProtocolError as error:
+            self._outbound.fail_by_id_untrusted(stream_id, error.code, error.message)
+            table.remember(stream_id, Closed(reset_by_us=True))
+            return
         if self._shutdown.closing or len(table.open) >= self._streams_max:
             # Refused streams cost the peer as much as reset ones: otherwise a flood of them is free.
             self._budgets.spend_untrusted(Cost.RESET)

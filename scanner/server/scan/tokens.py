@@ -110,7 +110,7 @@ class TokenState:
         """
         if self.table_id != table_id:
             raise ResumeTokenInvalid(
-                f"the resume token is of a table of this name that was dropped since; {_ADVICE}"
+                f"the resume token is of another table, or of one of this name that was dropped since; {_ADVICE}"
             )
         if self.source != source:
             raise ResumeTokenInvalid(

@@ -135,7 +135,7 @@ PREFACES: Cases = {
         _settings_first,
     ),
     "http2/3.5/2 no preface": (b"INVALID CONNECTION PREFACE\r\n\r\n", closed),
-    "http2/3.5/3 HTTP/1.1": (b"GET / HTTP/1.1\r\nhost: test\r\n\r\n", closed),
+    "http2/3.5/3 HTTP/1.1": (b"GET / HTTP/1.1\r\nhost: test\r\n\r\n", Peer.read_to_end),
     "http2/3.5/4 no SETTINGS after it": (wire.PREFACE + wire.ping(), connection_error(PROTOCOL)),
 }
 """Without a handshake."""

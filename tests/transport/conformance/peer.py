@@ -88,6 +88,11 @@ class Peer:
         del self._received[:end]
         return Frame(kind, flags, stream_id & 0x7FFFFFFF, payload)
 
+    def read_to_end(self) -> None:
+        """Drop all that comes until the connection was closed properly; it need not be frames."""
+        while self._fill(len(self._received) + 1):
+            self._received.clear()
+
     def expect(self, *kinds: int) -> Frame:
         """The next frame of one of `kinds`; others are skipped."""
         skipped: list[Frame] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,7 +116,7 @@ def test_header_block_has_a_bound() -> None:
     """A header block in many CONTINUATION frames ends at a bound of octets and of frames."""
     peer = Peer()
     peer.send(wire.frame(wire.HEADERS, 1, b""))
-    for _ in range(10):
+    for _ in range(11):
         peer.send(wire.frame(wire.CONTINUATION, 1, bytes(8_000)))
     assert peer.failed
     peer = Peer()
@@ -270,6 +271,22 @@ def test_replies_earn_the_answers_of_real_clients() -> None:
     assert peer.core.shutdown.failure is None
     for _ in range(201):
         peer.send(wire.ping())
+    assert peer.failed
+
+
+def test_a_priority_for_each_request_is_no_attack() -> None:
+    """Nor is one of RFC 9218, an unknown frame here. Calls that are answered earn both; without any it ends."""
+    peer = Peer()
+    for stream_id in range(1, 2 * 2_000, 2):
+        peer.send(wire.frame(wire.PRIORITY, stream_id, struct.pack(">LB", 0, 15)))
+        peer.send(wire.frame(0x10, 0, struct.pack(">L", stream_id) + b"u=1"))
+        peer.core.outbound.send_message(stream := peer.request(stream_id, end=True), [b""])
+        peer.core.outbound.end_call(stream, StatusCode.OK)
+        sent(peer.core)
+        peer.events.clear()
+    assert peer.core.shutdown.failure is None
+    for _ in range(1_001):
+        peer.send(wire.frame(wire.PRIORITY, 9, bytes(5)))
     assert peer.failed
 
 

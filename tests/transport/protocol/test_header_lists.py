@@ -6,7 +6,7 @@ import hpack
 import pytest
 
 from tests.support import wire
-from tests.support.pair import Peer, request
+from tests.support.pair import Peer, drain_messages, request
 from transport.errors import CallFailed, StatusCode
 from transport.protocol.events import RequestReceived
 from transport.protocol.stream import END
@@ -32,6 +32,23 @@ def test_long_header_list_is_refused_alone() -> None:
     assert [event.head.metadata for event in peer.events if isinstance(event, RequestReceived)] == [
         (("x-kept", "1"),)
     ]
+
+
+def test_list_that_a_proxy_passes_on_is_refused_alone() -> None:
+    """64 KiB in a hundred fields, what Envoy and nghttpx take from anybody: other calls of the connection go on."""
+    peer = Peer()
+    other = peer.request(1)
+    block = wire.encode([*wire.REQUEST, *((f"x-{number}", "v" * 700) for number in range(94))])
+    pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
+    answered = peer.send(wire.frame(wire.HEADERS, 3, pieces[0]))
+    for piece in pieces[1:]:
+        last = wire.END_HEADERS if piece is pieces[-1] else 0
+        answered += peer.send(wire.frame(wire.CONTINUATION, 3, piece, last))
+    fields = dict(wire.fields(wire.only(answered, wire.HEADERS, 3)[0].payload))
+    assert fields["grpc-status"] == str(int(StatusCode.RESOURCE_EXHAUSTED))
+    assert not peer.failed
+    peer.send(wire.data(1, wire.message(b"goes on"), end=True))
+    assert drain_messages(peer.core, other) == [b"goes on"]
 
 
 def test_long_header_list_of_plain_http_is_431() -> None:

@@ -47,11 +47,6 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, set[ErrorCode]]] = {
     "HEADERS with a block that is not HPACK": (wire.frame(1, 1, b"\xff" * 9, 5), {COMPRESSION}),
     "HEADERS with too much padding": (wire.frame(1, 1, b"\xffabc", 0xC), {PROTOCOL}),
     "HEADERS that depend on themselves": (SELF_DEPENDENT, {PROTOCOL}),
-    "HEADERS with an upper-case name": (wire.headers(1, [*wire.REQUEST, ("X-Upper", "1")]), {PROTOCOL}),
-    "HEADERS with connection": (wire.headers(1, [*wire.REQUEST, ("connection", "close")]), {PROTOCOL}),
-    "HEADERS without :method": (wire.headers(1, wire.REQUEST[1:]), {PROTOCOL}),
-    "HEADERS with an unknown pseudo-header": (wire.headers(1, [(":x", "y"), *wire.REQUEST]), {PROTOCOL}),
-    "trailers without END_STREAM": (OPEN_1 + wire.headers(1, [("x", "y")]), {PROTOCOL}),
     "PRIORITY on stream 0": (wire.frame(2, 0, bytes(5)), {PROTOCOL}),
     "RST_STREAM on stream 0": (wire.reset(0), {PROTOCOL}),
     "RST_STREAM on an idle stream": (wire.reset(1), {PROTOCOL}),
@@ -122,6 +117,18 @@ def test_an_error_names_what_came_and_where(octets: bytes, text: str) -> None:
 
 
 STREAM_ERRORS: dict[str, tuple[bytes, ErrorCode]] = {
+    "HEADERS with an upper-case name": (wire.headers(1, [*wire.REQUEST, ("X-Upper", "1")]), PROTOCOL),
+    "HEADERS with connection": (wire.headers(1, [*wire.REQUEST, ("connection", "close")]), PROTOCOL),
+    "HEADERS without :method": (wire.headers(1, wire.REQUEST[1:]), PROTOCOL),
+    "HEADERS with an unknown pseudo-header": (wire.headers(1, [(":x", "y"), *wire.REQUEST]), PROTOCOL),
+    "trailers without END_STREAM": (OPEN_1 + wire.headers(1, [("x", "y")]), PROTOCOL),
+    "HEADERS without a field": (wire.headers(1, []), PROTOCOL),
+    "HEADERS with a space before a value": (wire.headers(1, [*wire.REQUEST, ("x", " y")]), PROTOCOL),
+    "HEADERS with a length that is no number": (
+        wire.headers(1, [*wire.REQUEST, ("content-length", "4x")]) + wire.data(1, b"1234", end=True),
+        PROTOCOL,
+    ),
+    "pseudo-header in trailers": (OPEN_1 + wire.headers(1, [(":path", "/x")], end=True), PROTOCOL),
     "DATA after END_STREAM": (wire.headers(1, end=True) + wire.data(1, b"x"), CLOSED),
     "HEADERS after END_STREAM": (wire.headers(1, end=True) + wire.headers(1, end=True), CLOSED),
     "DATA after END_STREAM on DATA": (OPEN_1 + wire.data(1, end=True) + wire.data(1, b"x"), CLOSED),
@@ -189,6 +196,31 @@ def test_harmless(octets: bytes, size: int) -> None:
     assert not peer.failed
     answered = peer.send(wire.ping(b"and now?"))
     assert [frame.payload for frame in wire.only(answered, wire.PING)] == [b"and now?"]
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_malformed_request_leaves_the_other_calls_alone(end: bool) -> None:
+    """A proxy passes on what a stranger sends, on the connection of everybody; and it is no call to a handler."""
+    peer = Peer()
+    other = peer.request(1)
+    requests = len([event for event in peer.events if type(event).__name__ == "RequestReceived"])
+    answered = peer.send(
+        wire.headers(3, [*wire.REQUEST, ("x", " y")], end=end), wire.data(3, b"what follows")
+    )
+    assert {frame.code for frame in wire.only(answered, wire.RST_STREAM, 3)} == {PROTOCOL}
+    assert not peer.failed
+    assert len([event for event in peer.events if type(event).__name__ == "RequestReceived"]) == requests
+    peer.send(wire.data(1, wire.message(b"goes on"), end=True))
+    assert drain_messages(peer.core, other) == [b"goes on"]
+
+
+def test_malformed_answer_ends_the_connection() -> None:
+    """A client has its connection for itself: it is lost, so that its calls are tried again."""
+    for answer in ([*wire.RESPONSE, ("connection", "close")], [("Upper", "1"), *wire.RESPONSE]):
+        peer = Peer(client=True)
+        peer.core.open_stream(request())
+        peer.send(wire.headers(1, answer))
+        assert peer.failed
 
 
 def test_preface_is_required() -> None:
