@@ -1,8 +1,8 @@
 """The command line, `weir`: one module per group of commands.
 
 What users get wrong, and what the world does to them, is one line on standard error that says what to do, and an exit
-code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C, 143 for SIGTERM where a command takes it. A
-traceback is a bug of ours.
+code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP. A traceback
+is a bug of ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 import click
 
-from scanner.cli.app import Interrupted, OutputClosed, interrupted_at_once, weir
+from scanner.cli.app import HungUp, Interrupted, OutputClosed, Terminated, interrupted_at_once, weir
 from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 
@@ -65,10 +65,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = weir.main(arguments, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (Interrupted, click.Abort, KeyboardInterrupt):
+    except (Interrupted, Terminated, HungUp, click.Abort, KeyboardInterrupt) as error:
         _forget_output()
-        _complain("interrupted")
-        return Interrupted.exit_code
+        end = error if isinstance(error, click.ClickException) else Interrupted()
+        _complain(end.format_message())
+        return end.exit_code
     except (OutputClosed, BrokenPipeError):
         _forget_output()
         return OutputClosed.exit_code

@@ -75,17 +75,23 @@ def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
 
 
 def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
-    """Ctrl-C is one line and exit code 130; a reader that leaves early is no complaint; no half file stays."""
+    """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     with serving(tmp_path / "data") as (_, endpoint):
         weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
         command = [*WEIR, "scan", "items", "--format", "json", "-e", endpoint]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
-            assert scan.stdout is not None
-            assert scan.stderr is not None
-            scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
-            scan.send_signal(signal.SIGINT)
-            assert scan.wait(TIMEOUT_S) == 130
-            assert scan.stderr.read() == "weir: interrupted\n"
+        ends = (
+            (signal.SIGINT, 130, "interrupted"),
+            (signal.SIGTERM, 143, "terminated"),
+            (signal.SIGHUP, 129, "hung up"),
+        )
+        for number, code, says in ends:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
+                assert scan.stdout is not None
+                assert scan.stderr is not None
+                scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
+                scan.send_signal(number)
+                assert scan.wait(TIMEOUT_S) == code
+                assert scan.stderr.read() == f"weir: {says}\n"
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
             assert scan.stdout is not None
             assert scan.stderr is not None
