@@ -8,6 +8,7 @@ is a bug of ours.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not _open_standard_files():
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
         sys.exit(1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As Python has it for standard error: what the encoding lacks is written out.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = run(arguments)
     with interrupted_at_once():  # What is left to do at exit takes time, too.
         sys.exit(code)

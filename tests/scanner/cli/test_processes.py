@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -205,3 +206,21 @@ def test_servers_that_are_not_weir() -> None:
         1,
         "weir: endpoint 'http://127.0.0.1:9123' is a URL; write 127.0.0.1:9123\n",
     )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
+    """What it lacks is written out, and lines are drawn with what it has. Rows of `scan` are UTF-8 everywhere."""
+    (tmp_path / "names.csv").write_text("id,né_日本\n1,x\n", encoding="utf-8")
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    with serving(tmp_path / "data") as (_, endpoint):
+        assert weir("load", tmp_path / "names.csv", "-k", "id", "-e", endpoint).returncode == 0
+        for words, shown in ((["describe", "names"], "né_日本"), (["tables"], "names"), (["streams"], "")):
+            done = subprocess.run(
+                [*WEIR, *words, "-e", endpoint],
+                capture_output=True, env=environment, timeout=TIMEOUT_S, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, b"")
+            text = done.stdout.decode(encoding)
+            assert "----" in text
+            assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
