@@ -83,6 +83,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except ScannerError as error:
         _complain(str(error))
         return 1
+    except UnicodeEncodeError as error:
+        word = str(error.object)
+        if error.reason != "surrogates not allowed":
+            raise  # It is not what Python makes of an argument whose octets are no text.
+        _complain(f"{word!r} is not valid text in the encoding of this terminal")
+        return 1
     except OSError as error:
         if error.errno in _FULL:
             if not error.filename:

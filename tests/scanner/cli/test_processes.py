@@ -224,3 +224,11 @@ def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
             text = done.stdout.decode(encoding)
             assert "----" in text
             assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
+
+
+def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
+    """One line names it."""
+    with serving(tmp_path / "data") as (_, endpoint):
+        done = weir("describe", os.fsdecode(b"x\xff"), "-e", endpoint)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
