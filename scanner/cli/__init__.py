@@ -1,13 +1,14 @@
 """The command line, `weir`: one module per group of commands.
 
 What users get wrong, and what the world does to them, is one line on standard error that says what to do, and an exit
-code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C, 143 for SIGTERM where a command takes it. A
-traceback is a bug of ours.
+code: 1 for a failure, 2 for a command that cannot be read, 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP. A traceback
+is a bug of ours.
 """
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Final
 
 import click
 
-from scanner.cli.app import Interrupted, OutputClosed, interrupted_at_once, weir
+from scanner.cli.app import HungUp, Interrupted, OutputClosed, Terminated, interrupted_at_once, weir
 from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 
@@ -37,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not _open_standard_files():
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
         sys.exit(1)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # As Python has it for standard error: what the encoding lacks is written out.
+        sys.stdout.reconfigure(errors="backslashreplace")
     code = run(arguments)
     with interrupted_at_once():  # What is left to do at exit takes time, too.
         sys.exit(code)
@@ -65,10 +69,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
         code = weir.main(arguments, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except (Interrupted, click.Abort, KeyboardInterrupt):
+    except (Interrupted, Terminated, HungUp, click.Abort, KeyboardInterrupt) as error:
         _forget_output()
-        _complain("interrupted")
-        return Interrupted.exit_code
+        end = error if isinstance(error, click.ClickException) else Interrupted()
+        _complain(end.format_message())
+        return end.exit_code
     except (OutputClosed, BrokenPipeError):
         _forget_output()
         return OutputClosed.exit_code
@@ -77,6 +82,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except ScannerError as error:
         _complain(str(error))
+        return 1
+    except UnicodeEncodeError as error:
+        word = str(error.object)
+        if error.reason != "surrogates not allowed":
+            raise  # It is not what Python makes of an argument whose octets are no text.
+        _complain(f"{word!r} is not valid text in the encoding of this terminal")
         return 1
     except OSError as error:
         if error.errno in _FULL:

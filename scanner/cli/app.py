@@ -22,6 +22,8 @@ from scanner.cli.escapes import escaped
 from scanner.extras import DISTRIBUTION, ExtraMissing, extras_needed
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from scanner import sync
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -49,6 +51,25 @@ class Terminated(click.ClickException):
         super().__init__("terminated")
 
 
+class HungUp(click.ClickException):
+    """SIGHUP: the terminal is gone; exit code 129, as of a process that it ended."""
+
+    exit_code = 129
+
+    def __init__(self) -> None:
+        super().__init__("hung up")
+
+
+_ENDED: Final = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
+_last_signal = signal.SIGINT
+"""What the KeyboardInterrupt stands for that a signal made."""
+
+
+def ended(number: int | None = None) -> click.ClickException:
+    """How a command ends by a signal; by default the one that made the last KeyboardInterrupt."""
+    return _ENDED[signal.Signals(_last_signal if number is None else number)]()
+
+
 class OutputClosed(click.ClickException):
     """Nobody reads our output any more; exit code 141, as of a process that SIGPIPE ended, and not a word."""
 
@@ -65,14 +86,15 @@ class CommandUnreadable(click.ClickException):
 
 
 class OneLineGroup(click.Group):
-    """A group whose errors are one line, and that takes Ctrl-C and a closed pipe before click does."""
+    """A group whose errors are one line, and that takes signals and a closed pipe before click does."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the chosen command."""
         try:
-            return super().invoke(ctx)
+            with ended_in_good_order():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise Interrupted from None
+            raise ended() from None
         except BrokenPipeError:
             raise OutputClosed from None  # Before click makes exit code 1 of it.
         except click.UsageError as error:
@@ -155,8 +177,40 @@ class LazyGroup(OneLineGroup):
 
 
 @contextmanager
+def ended_in_good_order() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, so that a command removes what it has half made; then `ended`.
+
+    A signal that the process ignores, as after `nohup`, stays ignored. The second SIGHUP is: a shell that goes sends
+    one after the kernel's.
+    """
+    global _last_signal
+    _last_signal = signal.SIGINT
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals are for the main thread alone.
+        return
+    taken = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, _interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Do what SIGINT does at this moment."""
+    global _last_signal
+    if number == signal.SIGHUP == _last_signal:
+        return
+    _last_signal = signal.Signals(number)
+    handler = signal.getsignal(signal.SIGINT)
+    (handler if callable(handler) else signal.default_int_handler)(signal.SIGINT, frame)
+
+
+@contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """Let Ctrl-C end the process in the middle of an import, which may answer an exception with one of its own."""
+    """Let a signal end the process in the middle of an import, which may answer an exception with one of its own."""
     if threading.current_thread() is not threading.main_thread():
         yield  # Signals are for the main thread alone.
         return
@@ -168,8 +222,9 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 def _end_interrupted(*_: object) -> NoReturn:
-    os.write(2, b"weir: interrupted\n")
-    os._exit(Interrupted.exit_code)
+    error = ended()
+    os.write(2, f"weir: {error.message}\n".encode())
+    os._exit(error.exit_code)
 
 
 class Seconds(click.FloatRange):

@@ -17,6 +17,8 @@ from scanner.cli.escapes import escaped
 _CELL_WIDTH: Final = 32
 """Characters of a cell, where not all columns fit."""
 _GAP: Final = "  "
+_PLAIN: Final = str.maketrans({"─": "-", "…": "~"})
+"""Our own signs, for a terminal or a file in an encoding that lacks them."""
 _NAMES_LINES_MAX: Final = 3
 """Lines that name the columns which are not shown."""
 _HINT: Final = "'| cat' shows all"
@@ -60,6 +62,10 @@ def print_vertically(columns: Mapping[str, Sequence[object]], file: IO[str] | No
 
 def page(text: str, file: IO[str]) -> None:
     """Write text, through the user's pager if a terminal has fewer lines."""
+    try:
+        text.encode(getattr(file, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN)
     shown = is_terminal(file) and file.fileno() == sys.stdout.fileno() and is_terminal(sys.stdin)
     if shown and text.count("\n") >= shutil.get_terminal_size().lines:
         click.echo_via_pager(text.removesuffix("\n"))  # It adds one.

@@ -1,4 +1,4 @@
-"""How a command that prints for ever is ended: by Ctrl-C, by SIGTERM, or because nobody reads its output any more.
+"""How a command that prints for ever is ended: by Ctrl-C, SIGTERM or SIGHUP, or because nobody reads its output.
 
 Invariants:
 
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from scanner.cli.app import Interrupted, OutputClosed, Terminated
+from scanner.cli.app import OutputClosed, ended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,9 @@ class Ending:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue  # As nohup wants it.
                 self._before[number] = signal.signal(number, self._end)
             self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._look_again)
             self._stop_watching = _watch_reader(self._descriptor, self._on_reader_gone)
@@ -73,6 +75,7 @@ class Ending:
         Raises:
             Interrupted: Ctrl-C.
             Terminated: SIGTERM.
+            HungUp: SIGHUP.
             OutputClosed: Nobody reads the output any more.
         """
         self._waiting = True
@@ -88,7 +91,7 @@ class Ending:
         if self._reader_gone:
             self._error = OutputClosed()
         else:
-            self._error = Interrupted() if number == signal.SIGINT else Terminated()
+            self._error = ended(number)
         if self._waiting or again or not _takes_more(self._descriptor):
             self._raise(self._error)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_AGAIN_S, _LOOK_AGAIN_S)

@@ -239,7 +239,7 @@ async def _reload_on_hangup(
     """Read certificates and credentials again on SIGHUP; they also are when they have changed."""
     if security.tls is None and security.credentials is None:
         task_status.started()
-        return  # SIGHUP ends the process, as it always did
+        return  # SIGHUP shuts down, as SIGTERM does
     with trio.open_signal_receiver(signal.SIGHUP) as hangups:
         task_status.started()
         async for _ in hangups:

@@ -12,6 +12,7 @@ This module knows no tables.
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
@@ -335,6 +336,14 @@ async def _connect_dialled(
         yield client
 
 
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
     """Split `HOST:PORT`.
 
@@ -349,6 +358,10 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     host, colon, port = endpoint.rpartition(":")
     if not colon or endpoint.endswith("]"):
         host, port = endpoint, str(PORT_DEFAULT)
+    if ":" in host and not host.startswith("[") and not _is_ipv6(host):
+        raise ArgumentInvalid(
+            f"endpoint {endpoint!r} is not HOST:PORT; an IPv6 address stands in brackets, e.g. [::1]:{PORT_DEFAULT}"
+        )
     host = host.removeprefix("[").removesuffix("]")
     a_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65536
     if not host or not a_port or set(host) & set("/@ "):

@@ -23,7 +23,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -263,6 +263,7 @@ class ServedBucket:
         clock_us: Stamps the commits: microseconds since 1970 UTC. None: storage's own clock.
         floor: What commits are stamped later than; None: no floors are told.
         image: What whole scans read instead of its rows, if there is one; None: there never is.
+        room: Held while storage is opened: makes room for its files. None: there always is.
     """
 
     def __init__(
@@ -276,8 +277,10 @@ class ServedBucket:
         clock_us: Callable[[], int] | None = None,
         floor: CommitTimeFloor | None = None,
         image: BucketImage | None = None,
+        room: Callable[[], AbstractAsyncContextManager[None]] | None = None,
     ) -> None:
         self.storage = bucket
+        self._room_for_files = room or nullcontext
         self._floor = floor
         self._floor_us = 0
         self._clock_us = clock_us
@@ -420,15 +423,19 @@ class ServedBucket:
         """Open storage that was closed for being idle.
 
         Raises:
+            TooManyFiles: There is no room for its files.
             ScannerError: It cannot be opened.
 
         Waits:
-            For storage.
+            For room, and for storage.
         """
         self.used_at = trio.current_time()
-        if self.storage.idle:
-            await self._run_blocking(self.storage.wake)
-            await self._run_blocking(self.image.open)
+        if not self.storage.idle:
+            return
+        async with self._room_for_files():
+            if self.storage.idle:
+                await self._run_blocking(self.storage.wake)
+                await self._run_blocking(self.image.open)
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -450,10 +457,32 @@ class ServedBucket:
                 await self._run_blocking(self.storage.close_idle)
                 self.image.close()
 
+    async def close_unused(self) -> None:
+        """Close storage and image as `close_idle` does, unless something must not run beside that now.
+
+        Waits:
+            For storage. Never for who uses the bucket, who may wait for the caller.
+        """
+        if self._is_idle(0) and not self._commits.locked():
+            await self.close_idle(0)
+
+    @property
+    def only_written(self) -> bool:
+        """Whether it is used for writes alone: storage could be closed when they are done."""
+        return self.is_open and bool(self._queue or self._taken) and not self._is_read
+
+    @property
+    def _is_read(self) -> bool:
+        return bool(len(self.snapshots)) or any(not scan.parked for scan in self._scans)
+
     def _is_idle(self, idle_s: float) -> bool:
-        reads = len(self.snapshots) or any(not scan.parked for scan in self._scans)
-        busy = reads or self._queue or self._taken or self.storage.idle
+        busy = self._is_read or self._queue or self._taken or self.storage.idle
         return not busy and trio.current_time() - self.used_at >= idle_s
+
+    async def wait_settled(self) -> None:
+        """Wait until the writes that are under way now are settled."""
+        for write in (*self._taken, *self._queue):
+            await write.settled.wait()
 
     async def _reopen(self, *, writable: bool) -> None:
         """Park what runs, and open storage anew. No commit runs."""
@@ -660,6 +689,7 @@ class ServedBucket:
             self._settle(writes, error)
 
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
+        await self.wake()  # Storage would open itself, whether there is room for its files or not.
         prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
         groups = {name: state for write in writes for name, state in write.group_states.items()}
         applied = {

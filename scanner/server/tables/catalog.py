@@ -8,7 +8,8 @@ This module knows no wire and no transport.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,7 @@ class Catalog:
         """Awaited when a table was dropped, before the call returns."""
         self._tables: dict[str, ServedTable] = {}
         self._changing = trio.Lock()
+        self._opening = trio.Lock()
 
     def open_scans(self) -> Iterator[tuple[str, int, ServedBucket, OpenScan[Any]]]:
         """Every scan that is not closed, with the name of its table, the index of its bucket, and the bucket."""
@@ -222,9 +224,7 @@ class Catalog:
         """
         served = table.buckets.get(index)
         if served is not None:
-            if not served.is_open:
-                await self._make_room()
-                await served.wake()
+            await served.wake()
             return served
         name = table.description.name
         if index >= table.description.buckets:
@@ -236,21 +236,26 @@ class Catalog:
                 raise TableNotFound(f"table {name!r} was dropped")
             served = table.buckets.get(index)
             if served is None:
-                await self._make_room()
-                storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
-                image = await self._run_blocking(functools.partial(self._load_image, table, index))
-                served = table.buckets[index] = ServedBucket(
-                    storage,
-                    self._config,
-                    self._nursery,
-                    self._run_blocking,
-                    self.activity,
-                    self.snapshots,
-                    self._clock_us,
-                    self._floor,
-                    image,
-                )
+                async with self._room_for_files():
+                    served = table.buckets[index] = await self._open_bucket(table, index)
         return served
+
+    async def _open_bucket(self, table: ServedTable, index: int) -> ServedBucket:
+        name = table.description.name
+        storage = await self._run_blocking(functools.partial(self._store.bucket, name, index))
+        image = await self._run_blocking(functools.partial(self._load_image, table, index))
+        return ServedBucket(
+            storage,
+            self._config,
+            self._nursery,
+            self._run_blocking,
+            self.activity,
+            self.snapshots,
+            self._clock_us,
+            self._floor,
+            image,
+            self._room_for_files,
+        )
 
     def _load_image(self, table: ServedTable, index: int) -> BucketImage:
         path = self._store.image_path(table.table_id, index)
@@ -258,24 +263,42 @@ class Catalog:
         image.open()
         return image
 
-    async def _make_room(self) -> None:
-        """Make room for one more bucket's open files: unused buckets close theirs, least recently used first.
+    @asynccontextmanager
+    async def _room_for_files(self) -> AsyncIterator[None]:
+        """Run the block, which opens the files of one more bucket, when there is room for them.
+
+        Unused buckets close theirs, least recently used first. One bucket is opened at a time, so that no two take the
+        same room.
 
         Raises:
             TooManyFiles: All are used.
+
+        Waits:
+            For others to open theirs; for writes, where no bucket is unused.
         """
-        is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
-        excess = len(is_open) + 1 - self._config.buckets_open_max
-        for bucket in sorted(is_open, key=lambda each: each.used_at):
+        async with self._opening:
+            await self._make_room()
+            yield
+
+    async def _make_room(self) -> None:
+        while True:
+            is_open = [bucket for _, _, bucket in self.open_buckets() if bucket.is_open]
+            excess = len(is_open) + 1 - self._config.buckets_open_max
+            for bucket in sorted(is_open, key=lambda each: each.used_at):
+                if excess <= 0:
+                    return
+                await bucket.close_unused()
+                excess -= not bucket.is_open
             if excess <= 0:
                 return
-            await bucket.close_idle(0)
-            excess -= not bucket.is_open
-        if excess > 0:
-            raise TooManyFiles(
-                f"{len(is_open)} buckets are in use on this server, and it may have the files of"
-                f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again later"
-            )
+            writing = next((bucket for bucket in is_open if bucket.only_written), None)
+            if writing is None:
+                raise TooManyFiles(
+                    f"{len(is_open)} buckets are in use on this server, and it may have the files of"
+                    f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again"
+                    " later"
+                )
+            await writing.wait_settled()
 
     async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.

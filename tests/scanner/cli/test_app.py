@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import click
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from scanner.cli.app import weir
+import click
+import pytest
+
+from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, weir
+from scanner.cli.destination import written
 
 
 def test_every_command_is_where_the_list_says() -> None:
@@ -34,3 +41,63 @@ def test_help_fits_a_terminal() -> None:
 
     # A command keeps the help option that it first had, for whoever asks next.
     walk(weir, click.Context(weir, info_name="weir", terminal_width=80, **weir.context_settings))
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: signal.Handlers) -> Iterator[None]:
+    """A process that was started with this handler of a signal."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        assert signal.signal(number, before) == handler
+
+
+def invoke(body: Callable[[], object]) -> None:
+    """Run a command that does this."""
+    group = OneLineGroup("group")
+    group.command("do")(body)
+    group.main(["do"], standalone_mode=False)
+
+
+@pytest.mark.parametrize(
+    ("number", "error", "code"),
+    [(signal.SIGINT, Interrupted, 130), (signal.SIGTERM, Terminated, 143), (signal.SIGHUP, HungUp, 129)],
+)
+def test_a_signal_leaves_nothing_half_made(
+    tmp_path: Path, number: signal.Signals, error: type[click.ClickException], code: int
+) -> None:
+    """Whichever ends a command, it cleans up behind itself; the exit code tells which it was."""
+
+    def write() -> None:
+        with written(tmp_path / "out") as file:
+            file.write(b"half")
+            signal.raise_signal(number)
+
+    with handled(signal.SIGTERM, signal.SIG_DFL), handled(signal.SIGHUP, signal.SIG_DFL):
+        with pytest.raises(error) as caught:
+            invoke(write)
+    assert caught.value.exit_code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_hangup_does_not_disturb_the_end() -> None:
+    """A shell that goes sends one behind the kernel's."""
+    done = []
+
+    def write() -> None:
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        finally:
+            signal.raise_signal(signal.SIGHUP)
+            done.append(True)
+
+    with handled(signal.SIGHUP, signal.SIG_DFL), pytest.raises(HungUp):
+        invoke(write)
+    assert done == [True]
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As after `nohup`."""
+    with handled(signal.SIGHUP, signal.SIG_IGN):
+        invoke(lambda: signal.raise_signal(signal.SIGHUP))

@@ -112,3 +112,16 @@ def test_a_server_has_so_many_tables_and_buckets(tmp_path: Path) -> None:
             client.create_table("c", _SCHEMA, primary_key=["id"], buckets=1)
         client.drop_table("a")
         client.create_table("c", _SCHEMA, primary_key=["id"], buckets=1)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 1000])
+def test_a_write_to_more_buckets_than_may_be_open(tmp_path: Path, rows_at_once: int) -> None:
+    """Its commits make room for each other: all of it is written, and no more buckets are open than may be."""
+    config = ScannerConfig(buckets_open_max=3, snapshot_linger_s=0)
+    with running_server(tmp_path, config) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=16)
+        for start in range(0, 2 * rows_at_once, rows_at_once):
+            result = table.write(pa.table({"id": list(range(start, start + rows_at_once))}, schema=_SCHEMA))
+            assert result.rows == rows_at_once
+            assert running.ask(lambda server: sum(bucket.is_open for bucket in _buckets(server))) <= 3
+        assert sum(each.end_offset for each in table.offsets()) == 2 * rows_at_once

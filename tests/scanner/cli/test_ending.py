@@ -40,3 +40,15 @@ def test_lines_that_are_read_are_written_whole() -> None:
     finally:
         os.close(reading)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_a_hangup_that_is_ignored_ends_nothing() -> None:
+    """As after `nohup`."""
+    reading, writing = os.pipe()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with open(writing, "wb", buffering=0) as out, Ending(out) as ending, ending.at_once():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        os.close(reading)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -75,17 +76,23 @@ def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
 
 
 def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
-    """Ctrl-C is one line and exit code 130; a reader that leaves early is no complaint; no half file stays."""
+    """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
     with serving(tmp_path / "data") as (_, endpoint):
         weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
         command = [*WEIR, "scan", "items", "--format", "json", "-e", endpoint]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
-            assert scan.stdout is not None
-            assert scan.stderr is not None
-            scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
-            scan.send_signal(signal.SIGINT)
-            assert scan.wait(TIMEOUT_S) == 130
-            assert scan.stderr.read() == "weir: interrupted\n"
+        ends = (
+            (signal.SIGINT, 130, "interrupted"),
+            (signal.SIGTERM, 143, "terminated"),
+            (signal.SIGHUP, 129, "hung up"),
+        )
+        for number, code, says in ends:
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
+                assert scan.stdout is not None
+                assert scan.stderr is not None
+                scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
+                scan.send_signal(number)
+                assert scan.wait(TIMEOUT_S) == code
+                assert scan.stderr.read() == f"weir: {says}\n"
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
             assert scan.stdout is not None
             assert scan.stderr is not None
@@ -199,3 +206,29 @@ def test_servers_that_are_not_weir() -> None:
         1,
         "weir: endpoint 'http://127.0.0.1:9123' is a URL; write 127.0.0.1:9123\n",
     )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
+    """What it lacks is written out, and lines are drawn with what it has. Rows of `scan` are UTF-8 everywhere."""
+    (tmp_path / "names.csv").write_text("id,né_日本\n1,x\n", encoding="utf-8")
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    with serving(tmp_path / "data") as (_, endpoint):
+        assert weir("load", tmp_path / "names.csv", "-k", "id", "-e", endpoint).returncode == 0
+        for words, shown in ((["describe", "names"], "né_日本"), (["tables"], "names"), (["streams"], "")):
+            done = subprocess.run(
+                [*WEIR, *words, "-e", endpoint],
+                capture_output=True, env=environment, timeout=TIMEOUT_S, check=False,
+            )  # fmt: skip
+            assert (done.returncode, done.stderr) == (0, b"")
+            text = done.stdout.decode(encoding)
+            assert "----" in text
+            assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
+
+
+def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
+    """One line names it."""
+    with serving(tmp_path / "data") as (_, endpoint):
+        done = weir("describe", os.fsdecode(b"x\xff"), "-e", endpoint)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"

@@ -107,7 +107,11 @@ def test_a_column_that_is_added_is_told_of_once(server: RunningServer) -> None:
 
 @pytest.mark.parametrize(
     ("signal_", "code", "says"),
-    [(signal.SIGINT, 130, "weir: interrupted"), (signal.SIGTERM, 143, "weir: terminated")],
+    [
+        (signal.SIGINT, 130, "weir: interrupted"),
+        (signal.SIGTERM, 143, "weir: terminated"),
+        (signal.SIGHUP, 129, "weir: hung up"),
+    ],
 )
 def test_a_signal_prints_where_to_go_on(
     server: RunningServer,

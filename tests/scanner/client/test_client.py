@@ -95,6 +95,8 @@ async def test_a_table_that_was_made_anew_is_another_one(tmp_path: Path) -> None
         ("http://127.0.0.1:9123", "is a URL; write 127.0.0.1:9123"),
         ("https://weir.example.com/tables", "is a URL; write weir.example.com"),
         ("127.0.0.1/x", "is not HOST:PORT"),
+        ("::1", "stands in brackets"),
+        ("fe80::1", "stands in brackets"),
         ("user@host:1", "is not HOST:PORT"),
     ],
 )
