@@ -80,7 +80,7 @@ def command_line_page() -> str:
         "# The command line",
         _WRITTEN.format(source="commands in `scanner/cli`"),
         "Exit codes: 0 for success, 1 for a failure (one line on standard error), 2 for a command that cannot be read,"
-        " 130 after Ctrl-C, 141 if nobody reads the output any more.",
+        " 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP, 141 if nobody reads the output any more.",
     ]
     for path, text in _help(
         weir_command, click.Context(weir_command, info_name="weir", help_option_names=["-h", "--help"])
