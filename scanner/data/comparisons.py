@@ -242,11 +242,13 @@ def _number(value: LiteralValue, field: pa.Field) -> Fraction | float:
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise _does_not_fit(value, field, "it is a number, without quotes")
     exact = Fraction(value)
-    if isinstance(value, decimal.Decimal) and pa.types.is_floating(field.type):
-        exponent = value.as_tuple().exponent
-        if exact.denominator > 1 or (isinstance(exponent, int) and exponent > 0):
-            nearest = float(value)  # Rule 1.
-            return Fraction(nearest) if math.isfinite(nearest) else exact
+    if (
+        isinstance(value, decimal.Decimal)
+        and pa.types.is_floating(field.type)
+        and value.as_tuple().exponent != 0
+    ):
+        nearest = float(value)  # Rule 1.
+        return Fraction(nearest) if math.isfinite(nearest) else exact
     return exact
 
 

@@ -326,7 +326,8 @@ def _decode_integer(key: bytes, position: int, data_type: pa.DataType) -> tuple[
 
 def _encode_float(column: pa.Array) -> pa.Array:
     # Adding zero turns -0.0 into 0.0; all NaNs, whatever their sign and payload, become the one of numpy.
-    values = np.asarray(column.to_numpy(zero_copy_only=True)) + column.type.to_pandas_dtype()(0)
+    with np.errstate(invalid="ignore"):  # A signalling NaN would be warned of.
+        values = np.asarray(column.to_numpy(zero_copy_only=True)) + column.type.to_pandas_dtype()(0)
     values[np.isnan(values)] = np.nan
     bits = _unsigned(values)
     sign = _sign(bits.itemsize)

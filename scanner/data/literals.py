@@ -22,6 +22,7 @@ from scanner.errors import ArgumentInvalid
 INTEGER_MIN: Final = -(1 << 63)
 INTEGER_MAX: Final = (1 << 63) - 1
 _DECIMAL: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_CHARACTERS_MAX: Final = 1_200
 """Enough for every float64, digit by digit. With four digits of exponent it bounds what a comparison costs."""
 _TEMPORAL: Final = re.compile(
@@ -126,6 +127,9 @@ def _encodable(text: str) -> str:
 def decimal_literal(value: decimal.Decimal | str) -> decimal.Decimal:
     """Check a decimal number, given as it is or as text: what it costs to compare it is bounded.
 
+    Returns:
+        The number. Its exponent is 0 only if it was written as a whole number, without a fraction or an exponent.
+
     Raises:
         ArgumentInvalid: It is none, is too long, or has an exponent of more than four digits.
     """
@@ -136,7 +140,11 @@ def decimal_literal(value: decimal.Decimal | str) -> decimal.Decimal:
             f"{shown!r} is no number that can be compared; write at most {_DECIMAL_CHARACTERS_MAX} digits,"
             " with at most four digits of exponent"
         )
-    return decimal.Decimal(text)
+    number = decimal.Decimal(text)
+    sign, digits, exponent = number.as_tuple()
+    if exponent == 0 and not _WHOLE.fullmatch(text):  # 1.5e1 is 15.0, not 15.
+        return decimal.Decimal((sign, (*digits, 0), -1))
+    return number
 
 
 def _zone_seconds(zone: str | None) -> Fraction:

@@ -70,8 +70,13 @@ class ChangesReader(DataSourceReader):
             raise without_traceback(error) from None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one partition; see `spark_source.stream.tasks.read_slice`."""
-        assert isinstance(partition, LogSlice)
+        """Read one partition; see `spark_source.stream.tasks.read_slice`.
+
+        Args:
+            partition: One of `partitions`. Where these are none Spark has one of its own read, in which nothing is.
+        """
+        if not isinstance(partition, LogSlice):
+            return
         try:
             yield from read_slice(partition, self._schema, arrow_schema(self._schema))
         except (ScannerError, SourceError) as error:

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scanner.data.comparisons import compared, equal_to_any, exact_cell, starts_with
-from scanner.data.literals import Temporal, literal
+from scanner.data.literals import Temporal, decimal_literal, literal
 from scanner.errors import ArgumentInvalid
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.wire.predicates import literal_from_proto
+from scanner.wire.predicates import literal_from_proto, literal_to_proto
 from tests.support.arrow_values import STORED_TYPES, raw_values
 from tests.support.arrow_values import column as column_of
 from tests.support.exact_values import PER_SECOND, exact_values
@@ -188,13 +188,25 @@ def test_a_cell_finds_itself(kind: pa.DataType, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "equal"), [("1e23", True), ("1E+308", True), ("1.5e300", True), ("9007199254740993", False)]
+    ("text", "equal"),
+    [
+        ("1e23", True),
+        ("1E+308", True),
+        ("1.5e300", True),
+        ("9007199254740993.0", True),
+        ("9007199254740993.", True),
+        ("9.007199254740993e15", True),
+        ("9007199254740993e0", True),
+        ("9007199254740993", False),
+    ],
 )
-def test_numbers_with_an_exponent(text: str, *, equal: bool) -> None:
+def test_numbers_with_a_fraction_or_an_exponent(text: str, *, equal: bool) -> None:
     """Compared with floats they are floats, as in SQL, though few powers of ten are; whole numbers are themselves."""
     column = pa.array([float(text)])
-    test = compared("equal", literal(Decimal(text)), pa.field("x", column.type))
-    assert test(column).to_pylist() == [equal]
+    field = pa.field("x", column.type)
+    assert compared("equal", decimal_literal(text), field)(column).to_pylist() == [equal]
+    travelled = literal_from_proto("x", literal_to_proto(decimal_literal(text)))
+    assert equal_to_any([travelled], field)(column).to_pylist() == [equal]
 
 
 @pytest.mark.parametrize("value", [-3.4028235e38, Decimal("-3.402823467e38"), -(2**128 - 2**104) - 1])

@@ -127,8 +127,9 @@ def test_a_stored_float_has_the_key_that_it_was_written_under(data_type: pa.Data
     codec = codec_of(data_type)
     width = data_type.bit_width // 8
     strange = bytes.fromhex("010000000000f8ff" if width == 8 else "0100c0ff")
+    signalling = bytes.fromhex("010000000000f07f" if width == 8 else "0100807f")
     values = np.array([-np.inf, -1.5, -0.0, 0.0, 1.5, np.inf, np.nan, -np.nan], f"<f{width}")
-    stored = [value.tobytes() for value in values] + [strange]
+    stored = [value.tobytes() for value in values] + [strange, signalling]
     batch = pa.array(np.frombuffer(b"".join(stored), f"<f{width}"), data_type)
     assert [codec.encode_stored([cell]) for cell in stored] == encode_columns(codec, [batch])
 

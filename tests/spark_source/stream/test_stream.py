@@ -186,6 +186,10 @@ def test_changes_of_a_batch_read(spark: SparkSession, server: RunningServer, tab
     later = read(spark, server, table.name, readChanges="true", startingOffsets=ends)
     assert later.count() == 150
     assert later.where("k < 60 AND _change_type = 'update_postimage'").count() == 10
+    now = json.dumps({str(each.bucket): each.end_offset for each in table.offsets()})
+    nothing = read(spark, server, table.name, readChanges="true", startingOffsets=now)
+    assert nothing.count() == 0
+    assert "_change_type" in nothing.toArrow().column_names
     with pytest.raises(Exception, match="is inside the commit") as caught:
         read(spark, server, table.name, readChanges="true", startingOffsets='{"0": 1, "1": 0}').count()
     assert "option 'startingOffsets' cannot be" in last_line(caught.value)  # type: ignore[arg-type]
