@@ -84,8 +84,10 @@ def transport(
 
     Takes about ten minutes. Example: python -m bench transport --size 4096 --size 65536 --streams 1 --plaintext
     """
+    from bench.harness.memory import touch_memory
     from bench.questions.transport import MESSAGE_SIZES, run
 
+    touch_memory()
     _judge(
         run(
             output,
@@ -316,8 +318,10 @@ def peers(
 
     Takes about ten minutes on two idle cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
     """
+    from bench.harness.memory import touch_memory
     from bench.questions.peers import PARTS, THOROUGH_ROWS, Scale, run
 
+    touch_memory()
     scale = Scale(
         parts=parts or PARTS,
         rows=rows,
@@ -478,8 +482,10 @@ def image(output: Path | None, rows: int, rounds: int) -> None:
 
     Takes about two minutes. Example: python -m bench image --rows 200000
     """
+    from bench.harness.memory import touch_memory
     from bench.questions.image import run
 
+    touch_memory()
     _judge(run(output, Console(), rows=rows, rounds=rounds))
 
 

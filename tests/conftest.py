@@ -38,6 +38,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 # A shell has its background jobs ignore Ctrl-C, and so would the commands that are interrupted here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _JVM: Final = "the JVM"

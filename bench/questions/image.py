@@ -41,7 +41,6 @@ from rich.table import Table
 
 import scanner.sync
 from bench.harness.bars import Bar, machine
-from bench.harness.memory import touch_memory
 from bench.harness.server import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -110,7 +109,6 @@ def run(output: Path | None, console: Console, *, rows: int, rounds: int) -> lis
         rows: Of the table.
         rounds: Scans of each kind and state.
     """
-    touch_memory()
     with (
         tempfile.TemporaryDirectory() as data,
         running_server(Path(data) / "data") as server,

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bench.harness.bars import Bar, machine
 from bench.harness.certificates import make_certificates
-from bench.harness.memory import touch_memory
 from bench.peers import cold, crowding, far, growth, scans, unary
 from bench.peers.report import sheets
 from bench.peers.rows import WIDTHS
@@ -88,7 +87,6 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
         console: Where progress and the tables go.
         scale: How much.
     """
-    touch_memory()
     document: dict[str, Any] = {"bench": "peers", "machine": machine(), "scale": asdict(scale), "seconds": {}}
     bars: list[Bar] = []
     for number, part in enumerate(scale.parts):

@@ -53,7 +53,6 @@ from rich.table import Table
 import transport
 from bench.harness.bars import Bar, machine
 from bench.harness.certificates import Certificates, make_certificates
-from bench.harness.memory import touch_memory
 from bench.harness.relay import relayed
 from bench.harness.tls_hello import suite_of
 
@@ -404,7 +403,6 @@ def run(
         streams: Numbers of concurrent streams.
         tls: Whether through TLS; both for both.
     """
-    touch_memory()
     with tempfile.TemporaryDirectory() as directory:
         made = make_certificates(Path(directory))
         cases = [
