@@ -438,7 +438,7 @@ class ScanBuilder:
         """Let at most this many message bytes wait for the consumer, over all buckets (mode push).
 
         Args:
-            credit_bytes: >= 1, or "auto", the default: it begins with 8 MiB (32 MiB over 64 buckets), grows to
+            credit_bytes: >= 1, or "auto", the default: it begins with 8 MiB (32 MiB over 8 buckets), grows to
                 64 MiB at most while the server waits for credit and the consumer for rows, and shrinks again where
                 the consumer does not need it. Each bucket has its share, at least one byte, and a server may go past
                 a share by one row's message.

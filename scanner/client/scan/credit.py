@@ -3,7 +3,7 @@
 By itself (`AUTO`) a scan begins with little, so that a consumer that does not keep up holds little, and grows where the
 line is long and the consumer waits (`transport.ReceiveCredit`). Memory is bounded three times over:
 
-    a scan     begins with 8 MiB, or 512 KiB for each bucket that it reads at a time if that is more; 32 MiB at most
+    a scan     begins with 8 MiB, or 4 MiB for each bucket that it reads at a time if that is more; 32 MiB at most
     a scan     grows to 64 MiB: as much as a connection lets come in a round trip, so that more would not be quicker
     a client   lets all of its scans together grow by 256 MiB beyond what they begin with
 """
@@ -19,8 +19,8 @@ AUTO: Final = "auto"
 _MIB: Final = 1 << 20
 START_BYTES: Final = 8 * _MIB
 """What a scan of few buckets begins with: at 1 ms that is 8 GB/s. It is also what waits for a consumer that lags."""
-START_BYTES_PER_BUCKET: Final = _MIB // 2
-"""A block of an image of a table of many buckets, 256 KiB, goes out whole while as much again is on its way."""
+START_BYTES_PER_BUCKET: Final = 4 * _MIB
+"""Four blocks of an image of a table of two to eight buckets: they go out whole while others are on their way."""
 START_BYTES_MAX: Final = 32 * _MIB
 """What a scan of many buckets begins with."""
 SCAN_BYTES_MAX: Final = 64 * _MIB

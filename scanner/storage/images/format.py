@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES_MAX: Final = 2 * 1024 * 1024
 BLOCK_BYTES_MIN: Final = 256 * 1024
-_BLOCKS_OF_TABLE_BYTES: Final = 2 * 1024 * 1024
+_BLOCKS_OF_TABLE_BYTES: Final = 8 * 1024 * 1024
 BLOCK_ROWS_MAX: Final = 32 * 1024
 """Rows of a block at most: what goes out whole must not be more than a batch may have."""
 
@@ -82,14 +82,17 @@ def block_payload_bytes(buckets: int) -> int:
     """Payload of a block at most, unless it is one row.
 
     What a block costs both ends beside its octets is spread over its rows, and the credit of a scan of all buckets
-    shall hold four whole blocks of each: it is 8 MiB at first, and at least 512 KiB a bucket. `python -m bench peers
-    --part scans --width 86 --buckets 1`, "push, image": 6.5 M rows/s with blocks of 256 KiB, 13.0 with 1 MiB; with
-    2 MiB a fifth less of the server's CPU than with 1 MiB, and a quarter more rows a second.
+    shall hold four whole blocks of each: it is 8 MiB at first, or 4 MiB a bucket, and 32 MiB at most. `python -m bench
+    peers --part scans --width 86 --buckets 1`, "push, image": 6.5 M rows/s with blocks of 256 KiB, 13.0 with 1 MiB;
+    with 2 MiB a fifth less of the server's CPU than with 1 MiB, and a quarter more rows a second. Of a table of four
+    buckets 13.7 with 512 KiB and half the credit, 16.2 so.
 
     Args:
         buckets: Of the table.
     """
-    return min(BLOCK_BYTES_MAX, max(BLOCK_BYTES_MIN, _BLOCKS_OF_TABLE_BYTES // buckets))
+    if buckets == 1:
+        return BLOCK_BYTES_MAX
+    return min(BLOCK_BYTES_MAX // 2, max(BLOCK_BYTES_MIN, _BLOCKS_OF_TABLE_BYTES // buckets))
 
 
 class ImageDamaged(Exception):
