@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from scanner.server.config import ScannerConfig
+from tests.support.open_files import open_files, open_sockets
 from tests.support.scans import filled_store, mutations, open_scan, released, sample, serving
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from pathlib import Path
 
     import transport
     from scanner.server.server import Server
@@ -66,8 +68,11 @@ async def park_and_go_on(server: Server, client: transport.Client, token: bytes)
 @pytest.mark.parametrize("act", [scan_as_of, park_and_go_on], ids=lambda act: act.__name__)
 async def test_cancelled_at_any_moment(
     act: Callable[[Server, transport.Client, bytes], Awaitable[None]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whatever it was at: no scan, snapshot, pin, iterator or temporary file is left."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = filled_store(ROWS)
     async with serving(store, CONFIG) as (server, client):
         async with open_scan(client, credit=1500) as begun:
@@ -76,7 +81,6 @@ async def test_cancelled_at_any_moment(
         for number in range(0, ROWS, 3):
             store.bucket("items", 0).commit([mutations(store, "items", sample([number]))])
         await released(server)
-        files = len(os.listdir("/proc/self/fd"))
         steps, finished = 1, False
         while not finished:
             instrument = CancelAtStep(steps)
@@ -89,7 +93,8 @@ async def test_cancelled_at_any_moment(
             assert server.statistics().snapshots_open == 0, steps
             assert all(not bucket.pins for _, _, bucket in server._services.catalog.open_buckets()), steps
             assert store.bucket("items", 0).open_iterators == 0, steps
-            assert len(os.listdir("/proc/self/fd")) == files, steps
+            assert open_files(tmp_path) == [], steps
+            assert open_sockets(server.port) == 3, steps  # one listens
             # Waiting for the park takes steps without number; a server bears so many resets and no more.
             steps += STRIDE if steps < 100 * STRIDE else 20 * STRIDE
         assert steps > 20 * STRIDE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from scanner.errors import SnapshotLost, StoreFailed
 from scanner.sources.overlay import Overlay, OverlayLimits
 from scanner.sources.sorted_runs import ENTRY_BYTES
+from tests.support.open_files import open_files
 
 ENTRIES = st.lists(
     st.tuples(st.binary(min_size=1, max_size=2), st.none() | st.binary(max_size=8)), max_size=300
@@ -40,11 +40,6 @@ def take_all(overlay: Overlay, count: int = 100) -> list[tuple[bytes, bytes | No
     return taken
 
 
-def open_files() -> int:
-    """File descriptors of this process."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 @given(ENTRIES, st.sampled_from([1, 500, 5000, 1 << 20]), st.integers(1, 40), st.integers(1, 50))
 def test_the_first_entry_of_a_key_counts(
     entries: list[tuple[bytes, bytes | None]], bytes_max: int, piece: int, count: int
@@ -67,11 +62,11 @@ def test_the_first_entry_of_a_key_counts(
 
 
 @pytest.mark.parametrize(("bytes_max", "total"), [(100_000, 9_000), (1_000_000, 40_000)])
-def test_memory_stays_within_its_limit(bytes_max: int, total: int) -> None:
+def test_memory_stays_within_its_limit(bytes_max: int, total: int, tmp_path: Path) -> None:
     """At every step, with many times as many entries as fit, read and merged from disk to the last."""
-    limits = OverlayLimits(bytes_max=bytes_max)
+    limits = OverlayLimits(bytes_max=bytes_max, directory=tmp_path)
     overlay = Overlay(limits)
-    seen, files = 0, open_files()
+    seen = 0
     for start in range(0, total, limits.add_entries_max):
         numbers = range(start, min(total, start + limits.add_entries_max))
         # A stride that is coprime to the total: every key once, in no order.
@@ -92,8 +87,9 @@ def test_memory_stays_within_its_limit(bytes_max: int, total: int) -> None:
     assert taken == total
     assert bytes_max // 2 < seen <= bytes_max
     assert overlay.spilled_bytes > total * 40 // 2
+    assert open_files(tmp_path)
     overlay.close()
-    assert open_files() == files
+    assert open_files(tmp_path) == []
 
 
 def test_hot_keys_take_no_room() -> None:
@@ -106,19 +102,18 @@ def test_hot_keys_take_no_room() -> None:
     assert take_all(overlay) == [(b"a", b"first"), (b"b", None)]
 
 
-def test_many_runs_are_merged_into_one() -> None:
+def test_many_runs_are_merged_into_one(tmp_path: Path) -> None:
     """However many runs are written, few are open, and the earliest entry still counts."""
-    overlay = Overlay(OverlayLimits(bytes_max=1))
-    files = open_files()
+    overlay = Overlay(OverlayLimits(bytes_max=1, directory=tmp_path))
     for number in range(200):
         add(overlay, [bytes([number % 50])], [str(number).encode()])
-        assert open_files() <= files + 1
+        assert len(open_files(tmp_path)) <= 1
     finish(overlay)
     # One key, and what it takes beside its byte, of each run that is open.
     assert overlay.memory_bytes <= 32 * (ENTRY_BYTES + 1)
     assert take_all(overlay) == [(bytes([number]), str(number).encode()) for number in range(50)]
     overlay.close()
-    assert open_files() == files
+    assert open_files(tmp_path) == []
 
 
 def test_memory_is_what_the_entries_take() -> None:
@@ -161,32 +156,28 @@ def test_without_disk_what_does_not_fit_gives_the_state_up() -> None:
     overlay.close()
 
 
-def test_too_much_on_disk_gives_the_state_up() -> None:
+def test_too_much_on_disk_gives_the_state_up(tmp_path: Path) -> None:
     """Past the limit of temporary disk there is one error, and closing leaves nothing."""
-    files = open_files()
-    overlay = Overlay(OverlayLimits(bytes_max=1, spill_bytes_max=2000))
+    overlay = Overlay(OverlayLimits(bytes_max=1, spill_bytes_max=2000, directory=tmp_path))
     with pytest.raises(SnapshotLost, match="overlay_spill_bytes_max"):
         for number in range(1000):
             add(overlay, [number.to_bytes(2, "big")], [b"row"])
     overlay.close()
-    assert open_files() == files
+    assert open_files(tmp_path) == []
 
 
 def test_a_disk_that_fails_is_a_failed_store(tmp_path: Path) -> None:
-    """The error is typed, and closing leaves nothing."""
-    files = open_files()
+    """The error is typed, and closing does not fail for it."""
     overlay = Overlay(OverlayLimits(bytes_max=1, directory=tmp_path / "nowhere"))
     with pytest.raises(StoreFailed, match="nowhere"):
         add(overlay, [b"a"], [b"row"])
     overlay.close()
-    assert open_files() == files
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 40, 69])
-def test_closing_at_any_time_leaves_nothing(steps: int) -> None:
+def test_closing_at_any_time_leaves_nothing(steps: int, tmp_path: Path) -> None:
     """Also in the middle of sorting, writing, or merging runs, where two files are open."""
-    files = open_files()
-    overlay = Overlay(OverlayLimits(bytes_max=1))
+    overlay = Overlay(OverlayLimits(bytes_max=1, directory=tmp_path))
     for number in range(32):
         overlay.add([bytes([number])], [b"row"])
         while overlay.wants_step and (number < 31 or steps > 0):
@@ -194,19 +185,18 @@ def test_closing_at_any_time_leaves_nothing(steps: int) -> None:
             overlay.step()
     overlay.close()
     overlay.close()
-    assert open_files() == files
+    assert open_files(tmp_path) == []
     assert (overlay.memory_bytes, overlay.next_key, overlay.wants_step) == (0, None, False)
 
 
-def test_an_empty_overlay_is_ready_at_once() -> None:
+def test_an_empty_overlay_is_ready_at_once(tmp_path: Path) -> None:
     """Nothing added: nothing to take, and no file was made."""
-    overlay = Overlay(OverlayLimits())
-    files = open_files()
+    overlay = Overlay(OverlayLimits(directory=tmp_path))
     finish(overlay)
     assert overlay.finished
     assert overlay.next_key is None
     assert overlay.take(b"key", 10)[0].keys == []
-    assert open_files() == files
+    assert open_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("limits", [{"bytes_max": 0}, {"spill_bytes_max": -1}])

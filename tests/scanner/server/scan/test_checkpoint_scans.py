@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.queries import ScanQuery
 from tests.support.maintenance import open_maintenance
+from tests.support.open_files import open_files
 from tests.support.scans import SCAN, description, failure, filled_store, sample, serving
 
 if TYPE_CHECKING:
@@ -131,15 +131,6 @@ def sees_open_files(directory: Path) -> bool:
     """Whether `open_files` would find one."""
     with next(directory.glob("*/*/*/CURRENT")).open():
         return len(open_files(directory)) == 1
-
-
-def open_files(directory: Path) -> list[str]:
-    """Files below a directory that this process has open, deleted ones included."""
-    found = []
-    for descriptor in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found.append(os.readlink(descriptor))
-    return [each for each in found if each.startswith(f"{directory}/")]
 
 
 async def test_a_stalled_scan_lets_go_of_the_checkpoint(tmp_path: Path) -> None:

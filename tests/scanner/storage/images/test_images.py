@@ -18,6 +18,7 @@ from scanner.storage.images.removal import UNFINISHED
 from scanner.storage.images.writer import ImageWriter
 from tests.support.file_limit import file_size_limit
 from tests.support.images import ANY
+from tests.support.open_files import open_files
 from tests.support.scans import filled_store, sample
 
 GOLDEN = Path(__file__).parent / "golden.image"
@@ -32,6 +33,15 @@ def read_all(image: Image) -> pa.Table:
     blocks = [image.fetch(number) for number in range(len(image))]
     batches = [pa.ipc.read_record_batch(block.payload, image.header.schema) for block in blocks]
     return pa.Table.from_batches(batches, image.header.schema)
+
+
+def read_and_close(path: Path) -> None:
+    """Open an image, and read all of it."""
+    image = Image(path)
+    try:
+        read_all(image)
+    finally:
+        image.retire()
 
 
 def test_an_image_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -73,7 +83,8 @@ def test_damage_of_every_byte_is_found(tmp_path: Path) -> None:
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes((whole[place] ^ 1 << place % 8,)) + whole[place + 1 :])
         with pytest.raises(ImageDamaged):
-            read_all(Image(path))
+            read_and_close(path)
+    assert open_files(tmp_path) == []
 
 
 def test_a_file_of_another_length_is_damaged(tmp_path: Path) -> None:
@@ -143,11 +154,10 @@ def test_an_image_that_cannot_be_begun_leaves_nothing(tmp_path: Path) -> None:
     """The disk refuses the head of a wide table already: neither a file nor a descriptor is left."""
     wide = pa.schema([(f"column-{number}", pa.int64()) for number in range(5000)])
     header = ImageHeader(7, 3, 2, 812, b"history-of-bytes", wide)
-    before = len(os.listdir("/proc/self/fd"))
     with file_size_limit(10_000), pytest.raises(StoreFailed):
         ImageWriter(tmp_path / "image", header, ANY)
     assert list(tmp_path.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert open_files(tmp_path) == []
 
 
 def test_an_image_has_a_bound(tmp_path: Path) -> None:
