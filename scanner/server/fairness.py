@@ -21,7 +21,7 @@ Bytes on a connection are shared out by the transport.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from typing import Final
 
 import trio
@@ -32,7 +32,8 @@ _DEMAND_BYTES: Final = 64 * 1024
 """Octets sent that earn a demand."""
 BEGINNING_ROUNDS: Final = 6
 """Rounds of the loop without a step, beside the usual one, where calls of the connection wait to begin. It is what each
-of them waits for (`transport.fairness`): so a call begins with each step, and not with every sixth."""
+of them waits for (`transport.fairness`): so a call begins with each step, and not with every sixth. Scans of other
+connections do not wait for it: who opens calls without an end would leave them little."""
 REOPEN_INTERVAL_S: Final = 1.0
 """How often a parked scan that finds no room for its snapshot tries again."""
 _STEP_BYTES_MIN: Final = 64 * 1024
@@ -104,16 +105,19 @@ class StepTurns:
     1. From one step to the next every other task that can run has its turn.
     2. While there are both, three first steps come to one further: neither many running scans nor many new ones keep
        the others waiting.
-    3. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
+    3. A connection whose calls begin may have quiet rounds behind its steps, but no step of another one waits for them.
+    4. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
        few steps, and a round of many does not take longer for it.
     """
 
-    __slots__ = ("_first", "_firsts_in_row", "_further", "_taken")
+    __slots__ = ("_first", "_firsts_in_row", "_further", "_taken", "_waiting")
 
     def __init__(self) -> None:
         self._taken = False
         self._first: deque[trio.Event] = deque()
         self._further: deque[trio.Event] = deque()
+        self._waiting: Counter[int] = Counter()
+        """Of each connection that has any: how many wait."""
         self._firsts_in_row = 0
 
     @property
@@ -122,10 +126,11 @@ class StepTurns:
         waiting = len(self._first) + len(self._further)
         return max(_SHARED_STEP_BYTES_MIN, _ROUND_BYTES // (1 + waiting)) if waiting else _STEP_BYTES_MAX
 
-    async def take(self, *, first: bool) -> None:
+    async def take(self, connection_id: int, *, first: bool) -> None:
         """Wait for a turn; it must be passed on, or given back.
 
         Args:
+            connection_id: Of the scan.
             first: Whether it is for the first step of a scan.
 
         Waits:
@@ -140,6 +145,7 @@ class StepTurns:
         turn = trio.Event()
         waiting = self._first if first else self._further
         waiting.append(turn)
+        self._waiting[connection_id] += 1
         try:
             await turn.wait()
         except BaseException:
@@ -148,19 +154,26 @@ class StepTurns:
             else:
                 waiting.remove(turn)
             raise
+        finally:
+            self._waiting[connection_id] -= 1
+            if not self._waiting[connection_id]:
+                del self._waiting[connection_id]
 
-    async def pass_on(self, rounds: int = 1) -> None:
+    async def pass_on(self, connection_id: int, rounds: int = 1) -> None:
         """After a step: let every other task have its turns, and then one of those that wait take its step.
 
         Args:
-            rounds: Of the event loop until then, above 0.
+            connection_id: Of the scan.
+            rounds: Of the event loop until then, above 0; one only as soon as a scan of another connection waits.
 
         Cancellation:
             The turn is passed on all the same.
         """
         passed = False
         try:
-            await pass_turn(rounds - 1)
+            while rounds > 1 and not self._others_wait(connection_id):
+                await trio.lowlevel.checkpoint()
+                rounds -= 1
             # Whoever is woken runs in the next round.
             passed = self._wake_next()
             await trio.lowlevel.checkpoint()
@@ -173,6 +186,9 @@ class StepTurns:
         """Without a step, or after the last one: somebody else may step at once."""
         if not self._wake_next():
             self._taken = False
+
+    def _others_wait(self, connection_id: int) -> bool:
+        return len(self._waiting) > (connection_id in self._waiting)
 
     def _wake_next(self) -> bool:
         if not self._first and not self._further:

@@ -265,7 +265,7 @@ class PushScan:
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _step_in_turn(self) -> None:
-        await self._turns.take(first=self._slow_start.first)
+        await self._turns.take(self._stream.connection_id, first=self._slow_start.first)
         try:
             if not self._scan.parked:  # It may have been meanwhile.
                 self._step_now()
@@ -275,7 +275,8 @@ class PushScan:
             self._turns.give_back()
             raise
         if self._pushed.end is None:
-            await self._turns.pass_on(1 + BEGINNING_ROUNDS * self._stream.calls_beginning)
+            rounds = 1 + BEGINNING_ROUNDS * self._stream.calls_beginning
+            await self._turns.pass_on(self._stream.connection_id, rounds)
         else:
             self._turns.give_back()  # The end goes out with the last batch.
 

@@ -121,9 +121,9 @@ async def test_a_pass_of_the_loop_has_one_step(tasks: int) -> None:
 
     async def step_often(number: int) -> None:
         for _ in range(20):
-            await turns.take(first=False)
+            await turns.take(1, first=False)
             steps.append((number, passes))
-            await turns.pass_on()
+            await turns.pass_on(1)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_passes)
@@ -145,11 +145,11 @@ async def test_three_first_steps_come_to_one_further() -> None:
 
     async def step(name: str, first: bool) -> None:
         nonlocal order
-        await turns.take(first=first)
+        await turns.take(1, first=first)
         order += name
-        await turns.pass_on()
+        await turns.pass_on(1)
 
-    await turns.take(first=False)
+    await turns.take(1, first=False)
     async with trio.open_nursery() as nursery:
         for name in "abcd":
             nursery.start_soon(step, name, False)
@@ -157,7 +157,7 @@ async def test_three_first_steps_come_to_one_further() -> None:
         for name in "12345":
             nursery.start_soon(step, name, True)
             await trio.testing.wait_all_tasks_blocked()
-        await turns.pass_on()
+        await turns.pass_on(1)
 
     assert order == "123a45bcd"
 
@@ -169,10 +169,10 @@ async def test_three_first_steps_come_to_one_further() -> None:
 async def test_steps_are_smaller_the_more_scans_take_turns(scans: int, step_bytes: int) -> None:
     """So that a round of all of them takes no longer; down to what pays for a step."""
     turns = StepTurns()
-    await turns.take(first=False)
+    await turns.take(1, first=False)
     async with trio.open_nursery() as nursery:
         for number in range(scans - 1):
-            nursery.start_soon(functools.partial(turns.take, first=number % 2 == 0))
+            nursery.start_soon(functools.partial(turns.take, number, first=number % 2 == 0))
         await trio.testing.wait_all_tasks_blocked()
 
         assert turns.step_bytes == step_bytes
@@ -181,8 +181,14 @@ async def test_steps_are_smaller_the_more_scans_take_turns(scans: int, step_byte
     assert turns.step_bytes == 1 << 30
 
 
-async def test_rounds_without_a_step() -> None:
-    """Who passes its turn on after several rounds lets every other task have as many turns before the next step."""
+@pytest.mark.parametrize(
+    ("connections", "rounds"), [((1, 1), (6, 9)), ((1, 2), (0, 3))], ids=["one connection", "two connections"]
+)
+async def test_rounds_without_a_step(connections: tuple[int, ...], rounds: tuple[int, int]) -> None:
+    """Who passes its turn on after several rounds lets every other task have as many turns before the next step.
+
+    But no scan of another connection waits for them.
+    """
     turns, passes, at = StepTurns(), 0, []
 
     async def count_passes() -> None:
@@ -191,20 +197,21 @@ async def test_rounds_without_a_step() -> None:
             passes += 1
             await trio.lowlevel.checkpoint()
 
-    async def step_often() -> None:
+    async def step_often(connection_id: int) -> None:
         for _ in range(3):
-            await turns.take(first=False)
+            await turns.take(connection_id, first=False)
             at.append(passes)
-            await turns.pass_on(7)
+            await turns.pass_on(connection_id, 7)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_passes)
         async with trio.open_nursery() as stepping:
-            stepping.start_soon(step_often)
-            stepping.start_soon(step_often)
+            for connection_id in connections:
+                stepping.start_soon(step_often, connection_id)
         nursery.cancel_scope.cancel()
-    # The order within a round is open, so one more or less may be counted.
-    assert all(6 <= later - earlier <= 9 for earlier, later in itertools.pairwise(at))
+    # The order within a round is open, so one more or less may be counted. Nobody waits any more at the last step.
+    least, most = rounds
+    assert all(least <= later - earlier <= most for earlier, later in itertools.pairwise(at[:-1])), at
 
 
 async def test_who_is_cancelled_keeps_no_turn() -> None:
@@ -213,11 +220,11 @@ async def test_who_is_cancelled_keeps_no_turn() -> None:
 
     async def step() -> None:
         nonlocal stepped
-        await turns.take(first=False)
+        await turns.take(1, first=False)
         stepped += 1
-        await turns.pass_on()
+        await turns.pass_on(1)
 
-    await turns.take(first=False)
+    await turns.take(1, first=False)
     async with trio.open_nursery() as nursery:
         scopes = [trio.CancelScope() for _ in range(3)]
 
