@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.crc_shift import shifted, shifted_each
-from scanner.data.digest import checksums
+from scanner.data.digest import checksum
 from scanner.data.row_block import RowBlock
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def merged(
         return None
     changed = RowBlock.join(rows)
     sizes = np.append(base.sizes, np.diff(changed.starts))
-    return MergedRows(base, changed, checksums(pa.array(rows, pa.binary())), sizes, order)
+    crcs = np.fromiter(map(checksum, rows), np.uint32, len(rows))
+    return MergedRows(base, changed, crcs, sizes, order)
 
 
 class MergedRows:
@@ -104,7 +105,7 @@ class MergedRows:
         return int(self._sizes[self._order[start:stop]].sum())
 
     def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`; half a microsecond for every changed row and for every stretch of others."""
+        """See `StoredRows`; the more time, the more rows are changed and the more stretches of others that makes."""
         order, base = self._order[start:stop], len(self._base)
         # The rows as stretches: of the base those that were together before, and each of the others by itself.
         begins = np.flatnonzero(np.concatenate([[True], (np.diff(order) != 1) | (order[1:] >= base)]))

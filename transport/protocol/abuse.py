@@ -5,8 +5,7 @@ answers that with such frames. An empty one ends the connection with ENHANCE_YOU
 
 Honest clients set what frames earn. grpc-go's BDP estimator sends a PING and a WINDOW_UPDATE for each DATA frame that
 arrives, while no PING is out; grpcio sends two WINDOW_UPDATEs for each unary reply; others send a PRIORITY, or one of
-RFC 9218, with each request; behind a proxy, one connection
-carries what many such clients send.
+RFC 9218, with each request; behind a proxy, one connection carries what many such clients send.
 """
 
 from __future__ import annotations

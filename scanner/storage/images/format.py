@@ -90,9 +90,8 @@ def block_payload_bytes(buckets: int) -> int:
     Args:
         buckets: Of the table.
     """
-    if buckets == 1:
-        return BLOCK_BYTES_MAX
-    return min(BLOCK_BYTES_MAX // 2, max(BLOCK_BYTES_MIN, _BLOCKS_OF_TABLE_BYTES // buckets))
+    most = BLOCK_BYTES_MAX if buckets == 1 else BLOCK_BYTES_MAX // 2
+    return min(most, max(BLOCK_BYTES_MIN, _BLOCKS_OF_TABLE_BYTES // buckets))
 
 
 class ImageDamaged(Exception):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 import trio
 import trio.testing
 from hypothesis import given
@@ -18,11 +18,9 @@ from scanner.client.scan import credit
 from scanner.client.scan.credit import SCAN_BYTES_MAX, START_BYTES, START_BYTES_MAX, ScanCredit
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
+from scanner.storage.images.format import block_payload_bytes
 from scanner.storage.memory.store import MemoryStore
 from transport import CreditPool
-
-if TYPE_CHECKING:
-    import pytest
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("text", pa.string())])
 ROWS, ROW_BYTES = 2_000, 1_000
@@ -46,6 +44,13 @@ def test_shares_add_up_to_no_more_than_the_scans(parallel: int, fixed: int | Non
         assert share.window_bytes_max <= SCAN_BYTES_MAX
     else:
         assert share.window_bytes_max == share.window_bytes
+
+
+@pytest.mark.parametrize(("buckets", "blocks"), [*((n, 4) for n in (1, 2, 4, 8, 16, 32)), (64, 2)])
+def test_blocks_of_an_image_fit_into_what_a_scan_begins_with(buckets: int, blocks: int) -> None:
+    """A block that the credit would cut is encoded anew: so a share of it holds several."""
+    share = ScanCredit(None, buckets, CreditPool(0)).of_bucket()
+    assert share.window_bytes >= blocks * block_payload_bytes(buckets)
 
 
 async def scanned(
