@@ -8,11 +8,12 @@ every argument is passed to `Exception.__init__`.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     import datetime
 
+_SHOWN_CHARACTERS_MAX: Final = 200
 _logger = logging.getLogger("weir.spark")
 _E = TypeVar("_E", bound=Exception)
 
@@ -38,6 +39,13 @@ class SourceOptionError(SourceError):
 
     def __str__(self) -> str:
         return self.problem
+
+
+def shown(value: str | None) -> str:
+    """A value as messages quote it: the beginning, if it is long. `SourceOptionError.value` has all of it."""
+    if value is None or len(value) <= _SHOWN_CHARACTERS_MAX:
+        return repr(value)
+    return repr(f"{value[:_SHOWN_CHARACTERS_MAX]}...")
 
 
 class SourceUnsupportedError(SourceError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar, get_args
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import SourceOptionError, shown
 
 Mode = Literal["push", "session", "token", "cursor", "asof"]
 """How rows travel: server push, or pages pulled by one of the models that push is compared with."""
@@ -278,7 +278,7 @@ def _refuse_contradictions(options: SourceOptions, given: Mapping[str, str]) -> 
 
 
 def _refuse(name: str, value: str, allowed: str) -> SourceOptionError:
-    return SourceOptionError(name, value, f"option {name!r} cannot be {value!r}: {allowed}")
+    return SourceOptionError(name, value, f"option {name!r} cannot be {shown(value)}: {allowed}")
 
 
 def _parse_endpoint(name: str, value: str) -> str:

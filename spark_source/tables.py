@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from scanner import ArgumentInvalid, ScannerError, parse_where
 from spark_source.connection import open_client
 from spark_source.data_source import WeirDataSource
-from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.errors import SourceError, SourceOptionError, shown, without_traceback
 from spark_source.options import SourceOptions
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TableRead:
                 condition
             )  # Alone: what `a) OR (b` says would not all be joined to what was said before.
         except ArgumentInvalid as error:
-            problem = f"option 'where' cannot be {condition!r}: {error.message}"
+            problem = f"option 'where' cannot be {shown(condition)}: {error.message}"
             raise SourceOptionError("where", condition, problem) from None
         before = self._given("where")
         return self._with("where", condition if before is None else f"({before}) AND ({condition})")

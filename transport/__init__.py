@@ -11,12 +11,15 @@ from transport.client import Client, ClientStatistics, connect, connect_stream
 from transport.config import TransportConfig
 from transport.credit import CREDIT_BYTES_MAX, CreditPool, ReceiveCredit, SendCredit
 from transport.errors import (
+    AnswerCut,
+    AnswerRefused,
     CallFailed,
     ConnectionLost,
     ErrorCode,
     FlowControlViolation,
     LocalProtocolError,
     MessageRefused,
+    NotGrpc,
     NotHttp2,
     ProtocolError,
     RemoteProtocolError,
@@ -49,6 +52,8 @@ from transport.tls import (
 __all__ = [
     "CREDIT_BYTES_MAX",
     "WHOLE_SERVER",
+    "AnswerCut",
+    "AnswerRefused",
     "Buffer",
     "CallFailed",
     "Client",
@@ -63,6 +68,7 @@ __all__ = [
     "LocalProtocolError",
     "MessageRefused",
     "Metadata",
+    "NotGrpc",
     "NotHttp2",
     "PeerCertificate",
     "ProtocolError",

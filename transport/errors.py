@@ -166,3 +166,19 @@ class CallFailed(TransportError):
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.message}" if self.message else self.status.name
+
+
+class AnswerUnusable(CallFailed):
+    """At a client: what answered gave no status of gRPC, and ours stands for it."""
+
+
+class NotGrpc(AnswerUnusable):
+    """The answer is one of plain HTTP: a proxy's, or of a server of another kind."""
+
+
+class AnswerCut(AnswerUnusable):
+    """The answer ended before its status: in the middle of a message, or without trailers."""
+
+
+class AnswerRefused(AnswerUnusable):
+    """The answer has a message or fields that we do not take: too long, or compressed."""

@@ -191,9 +191,11 @@ class Query:
 
     Raises:
         Failure: It is not one SELECT, or cannot be read.
+        UnicodeEncodeError: It is no text; DuckDB's binding would answer with a TypeError.
     """
 
     def __init__(self, text: str) -> None:
+        text.encode()
         self.text = text
         self.runs = Runs()
         self.connection = duckdb.connect(config=_SETTINGS)

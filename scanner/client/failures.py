@@ -8,13 +8,20 @@ from contextlib import contextmanager
 from scanner.errors import InternalError, ScanIncomplete, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.wire.statuses import from_call_failed
 from transport import (
+    AnswerCut,
+    AnswerRefused,
     CallFailed,
     ConnectionLost,
+    NotGrpc,
+    StatusCode,
     StreamRefused,
     StreamReset,
     TransportError,
     certificate_refused,
 )
+
+_OF_CREDENTIALS = (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED)
+"""A proxy that asks for credentials says so by these."""
 
 
 def as_scanner_error(error: TransportError, what: str) -> ScannerError:
@@ -24,6 +31,14 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         error: What the transport raised; chain it with `from`.
         what: What was going on, e.g. `the scan of orders bucket 2`.
     """
+    if isinstance(error, NotGrpc) and error.status not in _OF_CREDENTIALS:
+        return ServerUnavailable(
+            f"{what} did not reach a weir server: {error.message}; check the endpoint, and the proxies on the way"
+        )
+    if isinstance(error, AnswerCut):
+        return ScanIncomplete(f"{what} was cut off: {error.message}")
+    if isinstance(error, AnswerRefused):
+        return InternalError(f"the answer to {what} cannot be taken: {error.message}")
     if isinstance(error, CallFailed):
         return from_call_failed(error)
     if certificate_refused(error):

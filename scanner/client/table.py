@@ -19,7 +19,7 @@ from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describ
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
-from scanner.client.scan.builder import ScanBuilder, ScanPlan
+from scanner.client.scan.builder import ScanBuilder, ScanPlan, require_text
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
@@ -437,7 +437,12 @@ class Scan(ScanBuilder):
             auto_commit: Store the positions of what was handed out by itself: when the next batch is asked for, once a
                 second or when none waits, and when the block ends well. A batch is stored as dealt with when the next
                 one is asked for.
+
+        Raises:
+            ArgumentInvalid: A name is no Unicode text. What else is wrong with it the server says.
         """
+        require_text("the name of the reader group", group)
+        require_text("the name of the reader", member)
         return GroupScan(
             self._connection,
             dataclasses.replace(self._plan, group=group, member=member, auto_commit=auto_commit),

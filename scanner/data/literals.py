@@ -134,17 +134,23 @@ def decimal_literal(value: decimal.Decimal | str) -> decimal.Decimal:
         ArgumentInvalid: It is none, is too long, or has an exponent of more than four digits.
     """
     text = str(value)
-    if len(text) > _DECIMAL_CHARACTERS_MAX or not _DECIMAL.fullmatch(text):
-        shown = text if len(text) <= 40 else f"{text[:37]}..."
-        raise ArgumentInvalid(
-            f"{shown!r} is no number that can be compared; write at most {_DECIMAL_CHARACTERS_MAX} digits,"
-            " with at most four digits of exponent"
-        )
-    number = decimal.Decimal(text)
-    sign, digits, exponent = number.as_tuple()
-    if exponent == 0 and not _WHOLE.fullmatch(text):  # 1.5e1 is 15.0, not 15.
-        return decimal.Decimal((sign, (*digits, 0), -1))
-    return number
+    if _is_decimal(text):
+        number = decimal.Decimal(text)
+        sign, digits, exponent = number.as_tuple()
+        if exponent == 0 and not _WHOLE.fullmatch(text):  # 1.5e1 is 15.0, not 15.
+            number = decimal.Decimal((sign, (*digits, 0), -1))
+        # It travels as Python writes it, and whoever reads that counts again.
+        if _is_decimal(str(number)):
+            return number
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    raise ArgumentInvalid(
+        f"{shown!r} is no number that can be compared; write at most {_DECIMAL_CHARACTERS_MAX} digits,"
+        " with at most four digits of exponent"
+    )
+
+
+def _is_decimal(text: str) -> bool:
+    return len(text) <= _DECIMAL_CHARACTERS_MAX and _DECIMAL.fullmatch(text) is not None
 
 
 def _zone_seconds(zone: str | None) -> Fraction:

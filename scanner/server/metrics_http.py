@@ -56,6 +56,8 @@ async def serve_metrics(
         listeners = await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error.strerror or error}") from error
+    except UnicodeError as error:  # No machine can have that name.
+        raise ArgumentInvalid(f"cannot serve metrics on {host}:{port}: {error}") from error
     async with bare(trio.open_nursery()) as nursery:
         nursery.start_soon(trio.serve_listeners, handle, listeners)
         try:

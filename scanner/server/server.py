@@ -301,7 +301,7 @@ async def open_server(
         )
         try:
             server = await stack.enter_async_context(listening)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
             raise _cannot_listen(host, port, error) from error
         tls = ssl_context if isinstance(ssl_context, transport.ServerTls) else None
         yield Server(server, services, health, tls)
@@ -439,7 +439,9 @@ async def _open_services(
             nursery.cancel_scope.cancel()
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> ArgumentInvalid:
+def _cannot_listen(host: str, port: int, error: OSError | UnicodeError) -> ArgumentInvalid:
+    if isinstance(error, UnicodeError):  # No machine can have that name.
+        return ArgumentInvalid(f"cannot listen on {host}:{port}: {error}")
     if error.errno == errno.EADDRINUSE:
         return ArgumentInvalid(f"port {port} on {host} is in use; choose another one, or 0 for any free one")
     return ArgumentInvalid(f"cannot listen on {host}:{port}: {error.strerror or error}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scanner import ArgumentInvalid, KeyInvalid, ScanSource
 from spark_source.batch.keys import key_prefix
-from spark_source.errors import SourceOptionError
+from spark_source.errors import SourceOptionError, shown
 
 if TYPE_CHECKING:
     from scanner.sync import Scan, Table
@@ -56,11 +56,11 @@ def _within_keys(scan: Scan, table: Table, options: SourceOptions) -> Scan:
         raise SourceOptionError(
             "keyTo",
             options.key_to,
-            f"option 'keyTo' cannot be {options.key_to!r}: keyFrom, {options.key_from!r}, sorts after it,"
+            f"option 'keyTo' cannot be {shown(options.key_to)}: keyFrom, {shown(options.key_from)}, sorts after it,"
             " and no key would be read",
         )
     return scan
 
 
 def _refuse(option: str, text: str, error: ArgumentInvalid | KeyInvalid) -> SourceOptionError:
-    return SourceOptionError(option, text, f"option {option!r} cannot be {text!r}: {error.message}")
+    return SourceOptionError(option, text, f"option {option!r} cannot be {shown(text)}: {error.message}")

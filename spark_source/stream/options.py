@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import SourceOptionError, shown
 from spark_source.options import OPTION_NAMES, SourceOptions
 
 LATEST: Final = -1
@@ -299,7 +299,7 @@ def _limits(take: Callable[[str, Callable[[str, str], int]], int | None]) -> Lim
 
 
 def _refuse(name: str, value: str) -> SourceOptionError:
-    return SourceOptionError(name, value, f"option {name!r} cannot be {value!r}: it is {_HELP[name]}")
+    return SourceOptionError(name, value, f"option {name!r} cannot be {shown(value)}: it is {_HELP[name]}")
 
 
 def _parse_bool(name: str, value: str) -> bool:

@@ -21,7 +21,7 @@ from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
 from spark_source.connection import open_client
-from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError
+from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, shown
 from spark_source.schema import spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
 
@@ -275,6 +275,6 @@ def _within(scan: Scan, options: ChangeOptions) -> Scan:
             scan = scan.where(source.where)
         except ArgumentInvalid as error:
             raise SourceOptionError(
-                "where", source.where, f"option 'where' cannot be {source.where!r}: {error.message}"
+                "where", source.where, f"option 'where' cannot be {shown(source.where)}: {error.message}"
             ) from error
     return scan if source.credit_bytes is None else scan.with_credit(source.credit_bytes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError
+from spark_source.errors import SourceOptionError, shown
 from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
 from spark_source.stream.options import CHANGE_OPTION_NAMES
 
@@ -159,4 +159,4 @@ def _parse_column(option: str, value: str) -> str:
 
 
 def _refuse(option: str, value: str, allowed: str) -> SourceOptionError:
-    return SourceOptionError(option, value, f"option {option!r} cannot be {value!r}: {allowed}")
+    return SourceOptionError(option, value, f"option {option!r} cannot be {shown(value)}: {allowed}")

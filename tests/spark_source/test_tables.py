@@ -145,6 +145,10 @@ def test_refusals(spark: SparkSession, server: RunningServer) -> None:
         orders(spark, server).select()
     with pytest.raises(SourceOptionError, match=r"option 'where' cannot be 'v = 1\) OR \(v = 2'"):
         orders(spark, server).where("id = 1").where("v = 1) OR (v = 2")
+    for long in ("v" * 100_000, "v = " + "1" * 100_000, "v = 1 " + "w" * 100_000):
+        with pytest.raises(SourceOptionError, match="option 'where' cannot be") as refused:
+            orders(spark, server).where(long)
+        assert (len(str(refused.value)) < 1_000, refused.value.value) == (True, long)
     with pytest.raises(SourceOptionError, match="an instant with its offset"):
         orders(spark, server).as_of(datetime.datetime(2013, 7, 1))
     with pytest.raises(SourceOptionError, match="mode cursor"):

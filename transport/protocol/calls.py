@@ -17,7 +17,7 @@ from urllib.parse import unquote_to_bytes
 
 from hpack import NeverIndexedHeaderTuple
 
-from transport.errors import CallFailed, StatusCode
+from transport.errors import AnswerCut, AnswerRefused, CallFailed, NotGrpc, StatusCode
 from transport.protocol.stalls import StallTimes
 
 MetadataValue = str | bytes
@@ -195,14 +195,14 @@ def parse_response(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
         encoding = fields.get(b"grpc-encoding", b"identity")
         if encoding == b"identity":
             return None
-        return CallFailed(
+        return AnswerRefused(
             StatusCode.INTERNAL, f"answer in grpc-encoding {encoding!r}, which was not accepted"
         )
     if b"grpc-status" in fields:
         return parse_trailers(headers)
     status = _STATUS_OF_HTTP.get(http_status or 0, StatusCode.UNKNOWN)
     kind = fields.get(b"content-type", b"").decode("ascii", "backslashreplace")
-    return CallFailed(
+    return NotGrpc(
         status, f"what answered is no gRPC server: HTTP status {http_status}, content-type {kind!r}"
     )
 
@@ -215,7 +215,7 @@ def parse_trailers(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
         return None
     message = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")
     if code is None:
-        return CallFailed(StatusCode.UNKNOWN, "the answer ended without grpc-status")
+        return AnswerCut(StatusCode.UNKNOWN, "the answer ended without grpc-status")
     try:
         status = StatusCode(code)
     except ValueError:

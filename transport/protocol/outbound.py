@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hpack import NeverIndexedHeaderTuple
 
 from transport.errors import (
+    AnswerRefused,
     CallFailed,
     ErrorCode,
     LocalProtocolError,
@@ -179,10 +180,10 @@ class Outbound:
 
     def refuse_message(self, stream: StreamCore, error: MessageRefused) -> None:
         """Refuse a message that we do not take: a server says so with a status, a client cancels."""
-        refusal = CallFailed(error.status, error.message)
         if self._client:
-            self.reset_because(stream, ErrorCode.CANCEL, refusal)
+            self.reset_because(stream, ErrorCode.CANCEL, AnswerRefused(error.status, error.message))
             return
+        refusal = CallFailed(error.status, error.message)
         if not stream.end_requested:  # an answer that is complete already goes out as it is
             stream.discard_outgoing()
             self.end_call(stream, error.status, error.message)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import h2.events
 
 from transport.errors import (
+    AnswerCut,
+    AnswerRefused,
     CallFailed,
     ErrorCode,
     RemoteProtocolError,
@@ -210,7 +212,7 @@ class PeerEvents:
         size, limit = calls.header_list_bytes(headers), self._header_list_bytes_max
         if size <= limit:
             return None
-        return CallFailed(StatusCode.RESOURCE_EXHAUSTED, calls.header_list_too_long(size, limit))
+        return AnswerRefused(StatusCode.RESOURCE_EXHAUSTED, calls.header_list_too_long(size, limit))
 
     def ended_untrusted(self, stream: StreamCore) -> None:
         """Take the peer's END_STREAM on a stream that it may still send on.
@@ -227,9 +229,10 @@ class PeerEvents:
             return
         stream.remote_ended = True
         if self._client and not stream.status_received:
-            stream.status = CallFailed(StatusCode.INTERNAL, "the answer ended without trailers")
+            stream.status = AnswerCut(StatusCode.INTERNAL, "the answer ended without trailers")
         elif stream.assembler.partial_bytes and stream.status is None:
-            stream.status = CallFailed(StatusCode.INTERNAL, "the peer ended in the middle of a message")
+            kind = AnswerCut if self._client else CallFailed
+            stream.status = kind(StatusCode.INTERNAL, "the peer ended in the middle of a message")
         self._events.readable(stream)
         self._outbound.answer_refused(stream)
         if stream.state is StreamState.CLOSED:

@@ -308,11 +308,12 @@ class ScanBuilder:
             lease: What `acquire_lease` gave, or its id.
 
         Raises:
-            ArgumentInvalid: The id is empty.
+            ArgumentInvalid: The id is empty, or no Unicode text.
         """
         lease_id = lease if isinstance(lease, str) else lease.id
         if not lease_id:
             raise ArgumentInvalid("the id of a lease is not empty")
+        require_text("the id of the lease", lease_id)
         return self._replace(source=ScanSource.SNAPSHOT, lease_id=lease_id)
 
     def with_mode(self, mode: ScanMode | str) -> Self:
@@ -627,3 +628,15 @@ def whole(value: int, what: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
     return value
+
+
+def require_text(what: str, text: str) -> None:
+    """Check that a name can be sent.
+
+    Raises:
+        ArgumentInvalid: It is no Unicode text, such as octets on a command line that are no UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ArgumentInvalid(f"{what}, {text!r}, is no Unicode text") from error

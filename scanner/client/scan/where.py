@@ -104,7 +104,7 @@ def _predicate(node: exp.Expr) -> Predicate:
         case exp.Like():
             return _like(node)
         case exp.Column():
-            name = _column(node, node)
+            name = _shortened(_column(node, node))
             _refuse(f"{name!r} alone, which is no condition", f"if it is a bool column, write {name} = true")
     if type(node) in _COMPARISONS:
         return _comparison(node)
@@ -186,7 +186,9 @@ def _column(node: exp.Expr, within: exp.Expr) -> str:
     if type(node) is not exp.Column:
         _refuse(_shown(within), "a column stands on the left")
     if set(_present(node)) != {"this"}:
-        _refuse(_shown(node), f'if this is one column, put its name in double quotes: "{_sql(node)}"')
+        _refuse(
+            _shown(node), f'if this is one column, put its name in double quotes: "{_shortened(_sql(node))}"'
+        )
     name = node.this
     if type(name) is not exp.Identifier:
         _refuse(_shown(node))
@@ -209,7 +211,7 @@ def _value(node: exp.Expr, within: exp.Expr) -> LiteralValue:
         case exp.Null():
             _refuse(_shown(within), "nothing is equal to null; use is null or is not null")
         case exp.Column() if isinstance(node.this, exp.Identifier) and not node.this.quoted:
-            word = _sql(node)
+            word = _shortened(_sql(node))
             _refuse(_shown(within), f"{word} on this side is no value; if it is text, quote it: '{word}'")
         case exp.Column():
             _refuse(_shown(within), "columns are not compared with each other; text is in single quotes")
@@ -282,7 +284,7 @@ def _place(error: ParseError, text: str) -> str:
     found = [each for each in error.errors if each.get("highlight")]
     if not found:
         return _shown(text) if text.strip() else "an empty condition"
-    before, word = found[0].get("start_context") or "", found[0]["highlight"]
+    before, word = found[0].get("start_context") or "", _shortened(found[0]["highlight"])
     return f"{word!r} behind {_shortened(before.strip(), from_end=True)!r}" if before.strip() else repr(word)
 
 

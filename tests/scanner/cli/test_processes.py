@@ -228,7 +228,19 @@ def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
 
 def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
     """One line names it."""
+    word = os.fsdecode(b"x\xff")
     with serving(tmp_path / "data") as (_, endpoint):
-        done = weir("describe", os.fsdecode(b"x\xff"), "-e", endpoint)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
+        (tmp_path / "items.csv").write_text("id\n1\n")
+        assert weir("load", tmp_path / "items.csv", "-k", "id", "-e", endpoint).returncode == 0
+        done = weir("describe", word, "-e", endpoint)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
+        for words in (
+            ("sql", f"SELECT {word}"),
+            ("sql", f"SELECT {word}", "--explain"),
+            ("tail", "items", "--group", word),
+            ("scan", "items", "--lease", word),
+        ):
+            done = weir(*words, "-e", endpoint)
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+            assert "x\\udcff" in done.stderr

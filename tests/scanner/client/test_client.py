@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from scanner import ScanSource, col
 from scanner.data.digest import combine_digests
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -427,3 +429,45 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
                         pass
             with pytest.raises(scanner.ServerUnavailable):
                 await client.tables()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (
+            wire.headers(1, [(":status", "404"), ("content-type", "text/html")], end=True),
+            "ServerUnavailable",
+            "HTTP status 404",
+        ),
+        (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "did not reach a weir server"),
+        (wire.headers(1, [(":status", "403")], end=True), "PermissionDenied", "HTTP status 403"),
+        (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\0\x7f\0\0\0"), "InternalError", "over the limit"),
+        (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1"), "InternalError", "compressed"),
+        (
+            wire.headers(1, wire.RESPONSE) + wire.data(1, b"\0\0", end=True),
+            "ScanIncomplete",
+            "without trailers",
+        ),
+    ],
+)
+async def test_an_answer_that_no_server_of_weir_gives(answer: bytes, kind: str, message: str) -> None:
+    """What a proxy answers is told as that, and not as what the same status means from a server."""
+
+    async def answer_all(stream: trio.SocketStream) -> None:
+        await stream.send_all(wire.SERVER_HELLO)
+        octets, waiting = b"", True
+        async for data in stream:
+            octets += data
+            # HEADERS of stream 1: nothing may be said of a stream before it is there.
+            if waiting and b"\x01\x04\0\0\0\x01" in octets:
+                waiting = False
+                await stream.send_all(answer)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(functools.partial(trio.serve_tcp, answer_all, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        async with scanner.connect(f"127.0.0.1:{port}", retries=0) as client:
+            with pytest.raises(scanner.ScannerError, match=message) as caught:
+                await client.tables()
+        assert type(caught.value).__name__ == kind
+        nursery.cancel_scope.cancel()

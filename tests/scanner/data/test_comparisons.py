@@ -289,3 +289,21 @@ def test_the_units_are_those_of_arrow() -> None:
     """The factors that these tests and the code work with are Arrow's."""
     for unit, factor in PER_SECOND.items():
         assert pa.scalar(1, pa.timestamp("s")).cast(pa.timestamp(unit)).value == factor
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1" * 1199 + ".",
+        "-" + "1" * 1198 + ".",
+        "1" * 1197 + "e5",
+        "1" * 1000 + "e9999",
+        "0." + "0" * 9 + "1e-9999",
+    ],
+)
+def test_a_number_that_grows_on_the_way_is_refused_before(text: str) -> None:
+    """Client and server count the same text, that which travels: what the one takes the other does not refuse."""
+    with pytest.raises(ArgumentInvalid, match="1200 digits"):
+        decimal_literal(text)
+    longest = decimal_literal("1" * 1198 + ".")
+    assert literal_from_proto("x", literal_to_proto(longest)) == longest

@@ -145,3 +145,6 @@ async def test_a_port_in_use_is_one_line() -> None:
         with pytest.raises(ArgumentInvalid, match=f"cannot serve metrics on 127.0.0.1:{port}"):
             async with serve_metrics(server.statistics, port=port):
                 pass
+        with pytest.raises(ArgumentInvalid, match=r"cannot serve metrics on a\.\.b:0"):
+            async with serve_metrics(server.statistics, host="a..b"):
+                pass

@@ -51,6 +51,13 @@ async def test_an_address_that_is_not_ours_is_refused() -> None:
             pass
 
 
+async def test_a_name_that_no_machine_has_is_refused() -> None:
+    """Neither does a name that cannot be looked up end in an error of Python's codec."""
+    with pytest.raises(ArgumentInvalid, match=r"cannot listen on a\.\.b:0"):
+        async with open_server(MemoryStore(), host="a..b"):
+            pass
+
+
 @pytest.mark.rocks
 async def test_a_directory_serves_one_server_at_a_time(tmp_path: Path) -> None:
     """The second one is refused by type; after the first has gone the directory is free."""

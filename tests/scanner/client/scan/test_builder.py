@@ -223,6 +223,12 @@ def test_retries_and_forced_cuts(scan: Builder) -> None:
         scan.resume_every_batches(0)
 
 
+def test_a_lease_whose_id_is_no_text_is_refused(scan: Builder) -> None:
+    """It could not be sent."""
+    with pytest.raises(ArgumentInvalid, match="no Unicode text"):
+        scan.with_lease("\udcff")
+
+
 def test_key_range_by_tuple_and_by_name(scan: Builder) -> None:
     """A range takes prefixes of the key as tuples or dicts, and encodes them in key order."""
     codec = KeyCodec(TABLE)

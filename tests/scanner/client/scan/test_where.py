@@ -239,3 +239,11 @@ def test_the_parser_is_loaded_by_those_who_need_it_alone() -> None:
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout == "False\n"
+
+
+@pytest.mark.parametrize("text", ["v" * 100_000, "v = 1 " + "w" * 100_000, "v = " + "w" * 100_000])
+def test_a_long_condition_is_not_repeated_in_full(text: str) -> None:
+    """Its beginning is enough to know it by."""
+    with pytest.raises(ArgumentInvalid) as refused:
+        parse_where(text)
+    assert len(refused.value.message) < 1_000

@@ -143,6 +143,9 @@ async def test_a_client_is_told_of_a_position_that_is_none(autojump_clock: trio.
         scan = at.table.new_scan().with_source("log").in_group(GROUP, member="b")
         async with scan.execute() as other:
             assert await other.commit({0: 20}) == (0,)
+        for group, member in (("\udcff", "b"), (GROUP, "\udcff")):
+            with pytest.raises(ArgumentInvalid, match="no Unicode text"):
+                at.table.new_scan().with_source("log").in_group(group, member=member)
         scan = at.table.new_scan().with_source("log").in_group("second")
         async with scan.execute() as batches:
             await until(lambda: bool(batches.assigned))
