@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.crc_shift import shifted
+from scanner.data.digest import DIGEST_EMPTY
 from scanner.data.octets import octets_of
 from scanner.data.table import require_columns
 from scanner.wire.batches import EncodedRows
@@ -33,7 +34,7 @@ class ImageRows:
         block: As it was read.
         batch: The block, decoded: all columns of the image.
         start: 0 or more.
-        stop: Above `start`; at most as many rows as the block has.
+        stop: `start` or more; at most as many rows as the block has.
     """
 
     __slots__ = ("_batch", "_block", "_start", "_stop")
@@ -65,17 +66,15 @@ class ImageRows:
         # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
         return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Stored bytes of each row."""
-        return self._sizes()[self._start : self._stop]
+    def bytes_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Stored bytes that the block has in front of each of some rows; `len(self)` is the one behind the last."""
+        before = rows + (self._start - 1)
+        return np.where(before < 0, 0, self._block.ends[before]).astype(np.int64)
 
-    def crcs_around(
-        self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
-    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """CRC-32C of what the block has in front of stretches [first, end) of these rows, and of that with each."""
-        crcs = np.concatenate([[np.uint32(0)], self._block.crcs])
-        return crcs[firsts + self._start], crcs[ends + self._start]
+    def crcs_before(self, rows: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """CRC-32C of these bytes."""
+        before = rows + (self._start - 1)
+        return np.where(before < 0, np.uint32(DIGEST_EMPTY), self._block.crcs[before])
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """See `StoredRows`; a column that the image lacks was added later, and is null in all of its rows."""

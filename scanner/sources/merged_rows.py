@@ -36,60 +36,49 @@ def merged(
         found: If it is there.
         entries: At least one; keys ascending. A row of None takes the row away.
     """
-    order = np.arange(len(base))
-    rows: list[bytes] = []
-    inserted_at: list[int] = []
-    inserted: list[int] = []
-    for place, is_there, row in zip(places, found, entries.rows, strict=True):
-        number = -1
-        if row is not None:
-            number = len(base) + len(rows)
-            rows.append(row)
-        if is_there:
-            order[place] = number
-        elif number >= 0:
-            inserted_at.append(place)
-            inserted.append(number)
-    if inserted:
-        order = np.insert(order, inserted_at, inserted)
-    order = order[order >= 0]
-    if not len(order):
+    changed = RowBlock.join([row for row in entries.rows if row is not None])
+    kept = np.fromiter((row is not None for row in entries.rows), np.int64, len(entries.rows))
+    at = np.array(places, np.int64)
+    # In turns: what is left of the base in front of an entry, and the entry.
+    firsts = np.zeros(2 * len(at) + 1, np.int64)
+    firsts[1::2] = len(base) + np.cumsum(kept) - kept
+    firsts[2::2] = at + np.array(found, np.int64)
+    counts = np.empty_like(firsts)
+    counts[1::2] = kept
+    counts[::2] = np.append(at, len(base)) - firsts[::2]
+    firsts, counts = firsts[counts > 0], counts[counts > 0]
+    if not len(firsts):
         return None
-    changed = RowBlock.join(rows)
-    sizes = np.append(base.sizes, np.diff(changed.starts))
-    crcs = np.fromiter(map(checksum, rows), np.uint32, len(rows))
-    return MergedRows(base, changed, crcs, sizes, order)
+    begins = np.append(True, (firsts[1:] != firsts[:-1] + counts[:-1]) | (firsts[1:] == len(base)))
+    passed = np.append(0, np.cumsum(counts))
+    return MergedRows(base, changed, firsts[begins], np.append(passed[:-1][begins], passed[-1]))
 
 
 class MergedRows:
     """See `scanner.sources.interface.StoredRows`. Made by `merged`.
 
+    They are kept as stretches of rows that lie together, of the base or of the changed ones: what is worked out for
+    each row of a block takes longer than its reading.
+
     Args:
         base: Some rows.
         changed: Stored rows, numbered behind those.
-        crcs: CRC-32C of each of these.
-        sizes: Stored bytes of each row of both.
-        order: Which rows these are, at least one, in key order.
+        firsts: Number of the first row of each stretch; at least one, in key order. None has rows of both.
+        passed: How many rows are in front of each stretch, and in all.
     """
 
-    __slots__ = ("_base", "_changed", "_crcs", "_order", "_sizes")
+    __slots__ = ("_base", "_changed", "_firsts", "_passed")
 
     def __init__(
-        self,
-        base: ImageRows,
-        changed: RowBlock,
-        crcs: NDArray[np.uint32],
-        sizes: NDArray[np.int64],
-        order: NDArray[np.int64],
+        self, base: ImageRows, changed: RowBlock, firsts: NDArray[np.int64], passed: NDArray[np.int64]
     ) -> None:
         self._base = base
         self._changed = changed
-        self._crcs = crcs
-        self._sizes = sizes
-        self._order = order
+        self._firsts = firsts
+        self._passed = passed
 
     def __len__(self) -> int:
-        return len(self._order)
+        return int(self._passed[-1])
 
     @property
     def row_bytes_max(self) -> int:
@@ -98,35 +87,34 @@ class MergedRows:
 
     def slice(self, start: int, stop: int) -> MergedRows:
         """See `StoredRows`."""
-        return MergedRows(self._base, self._changed, self._crcs, self._sizes, self._order[start:stop])
+        first = self._stretch_of(start)
+        last = max(first + 1, int(np.searchsorted(self._passed, stop)))
+        passed = np.clip(self._passed[first : last + 1], start, stop) - start
+        firsts = self._firsts[first:last].copy()
+        firsts[0] += start - self._passed[first]
+        return MergedRows(self._base, self._changed, firsts, passed)
 
     def size_of(self, start: int, stop: int) -> int:
         """See `StoredRows`."""
-        return int(self._sizes[self._order[start:stop]].sum())
+        return int(self.slice(start, stop)._sizes().sum())
 
     def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`; the more time, the more rows are changed and the more stretches of others that makes."""
-        order, base = self._order[start:stop], len(self._base)
-        # The rows as stretches: of the base those that were together before, and each of the others by itself.
-        begins = np.flatnonzero(np.concatenate([[True], (np.diff(order) != 1) | (order[1:] >= base)]))
-        ends = np.append(begins[1:], len(order))
-        firsts, lasts = order[begins], order[ends - 1]
-        of_base = firsts < base
-        befores, afters = np.zeros((2, len(firsts)), np.uint32)
-        befores[of_base], afters[of_base] = self._base.crcs_around(firsts[of_base], lasts[of_base] + 1)
-        afters[~of_base] = self._crcs[firsts[~of_base] - base]
+        """See `StoredRows`; the more stretches, the more time it takes."""
+        rows = self.slice(start, stop)
+        ends = np.cumsum(rows._sizes())
+        size, of_base = int(ends[-1]), rows._firsts < len(self._base)
         # Of the base the digest is known with what is in front of it, which is shifted out, as in `ImageRows`.
-        passed = np.append(0, np.cumsum(self._sizes[order]))
-        size = int(passed[-1])
-        behind = np.append(size - passed[begins], size - passed[ends])
-        parts = shifted_each(np.append(befores, afters), behind)
+        befores = self._base.crcs_before(rows._firsts[of_base])
+        behind = np.append((size - np.append(0, ends[:-1]))[of_base], size - ends)
+        parts = shifted_each(np.append(befores, rows._crcs(of_base)), behind)
         return shifted(crc, size) ^ int(np.bitwise_xor.reduce(parts))
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """See `StoredRows`."""
         parts = [part.decode(codec, columns) for part in (self._base, self._changed) if len(part)]
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        return rows.take(pa.array(self._order))
+        shifts = np.repeat(self._firsts - self._passed[:-1], np.diff(self._passed))
+        return rows.take(pa.array(shifts + np.arange(len(self))))
 
     def encoded(self, schema: pa.Schema) -> None:
         """See `StoredRows`; they are not."""
@@ -134,7 +122,40 @@ class MergedRows:
 
     def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
         """See `StoredRows`."""
-        number = int(self._order[index])
+        stretch = self._stretch_of(index)
+        number = int(self._firsts[stretch] + index - self._passed[stretch])
         if number < len(self._base):
             return self._base.key_of(number, codec, key_codec)
         return self._changed.key_of(number - len(self._base), codec, key_codec)
+
+    def _stretch_of(self, index: int) -> int:
+        """Which stretch has a row; the last one: none behind it has."""
+        return min(int(np.searchsorted(self._passed, index, "right")), len(self._firsts)) - 1
+
+    def _ends(self) -> NDArray[np.int64]:
+        """Number behind the last row of each stretch."""
+        return self._firsts + np.diff(self._passed)
+
+    def _sizes(self) -> NDArray[np.int64]:
+        """Stored bytes of each stretch."""
+        sizes = np.empty(len(self._firsts), np.int64)
+        of_base, firsts, ends = self._firsts < len(self._base), self._firsts, self._ends()
+        sizes[of_base] = self._base.bytes_before(ends[of_base]) - self._base.bytes_before(firsts[of_base])
+        starts, others = self._changed.starts, ~of_base
+        sizes[others] = starts[ends[others] - len(self._base)] - starts[firsts[others] - len(self._base)]
+        return sizes
+
+    def _crcs(self, of_base: NDArray[np.bool_]) -> NDArray[np.uint32]:
+        """CRC-32C of each stretch; of one of the base with what its block has in front of it."""
+        crcs, ends = np.empty(len(self._firsts), np.uint32), self._ends()
+        crcs[of_base] = self._base.crcs_before(ends[of_base])
+        starts, stops = (
+            self._changed.starts[numbers[~of_base] - len(self._base)].tolist()
+            for numbers in (self._firsts, ends)
+        )
+        if starts:
+            octets, at = bytes(self._changed.buffer[starts[0] : stops[-1]]), starts[0]
+            crcs[~of_base] = [
+                checksum(octets[start - at : stop - at]) for start, stop in zip(starts, stops, strict=True)
+            ]
+        return crcs
