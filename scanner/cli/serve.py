@@ -11,7 +11,7 @@ import click
 import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
-from scanner.cli.app import Seconds, example, note
+from scanner.cli.app import Seconds, ended, example, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
@@ -200,6 +200,7 @@ async def _serve(
     storage: StorageConfig,
     metrics: tuple[str, int] | None,
 ) -> None:
+    cut_short: click.ClickException | None = None
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with AsyncExitStack() as stack:
             serving = open_server(
@@ -223,14 +224,21 @@ async def _serve(
                 await anext(signals)
                 nursery.cancel_scope.cancel()
             note("weir: ending; running calls may finish")
-            with trio.CancelScope() as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_on_next, signals, scope)
-                    if server.draining:  # `weir drain` asked for it, and said how long it may take
-                        await server.wait_drained()
-                    else:
-                        await server.drain()
+            async with trio.open_nursery() as nursery:
+
+                async def end_at_once() -> None:
+                    nonlocal cut_short
+                    cut_short = ended(await anext(signals))
                     nursery.cancel_scope.cancel()
+
+                nursery.start_soon(end_at_once)
+                if server.draining:  # `weir drain` asked for it, and said how long it may take
+                    await server.wait_drained()
+                else:
+                    await server.drain()
+                nursery.cancel_scope.cancel()
+    if cut_short is not None:
+        raise cut_short  # Out here, where no nursery wraps it
 
 
 async def _reload_on_hangup(
@@ -248,11 +256,6 @@ async def _reload_on_hangup(
 
 async def _cancel_when_draining(server: Server, scope: trio.CancelScope) -> None:
     await server.wait_draining()
-    scope.cancel()
-
-
-async def _cancel_on_next(signals: object, scope: trio.CancelScope) -> None:
-    await anext(signals)  # type: ignore[call-overload]
     scope.cancel()
 
 

@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+import scanner.sync as weir_sync
+from scanner.errors import ScannerError
+
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
 WEIR = [sys.executable, "-m", "scanner.cli"]
@@ -73,6 +76,30 @@ def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
         assert weir("scan", "items", "--format", "none", "-e", endpoint).stdout == "20000 rows\n"
         server.send_signal(signal.SIGINT)
         assert server.wait(TIMEOUT_S) == 0
+
+
+def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
+    """It does not wait for the call that runs, and says so: one line, and an exit code that is not 0."""
+    ends = ((signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"))
+    for number, code, says in ends:
+        command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", "--drain-timeout", "3600"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stderr is not None
+            endpoint = server.stdout.readline().split()[-1]
+            if code == 130:
+                weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
+            with weir_sync.connect(endpoint) as client:
+                scan = client.table("items").new_scan().with_credit(1000)
+                with contextlib.suppress(ScannerError), scan.execute() as batches:
+                    next(iter(batches))
+                    server.send_signal(signal.SIGTERM)
+                    assert "running calls may finish" in server.stderr.readline()
+                    server.send_signal(number)
+                    assert server.wait(TIMEOUT_S) == code
+                    assert server.stderr.read() == f"weir: {says}\n"
+    checked = weir("doctor", tmp_path / "data")
+    assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
 def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
