@@ -116,7 +116,13 @@ class LeaseKeeper:
                 " start without leases"
             ) from error
         self._promised = set(self._registry.states())
+        read = LeaseRegistry.to_document(self._registry.frozen(), self._registry.frozen_ended())
         await self._restore()
+        if content is not None and read != content:
+            # What expired while no server ran stays so, also if the clock is set back before the next start.
+            self._changes += 1
+            with suppress(StoreFailed):  # A server starts on a full disk, too; the next sweep tries again.
+                await self._write()
 
     async def acquire(
         self,

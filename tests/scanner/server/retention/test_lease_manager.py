@@ -22,7 +22,7 @@ from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegist
 from scanner.server.retention.lease_targets import Choice, HeldState
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
-from tests.support.maintenance import churn, lease_of, open_maintenance, target
+from tests.support.maintenance import WALL_S, churn, lease_of, open_maintenance, target
 from tests.support.scans import description
 
 if TYPE_CHECKING:
@@ -190,6 +190,26 @@ async def test_an_id_that_was_made_up_for_a_lease_names_no_other(store: Store) -
             await kept.acquire("old", target(Choice.LOG, 0), id_age_ms=10**15)
         assert await kept.acquire("report", target(Choice.LOG, 0), if_absent=True) != (None, [])
         assert len((await kept.bucket()).pins) == 1
+
+
+async def test_a_lease_that_expired_between_starts_is_not_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused by a server that started late, it is refused by the next one, too, whose clock was set back."""
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("no space left on the device of the test")
+
+    async with open_maintenance(store) as kept:
+        await kept.acquire("report", target(Choice.LOG, 0))
+    with monkeypatch.context() as patch:  # Starts all the same; a sweep writes it down, or the next start.
+        patch.setattr(store, "write_document", refuse)
+        async with open_maintenance(store, wall_s=WALL_S + 10**8) as kept:
+            assert kept.maintenance.leases.get(REPORT) is None
+    for wall_s in (WALL_S + 10**8, WALL_S):
+        async with open_maintenance(store, wall_s=wall_s) as kept:
+            with pytest.raises(LeaseNotFound):
+                await kept.maintenance.leases.renew(REPORT)
 
 
 async def test_a_lease_of_a_dropped_table_cannot_be_renewed(store: Store) -> None:
