@@ -20,7 +20,7 @@ _MIB: Final = 1 << 20
 START_BYTES: Final = 8 * _MIB
 """What a scan of few buckets begins with: at 1 ms that is 8 GB/s. It is also what waits for a consumer that lags."""
 START_BYTES_PER_BUCKET: Final = 4 * _MIB
-"""Four blocks of an image of a table of two to eight buckets: they go out whole while others are on their way."""
+"""Two blocks of an image of a table of up to four buckets, or more: they go out whole while others are on their way."""
 START_BYTES_MAX: Final = 32 * _MIB
 """What a scan of many buckets begins with."""
 SCAN_BYTES_MAX: Final = 64 * _MIB
