@@ -191,13 +191,14 @@ class Tokens:
         secret = self._keys.secret_of(fields[1])
         if secret is None:
             raise ResumeTokenInvalid(
-                "the resume token was made with a key that this server does not accept, or not any more;"
-                f" {_ADVICE}"
+                "the resume token was made with a key that this server does not accept, or not any more, as after it"
+                f" was restored from a backup; {_ADVICE}"
             )
         signed, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
         if not hmac.compare_digest(mac, _mac(secret, signed, _principal_octets(principal))):
             raise ResumeTokenInvalid(
-                f"the resume token is damaged, or was made for another principal; bring it as it came, or {_ADVICE}"
+                "the resume token is damaged, of another server or of this one before it was restored from a backup, or"
+                f" was made for another principal; bring it as it came, or {_ADVICE}"
             )
         return fields, signed[_FIELDS.size :]
 

@@ -16,6 +16,7 @@ Invariants:
 1. A backup exists once it was read back and compared, and its name is durable. What is interrupted before is no backup.
 2. What is restored is what was backed up, bit by bit, or nothing: SHA-256 of each file, digest of each bucket's rows.
 3. Nothing is written into the data directory that is backed up.
+4. A directory that a backup is restored into is marked until it is whole. Only what is marked is ever removed from it.
 
 This module knows no server: it is given checkpoints, which its caller keeps.
 """
@@ -48,6 +49,7 @@ from scanner.storage.rocksdb.catalog import (
 from scanner.storage.rocksdb.checkpoints import checkpoint_name, require_itself
 from scanner.storage.rocksdb.config import StorageConfig
 from scanner.storage.rocksdb.data_directory import (
+    RESTORING_NAME,
     TABLES_NAME,
     bucket_name,
     checkpoints_directory,
@@ -466,21 +468,19 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
 
     Args:
         backup: The directory of one backup.
-        data: Of the new data directory: an empty one, or one that is made.
+        data: Of the new data directory: an empty one, one that is made, or one that an interrupted restore left, which
+            is emptied first.
         on_bytes: Called with the progress.
 
     Raises:
         ArgumentInvalid: `backup` is no backup, or `data` is not empty.
+        StoreLocked: Another process restores a backup into `data`; nothing was changed.
         DataCorrupted: The backup is damaged; `data` is empty again.
         StoreFailed: The disk refused; `data` is empty again, as far as it allows.
     """
     backup, data = Path(backup).absolute(), Path(data).absolute()
     manifest = load_manifest(backup)
-    if entries_of(data) or (data.exists() and not data.is_dir()):
-        raise ArgumentInvalid(f"{data} is not empty: a backup is restored into an empty or a new directory")
-    is_new = not data.exists()
-    make_directories(data)
-    try:
+    with _restoring(data):
         make_directories(data / TABLES_NAME, data)
         catalog = CatalogFile(next_table_id=manifest.next_table_id)
         for table in manifest.tables:
@@ -488,18 +488,93 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
         sync_directory(data / TABLES_NAME)
         document = json.dumps({"next": catalog.next_table_id}).encode() + b"\n"
         write_document(data, TABLE_IDS_DOCUMENT, document)
-        # The catalog last: without it no server takes the directory for a whole one.
         write_format(data)
         save_catalog(data, catalog)
         with suppress(StoreFailed), disk_errors(data):
             sync_directory(data.parent)  # Not everybody may read it.
-    except BaseException:
-        for entry in entries_of(data):
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
-        if is_new:
-            data.rmdir()
-        raise
     return manifest
+
+
+@contextmanager
+def _restoring(data: Path) -> Iterator[None]:
+    """Mark a directory as not whole, durably, until a block has filled it; what fails empties it again."""
+    is_new = not data.exists()
+    descriptor = _mark(data)
+    marker = data / RESTORING_NAME
+    try:
+        _clear(data)
+        yield
+        with disk_errors(marker):
+            marker.unlink()
+            sync_directory(data)
+    except BaseException:
+        _clear(data)
+        with suppress(OSError):
+            marker.unlink(missing_ok=True)
+            if is_new:
+                data.rmdir()
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _mark(data: Path) -> int:
+    """Say that a directory is not whole, and return the descriptor that keeps other processes away from it."""
+    marker = data / RESTORING_NAME
+    with disk_errors(marker):
+        if not marker.exists():
+            _require_empty(data)
+        make_directories(data)
+        try:
+            descriptor, is_first = (
+                os.open(marker, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE),
+                True,
+            )
+        except FileExistsError:
+            descriptor, is_first = os.open(marker, os.O_RDWR | os.O_CLOEXEC), False
+    try:
+        with disk_errors(marker):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise _being_restored(data) from error
+            if not os.fstat(descriptor).st_nlink:
+                raise _being_restored(data)  # That ended between the two calls.
+            if is_first:
+                try:
+                    _require_empty(data)  # Somebody may have begun with it meanwhile.
+                except BaseException:
+                    marker.unlink()
+                    raise
+            else:
+                _logger.warning("what an interrupted restore left in %s is removed", data)
+            sync_directory(data)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_empty(data: Path) -> None:
+    is_other = data.exists() and not data.is_dir()
+    if is_other or any(entry.name != RESTORING_NAME for entry in entries_of(data)):
+        raise ArgumentInvalid(f"{data} is not empty: a backup is restored into an empty or a new directory")
+
+
+def _being_restored(data: Path) -> StoreLocked:
+    return StoreLocked(
+        f"another process restores a backup into {data}; wait for it, or name another directory"
+    )
+
+
+def _clear(data: Path) -> None:
+    """Remove all but the mark, as far as the disk allows."""
+    for entry in entries_of(data):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != RESTORING_NAME:
+            with suppress(OSError):
+                entry.unlink()
 
 
 def _restore_table(table: BackedUpTable, backup: Path, data: Path, on_bytes: OnBytes) -> TableEntry:

@@ -8,6 +8,8 @@
     checkpoints/000007/         its checkpoints
     images/000007/0003.image    the columnar image of a bucket (`scanner.storage.images`); may be removed at any time
     documents/                  small files of the server (`scanner.storage.rocksdb.documents`)
+    RESTORING                   there and held with flock while a backup is restored into the directory; left there, if
+                                that was interrupted. No server opens a directory that has it
 
 This module knows no RocksDB.
 """
@@ -45,6 +47,7 @@ from scanner.storage.rocksdb.files import (
 
 FORMAT_NAME: Final = "FORMAT"
 LOCK_NAME: Final = "LOCK"
+RESTORING_NAME: Final = "RESTORING"
 TABLES_NAME: Final = "tables"
 CHECKPOINTS_NAME: Final = "checkpoints"
 IMAGES_NAME: Final = "images"
@@ -197,8 +200,15 @@ def require_format(path: Path) -> None:
 
     Raises:
         DataCorrupted: The file that says so is damaged or gone.
-        StoreFailed: It is of another format, or the disk refused.
+        StoreFailed: It is of another format, a backup was not wholly restored into it, or the disk refused.
     """
+    with disk_errors(path):
+        is_partial = (path / RESTORING_NAME).exists()
+    if is_partial:
+        raise StoreFailed(
+            f"{path} is not whole: a backup is being restored into it, or that was interrupted; wait for it, or begin"
+            f" again with: weir restore BACKUP {path}"
+        )
     sealed = read_file(path / FORMAT_NAME)
     if sealed is not None:
         try:

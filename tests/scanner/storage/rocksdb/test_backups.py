@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scanner.errors import ArgumentInvalid, DataCorrupted, StoreLocked
+from scanner.errors import ArgumentInvalid, DataCorrupted, StoreFailed, StoreLocked
 from scanner.server.inspection import Inspection
 from scanner.storage.rocksdb.backups import Backup, begin_backup, list_backups, load_manifest, restore
 from scanner.storage.rocksdb.catalog import load_catalog
@@ -168,6 +168,60 @@ def test_killed_in_the_middle(data: Path, tmp_path: Path) -> None:
         back_up(store, data, destination)
     assert not left.exists()
     assert restore(destination / f"{FIRST_ID}-1", tmp_path / "later").rows == 1000
+
+
+def test_a_restore_that_was_killed(data: Path, tmp_path: Path) -> None:
+    """No server opens what it left, and the message says what to do, which works."""
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    restored, backup = tmp_path / "restored", tmp_path / "backups" / FIRST_ID
+    program = f"""
+        import os, signal
+        from pathlib import Path
+        from scanner.storage.rocksdb.backups import restore
+
+        restore(Path({str(backup)!r}), Path({str(restored)!r}), lambda octets: os.kill(os.getpid(), signal.SIGKILL))
+    """
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    left = {path.relative_to(restored) for path in restored.rglob("*")}
+    assert len(left) > 2
+    with pytest.raises(StoreFailed, match="weir restore BACKUP"), RocksStore.open(restored):
+        pass
+    assert {path.relative_to(restored) for path in restored.rglob("*")} == left
+    (restored / "tables" / "stray").touch()
+    assert restore(backup, restored).rows == 900
+    assert not (restored / "tables" / "stray").exists()
+    assert not (restored / "RESTORING").exists()
+    with RocksStore.open(restored) as store:
+        assert len(contents(store.bucket("items", 0))) == 900
+    with pytest.raises(ArgumentInvalid, match="not empty"):
+        restore(backup, restored)
+
+
+def test_a_restore_that_was_killed_at_its_end(data: Path, tmp_path: Path) -> None:
+    """Marked is not whole, whatever else is there: the next restore may empty it, so nobody may have written to it."""
+    (data / "RESTORING").touch()
+    with pytest.raises(StoreFailed, match="not whole"), RocksStore.open(data):
+        pass
+
+
+def test_two_restores_at_once(data: Path, tmp_path: Path) -> None:
+    """The second one into a directory is refused, and takes nothing away from the first."""
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    restored, backup = tmp_path / "restored", tmp_path / "backups" / FIRST_ID
+    refused = []
+
+    def restore_too(_: int) -> None:
+        with pytest.raises(StoreLocked, match="another process restores"):
+            restore(backup, restored)
+        refused.append(True)
+
+    assert restore(backup, restored, restore_too).rows == 900
+    assert refused
+    with RocksStore.open(restored) as store:
+        assert len(contents(store.bucket("items", 0))) == 900
 
 
 def test_what_is_refused(data: Path, tmp_path: Path) -> None:
