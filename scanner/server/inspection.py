@@ -38,6 +38,7 @@ from scanner.storage.rocksdb.data_directory import (
     entries_of,
     hold_still,
     require_format,
+    require_whole,
 )
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document
@@ -101,9 +102,10 @@ class Inspection:
         Raises:
             ArgumentInvalid: This is no data directory.
             StoreLocked: A server has it open.
-            StoreFailed: The disk refused.
+            StoreFailed: A backup is being restored into it, or that was interrupted; or the disk refused.
         """
         path = self._path
+        require_whole(path)
         present = {entry.name for entry in entries_of(path)}
         if not present & {FORMAT_NAME, CATALOG_NAME, TABLES_NAME}:
             raise ArgumentInvalid(f"{path} is no data directory of weir")

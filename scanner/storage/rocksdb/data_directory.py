@@ -202,13 +202,7 @@ def require_format(path: Path) -> None:
         DataCorrupted: The file that says so is damaged or gone.
         StoreFailed: It is of another format, a backup was not wholly restored into it, or the disk refused.
     """
-    with disk_errors(path):
-        is_partial = (path / RESTORING_NAME).exists()
-    if is_partial:
-        raise StoreFailed(
-            f"{path} is not whole: a backup is being restored into it, or that was interrupted; wait for it, or begin"
-            f" again with: weir restore BACKUP {path}"
-        )
+    require_whole(path)
     sealed = read_file(path / FORMAT_NAME)
     if sealed is not None:
         try:
@@ -226,6 +220,21 @@ def require_format(path: Path) -> None:
             " (weir load FILE.parquet)"
         )
     raise DataCorrupted(f"{path / FORMAT_NAME} is gone; {_write_anew(path)}")
+
+
+def require_whole(path: Path) -> None:
+    """See that no restore of a backup is filling a directory, or was interrupted in it.
+
+    Raises:
+        StoreFailed: One is, or the disk refused.
+    """
+    with disk_errors(path):
+        is_partial = (path / RESTORING_NAME).exists()
+    if is_partial:
+        raise StoreFailed(
+            f"{path} is not whole: a backup is being restored into it, or that was interrupted; wait for it, or begin"
+            f" again with: weir restore BACKUP {path}"
+        )
 
 
 def _write_anew(path: Path) -> str:

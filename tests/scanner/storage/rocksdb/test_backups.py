@@ -204,6 +204,8 @@ def test_a_restore_that_was_killed_at_its_end(data: Path, tmp_path: Path) -> Non
     (data / "RESTORING").touch()
     with pytest.raises(StoreFailed, match="not whole"), RocksStore.open(data):
         pass
+    with pytest.raises(StoreFailed, match="not whole"):
+        list(Inspection(data, now_ms=0).findings())
 
 
 def test_two_restores_at_once(data: Path, tmp_path: Path) -> None:
