@@ -48,6 +48,8 @@ class GroupWorld:
     network: Network = field(default_factory=lambda: Network(lambda _connection, _fault: None))
     clock_stands: bool = False
     """Whether the clock of the next server tells the time of zero, always."""
+    server: Server = field(init=False)
+    """The one that runs, or ran last."""
     _scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     _ended: trio.Event = field(default_factory=trio.Event)
     _next_id: int = 0
@@ -55,8 +57,8 @@ class GroupWorld:
     async def start(self) -> Server:
         """Serve what is on the disk."""
         self._scope, self._ended = trio.CancelScope(), trio.Event()
-        server: Server = await self.nursery.start(self._serve)
-        return server
+        self.server = await self.nursery.start(self._serve)
+        return self.server
 
     async def _serve(self, *, task_status: trio.TaskStatus[Server]) -> None:
         clock = _StandingClock() if self.clock_stands else WallClock(lambda: WALL_S + trio.current_time())

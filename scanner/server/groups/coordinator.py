@@ -21,7 +21,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
@@ -355,6 +355,32 @@ class ReaderGroup:
             if state != before:
                 await seat.write(state)
 
+    async def forget(self) -> None:
+        """Delete what is stored of the group, which has no members. No commit and no scan of it outlives that.
+
+        Raises:
+            ScannerError: Storage failed; the group may be forgotten in a part of the buckets.
+
+        Waits:
+            For positions that are being stored, the ends of scans, and storage.
+
+        Cancellation:
+            As if storage had failed.
+        """
+        for seat in self._seats:
+            if seat.scan is not None:
+                await seat.scan.closed.wait()
+        async with AsyncExitStack() as stack:
+            for seat in self._seats:
+                await stack.enter_async_context(seat.writing)
+            writes = [
+                seat.bucket.submit((), group_states={self.name: None, FORGOTTEN: GroupState(seat.epoch_max)})
+                for seat in self._seats
+                if self.name in seat.bucket.storage.group_states
+            ]
+            for write in writes:
+                await write.wait_durable()
+
     @asynccontextmanager
     async def admitted(self, index: int, epoch: int) -> AsyncIterator[GroupScan]:
         """Admit a scan of a bucket for the length of a block. Another one of the bucket is ended, and closed, before.
@@ -450,6 +476,8 @@ class ReaderGroup:
             before.wake()
         try:
             async with seat.writing:
+                if name not in self._members:
+                    return  # It left meanwhile, and the group may be deleted; the next round finds another.
                 state = seat.state
                 epoch = max(seat.epoch_max + 1, self._now_ms())
                 await seat.write(state._replace(epoch=epoch))

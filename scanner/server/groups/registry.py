@@ -17,11 +17,10 @@ import trio
 from scanner.errors import GroupNotEmpty, GroupNotFound, ScannerError, TooManyGroups
 from scanner.server.groups.coordinator import Member, ReaderGroup
 from scanner.storage.group_states import FORGOTTEN
-from scanner.storage.interface import GroupState
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
-    from scanner.server.tables.bucket import PendingWrite, ServedBucket
+    from scanner.server.tables.bucket import ServedBucket
     from scanner.server.tables.catalog import Catalog, ServedTable
 
 
@@ -128,7 +127,7 @@ class ReaderGroups:
             ScannerError: Storage failed; the group may be forgotten in a part of the buckets.
 
         Waits:
-            For storage.
+            For positions that are being stored, the ends of the group's scans, and storage.
 
         Cancellation:
             As if storage had failed.
@@ -140,13 +139,7 @@ class ReaderGroups:
                     f"reader group {name!r} of table {table!r} has members: {', '.join(group.members)}; end them first"
                 )
             served = await self._catalog.table(table, table_id)
-            writes: list[PendingWrite] = [
-                bucket.submit((), group_states={name: None, FORGOTTEN: _forgotten(bucket, name)})
-                for bucket in await self._buckets(served)
-                if name in bucket.storage.group_states
-            ]
-            for write in writes:
-                await write.wait_durable()
+            await group.forget()
             self._groups.get(served.table_id, {}).pop(name, None)
 
     def _find(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup | None:
@@ -191,9 +184,3 @@ class ReaderGroups:
     @staticmethod
     def _stored(buckets: list[ServedBucket]) -> set[str]:
         return {name for bucket in buckets for name in bucket.storage.group_states if name != FORGOTTEN}
-
-
-def _forgotten(bucket: ServedBucket, name: str) -> GroupState:
-    """What is left of the deleted groups of a bucket when this one is deleted, too."""
-    states = bucket.storage.group_states
-    return GroupState(max(states[name].epoch, states.get(FORGOTTEN, GroupState(0)).epoch))

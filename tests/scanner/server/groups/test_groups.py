@@ -16,8 +16,9 @@ import trio.testing
 from bench.simulation.network import Fault
 from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
 from scanner.storage.interface import GroupState
+from scanner.wire import methods
 from tests.support.broken_groups import accept_stale_epochs, end_no_scan
-from tests.support.groups import CONFIG, GROUP, group_world, until
+from tests.support.groups import CONFIG, GROUP, commit, group_world, join_request, until
 from tests.support.scans import sample
 
 if TYPE_CHECKING:
@@ -294,6 +295,32 @@ async def test_a_dropped_table_ends_its_readers(autojump_clock: trio.testing.Moc
                 await anext(batches)
         again = await client.create_table("items", table.schema, ["id"], 2)
         assert await again.groups() == []
+
+
+async def test_a_group_that_is_deleted_stays_deleted(autojump_clock: trio.testing.MockClock) -> None:
+    """What was on its way to the disk is there before, or never: a position, the epoch of a reader that left."""
+    async with group_world(1) as world, world.client() as client, world.raw() as raw:
+        table = await client.table("items")
+        await world.write(table, 10)
+        async with table.new_scan().with_source("log").in_group(GROUP, member="a").execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            epoch = batches.assigned[0]
+        ((_, _, bucket),) = world.server._services.catalog.open_buckets()
+        async with trio.open_nursery() as nursery:
+            async with bucket.between_commits():
+                nursery.start_soon(commit, raw, 0, epoch, 10)
+                await trio.sleep(1)
+                async with raw.open_stream(methods.JOIN) as joining:
+                    await joining.send(join_request("b"))
+                    await trio.sleep(1)
+                await trio.sleep(1)
+                nursery.start_soon(table.delete_group, GROUP)
+                await trio.sleep(1)
+        assert await table.groups() == []
+        assert world.stored() == {0: None}
+        async with table.new_scan().with_source("log").in_group(GROUP, member="a").execute() as batches:
+            batch = await anext(batches)
+            assert batch["_log_offset"].to_pylist() == list(range(10))
 
 
 async def test_a_reader_of_the_same_name_takes_the_place(autojump_clock: trio.testing.MockClock) -> None:
