@@ -40,8 +40,9 @@ _STEP_BYTES_MIN: Final = 64 * 1024
 """Less would be all overhead."""
 _FIRST_STEP_BYTES_MAX: Final = 128 * 1024
 """The first batch of a scan is not to wait for a whole block of each scan that begins with it."""
-_FIRST_STEPS_MAX: Final = 3
-"""First steps in a row while further ones wait; a first step is short."""
+_FIRST_STEPS_MAX: Final = 8
+"""First steps in a row while further ones wait: about as many bytes as the further one reads (`_FIRST_STEP_BYTES_MAX`,
+`_SHARED_STEP_BYTES_MIN`). At three, a third of what 64 new scans waited for were second steps of the quicker ones."""
 _ROUND_BYTES: Final = 4 << 20
 """Stored bytes that all scans read which take their steps in turns, until each has had one."""
 _SHARED_STEP_BYTES_MIN: Final = 704 * 1024
@@ -103,8 +104,8 @@ class StepTurns:
     Invariants:
 
     1. From one step to the next every other task that can run has its turn.
-    2. While there are both, three first steps come to one further: neither many running scans nor many new ones keep
-       the others waiting.
+    2. While there are both, eight first steps come to one further, which reads as much: neither many running scans nor
+       many new ones keep the others waiting.
     3. A connection whose calls begin may have quiet rounds behind its steps, but no step of another one waits for them.
     4. The more wait, the smaller the steps are (`step_bytes`), down to a least size: a scan that steps alone pays for
        few steps, and a round of many does not take longer for it.

@@ -139,7 +139,7 @@ async def test_a_pass_of_the_loop_has_one_step(tasks: int) -> None:
     assert order == order[:tasks] * 20
 
 
-async def test_three_first_steps_come_to_one_further() -> None:
+async def test_eight_first_steps_come_to_one_further() -> None:
     """While both wait; then whichever do, in the order in which they came."""
     turns, order = StepTurns(), ""
 
@@ -154,12 +154,12 @@ async def test_three_first_steps_come_to_one_further() -> None:
         for name in "abcd":
             nursery.start_soon(step, name, False)
             await trio.testing.wait_all_tasks_blocked()
-        for name in "12345":
+        for name in "0123456789":
             nursery.start_soon(step, name, True)
             await trio.testing.wait_all_tasks_blocked()
         await turns.pass_on(1)
 
-    assert order == "123a45bcd"
+    assert order == "01234567a89bcd"
 
 
 @pytest.mark.parametrize(
