@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _READ_ROWS: Final = 8192
 _READ_BYTES: Final = 256 * 1024
+FIRST_BLOCK_BYTES: Final = 128 * 1024
+"""Payload of the first of several blocks at most. Blocks go out whole, and the first rows of many scans that begin
+together wait for one of each: as row by row, where the first step is as small (`scanner.server.fairness`)."""
 
 
 class BlockWriter(Protocol):
@@ -91,7 +94,10 @@ class ImageBuilder:
             self._write_block()
 
     def _write_block(self) -> None:
-        count, _ = fitting_rows(self._rows, self._block_bytes, BLOCK_ROWS_MAX)
+        several = batch_size_bytes(self._rows) > self._block_bytes
+        first = several and not self.rows_written
+        block_bytes = min(FIRST_BLOCK_BYTES, self._block_bytes) if first else self._block_bytes
+        count, _ = fitting_rows(self._rows, block_bytes, BLOCK_ROWS_MAX)
         rows, stored = self._rows.slice(0, count), self._stored.slice(0, count)
         last_key = stored.key_of(count - 1, self._codec, self._key_codec)()
         self._writer.add(rows, stored, last_key)
