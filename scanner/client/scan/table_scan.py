@@ -256,8 +256,6 @@ class Batches:
         """Fetch the changes of all buckets."""
         plan, progress = self._plan, self._progress
         query = bucket_query(plan, 0, KeyRange())
-        # By name: what is added to the table meanwhile is not this scan's.
-        query.columns[:] = plan.schema.names
         query.ClearField("row_limit")
         receiver = FetchReceiver(
             plan.table.name,
@@ -336,12 +334,16 @@ class Batches:
 
 
 def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQuery:
-    """What a plan asks of one bucket, or of a range of its keys."""
+    """What a plan asks of one bucket, or of a range of its keys.
+
+    Its columns are there by name: those that are added to the table meanwhile are not this scan's, though it may open
+    some of its buckets late, or anew.
+    """
     return query_to_proto(
         ScanQuery(
             table=plan.table.name,
             bucket=bucket,
-            columns=plan.columns,
+            columns=tuple(plan.schema.names),
             predicates=plan.predicates,
             row_limit=plan.row_limit,
             range=key_range,

@@ -326,6 +326,34 @@ async def test_more_buckets_than_are_open_at_once(tmp_path: Path) -> None:
         assert statistics.held_bytes_max <= 64_000 + 64 * statistics.overrun_bytes
 
 
+@pytest.mark.parametrize(
+    ("source", "mode"),
+    [
+        (ScanSource.LIVE_KV, "push"),
+        (ScanSource.LIVE_KV, "session"),
+        (ScanSource.LIVE_KV, "asof"),
+        (ScanSource.LOG, "push"),
+        (ScanSource.HYBRID, "push"),
+    ],
+)
+async def test_a_column_that_is_added_meanwhile(tmp_path: Path, source: ScanSource, mode: str) -> None:
+    """A scan keeps its columns, in buckets that it opens late, too, and so does a table that was looked up before."""
+    async with open_table(tmp_path, 3_000, buckets=70) as (table, _):
+        scan = table.new_scan().with_source(source).with_mode(mode)
+        if source is not ScanSource.LIVE_KV:
+            scan = scan.stop_at("end")
+        seen: list[int] = []
+        async with scan.execute() as batches:
+            seen += (await anext(batches))["k"].to_pylist()
+            await table.add_column(pa.field("added", pa.int64()))
+            async for batch in batches:
+                assert batch.schema == batches.schema
+                seen += batch["k"].to_pylist()
+        assert "added" not in batches.schema.names
+        assert sorted(seen) == list(range(3_000))
+        assert (await scan.to_arrow()).num_rows == 3_000
+
+
 async def test_session_is_refused_by_a_cap_after_retries(tmp_path: Path) -> None:
     """An open that the cap refuses is tried again three times, then the refusal surfaces."""
     config = ScannerConfig(sessions_per_bucket_max=1)
