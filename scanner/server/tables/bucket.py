@@ -424,7 +424,7 @@ class ServedBucket:
 
         Raises:
             TooManyFiles: There is no room for its files.
-            ScannerError: It cannot be opened.
+            ScannerError: It cannot be opened, or the bucket is retired; this says why.
 
         Waits:
             For room, and for storage.
@@ -434,7 +434,11 @@ class ServedBucket:
             return
         async with self._room_for_files():
             if self.storage.idle:
-                await self._run_blocking(self.storage.wake)
+                try:
+                    await self._run_blocking(self.storage.wake)
+                except StoreClosed:
+                    self.check_served()  # Where the table was dropped, that is the error.
+                    raise
                 await self._run_blocking(self.image.open)
 
     async def fetch(self, read: Callable[[], None]) -> None:

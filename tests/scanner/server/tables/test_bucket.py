@@ -13,12 +13,16 @@ from trio.testing import wait_all_tasks_blocked
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.catalog import Catalog
 from scanner.sources.kv import KvSource
+from scanner.storage.rocksdb.store import RocksStore
+from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
-from tests.support.scans import filled_store, mutations, sample
+from tests.support.scans import description, filled_store, mutations, sample
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
 
     from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
 
@@ -322,3 +326,19 @@ async def test_a_server_that_goes_down_settles_every_write() -> None:
     for write, says in zip(writes, ("may not have been done", "was not done"), strict=True):
         with pytest.raises(ScannerError, match=says):
             await write.wait_durable()
+
+
+@pytest.mark.rocks
+async def test_a_bucket_whose_table_is_being_dropped_says_so(tmp_path: Path) -> None:
+    """Its files are closed, and the table has its name still: that is no failure of the store."""
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, inline)
+            table = await catalog.table("items")
+            served = await catalog.bucket(table, 0)
+            await served.retire(TableNotFound("table 'items' was dropped"))
+            store.bucket("items", 0).suspend(leaving=True)
+            with pytest.raises(TableNotFound, match="was dropped"):
+                await catalog.bucket(table, 0)
+            nursery.cancel_scope.cancel()
