@@ -145,15 +145,12 @@ class RowBlock:
 
     def digest(self, crc: int = DIGEST_EMPTY) -> int:
         """Continue the digest of a scan with the rows of this block."""
-        return self.digest_of(0, len(self), crc)
+        return self.digest_of(0, len(self), crc)[0]
 
-    def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """Continue the digest of a scan with the rows [start, stop)."""
-        return checksum(self.bytes(start, stop), crc)
-
-    def size_of(self, start: int, stop: int) -> int:
-        """Stored bytes of the rows [start, stop)."""
-        return int(self._starts[stop] - self._starts[start])
+    def digest_of(self, start: int, stop: int, crc: int) -> tuple[int, int]:
+        """Continue the digest of a scan with the rows [start, stop); and how many bytes they are."""
+        octets = self.bytes(start, stop)
+        return checksum(octets, crc), len(octets)
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """The rows as Arrow columns; see `RowCodec.decode_block`."""

@@ -57,14 +57,11 @@ class ImageRows:
         """See `StoredRows`."""
         return ImageRows(self._block, self._batch, self._start + start, self._start + stop)
 
-    def size_of(self, start: int, stop: int) -> int:
+    def digest_of(self, start: int, stop: int, crc: int) -> tuple[int, int]:
         """See `StoredRows`."""
-        return self._end_of(stop) - self._end_of(start)
-
-    def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """See `StoredRows`."""
+        size = self._end_of(stop) - self._end_of(start)
         # Of the rows [0, start) and [0, stop) of the block it is known; what is in front of them is shifted out.
-        return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), self.size_of(start, stop))
+        return self._crc_of(stop) ^ shifted(crc ^ self._crc_of(start), size), size
 
     def bytes_before(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Stored bytes that the block has in front of each of some rows; `len(self)` is the one behind the last."""

@@ -66,11 +66,8 @@ class StoredRows(Protocol):
     def slice(self, start: int, stop: int) -> StoredRows:
         """The rows [start, stop), without a copy."""
 
-    def size_of(self, start: int, stop: int) -> int:
-        """Length of the rows [start, stop) as stored rows."""
-
-    def digest_of(self, start: int, stop: int, crc: int) -> int:
-        """Continue the digest of a scan with the rows [start, stop), as stored rows."""
+    def digest_of(self, start: int, stop: int, crc: int) -> tuple[int, int]:
+        """Continue the digest of a scan with the rows [start, stop), as stored rows; and how many bytes those are."""
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """The rows as Arrow columns, in the order of these names; none, where it is known that none passes the filter.

@@ -297,7 +297,7 @@ class KvSource:
 
     def _digest_up_to(self, block: _Block, stored_rows: int) -> None:
         if stored_rows > block.digested:
-            self.digest = block.stored.digest_of(block.digested, stored_rows, self.digest)
-            self.stored_bytes += block.stored.size_of(block.digested, stored_rows)
+            self.digest, size = block.stored.digest_of(block.digested, stored_rows, self.digest)
+            self.stored_bytes += size
             self._last_key_of = block.stored.key_of(stored_rows - 1, self._codec, self._key_codec)
             block.digested = stored_rows

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from scanner.data.crc_shift import shifted, shifted_each
 from scanner.data.digest import checksum
@@ -94,27 +95,23 @@ class MergedRows:
         firsts[0] += start - self._passed[first]
         return MergedRows(self._base, self._changed, firsts, passed)
 
-    def size_of(self, start: int, stop: int) -> int:
-        """See `StoredRows`."""
-        return int(self.slice(start, stop)._sizes().sum())
-
-    def digest_of(self, start: int, stop: int, crc: int) -> int:
+    def digest_of(self, start: int, stop: int, crc: int) -> tuple[int, int]:
         """See `StoredRows`; the more stretches, the more time it takes."""
-        rows = self.slice(start, stop)
+        rows = self if (start, stop) == (0, len(self)) else self.slice(start, stop)
         ends = np.cumsum(rows._sizes())
         size, of_base = int(ends[-1]), rows._firsts < len(self._base)
         # Of the base the digest is known with what is in front of it, which is shifted out, as in `ImageRows`.
         befores = self._base.crcs_before(rows._firsts[of_base])
         behind = np.append((size - np.append(0, ends[:-1]))[of_base], size - ends)
         parts = shifted_each(np.append(befores, rows._crcs(of_base)), behind)
-        return shifted(crc, size) ^ int(np.bitwise_xor.reduce(parts))
+        return shifted(crc, size) ^ int(np.bitwise_xor.reduce(parts)), size
 
     def decode(self, codec: RowCodec, columns: Sequence[str]) -> pa.RecordBatch:
         """See `StoredRows`."""
         parts = [part.decode(codec, columns) for part in (self._base, self._changed) if len(part)]
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
         shifts = np.repeat(self._firsts - self._passed[:-1], np.diff(self._passed))
-        return rows.take(pa.array(shifts + np.arange(len(self))))
+        return pc.take(rows, pa.array(shifts + np.arange(len(self))), boundscheck=False)
 
     def encoded(self, schema: pa.Schema) -> None:
         """See `StoredRows`; they are not."""
