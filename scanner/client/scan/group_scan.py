@@ -119,6 +119,8 @@ class GroupBatches:
         self._seats: dict[int, _Seat] = {}
         self._handed: dict[int, _Handed] = {}
         self._releases: list[_Seat] = []
+        self._more = False
+        """Whether more buckets may be on their way."""
         self._schema_outdated = False
         """As the scans that are over were told."""
         self._to_say = trio.Event()
@@ -408,6 +410,7 @@ class GroupBatches:
             elif each.moving and not seat_before.moving:
                 seat_before.moving = True
                 seat_before.scope.cancel()
+        self._more = assignment.more
         self._release_moved()
         self._finish_if_done()
 
@@ -481,7 +484,9 @@ class GroupBatches:
         )
 
     def _finish_if_done(self) -> None:
-        if not self._finished and self._seats and all(seat.done for seat in self._seats.values()):
+        if self._finished or self._more or not self._seats:
+            return
+        if all(seat.done for seat in self._seats.values()):
             self._finished = True
             self._hand_off.finish()
 

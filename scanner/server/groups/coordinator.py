@@ -72,6 +72,8 @@ class Member:
         """Why it is out; None: it is in, or has left by itself."""
         self._changed = trio.Event()
         self._alive = False
+        self.expects_more = False
+        """Whether it was told that more buckets may come."""
 
     def answer_alive(self) -> None:
         """It has said that it lives, and is owed an answer; one for all that it has said since the last."""
@@ -216,6 +218,8 @@ class ReaderGroup:
         self._on_assigned = on_assigned
         self._on_refused = on_refused
         self._members: dict[str, Member] = {}
+        self._target: dict[int, str] = {}
+        """Who is to have each bucket, as planned last."""
         self._changed = trio.Event()
         self.balancing = False
         """Whether `balance` runs, or is about to."""
@@ -306,6 +310,16 @@ class ReaderGroup:
             for seat in self._seats
             if seat.owner is member
         )
+
+    def more(self, member: Member) -> bool:
+        """Whether buckets may be on their way to a member: free ones, and those that another one is to give back."""
+        for seat in self._seats:
+            if seat.owner is member or (seat.owner is not None and seat.moves_at is None):
+                continue
+            name = self._target.get(seat.index, "")
+            if name == member.name or name not in self._members:  # Whose it is to be is not known yet.
+                return True
+        return False
 
     def position(self, bucket: int) -> int | None:
         """Where the group's reading of a bucket goes on; None: nothing is stored."""
@@ -435,6 +449,9 @@ class ReaderGroup:
                         for seat, name in due:
                             nursery.start_soon(self._hand_over, seat, name)
                     continue
+                for member in self._members.values():
+                    if member.expects_more and not self.more(member):
+                        member.wake()
                 with trio.move_on_at(wake_at):
                     await changed.wait()
         except Exception as error:
@@ -448,7 +465,7 @@ class ReaderGroup:
     def _plan(self, now: float) -> tuple[list[tuple[_Seat, str]], float]:
         """Which buckets go to whom now, and when the next ones may have to."""
         owners = {seat.index: seat.owner_before for seat in self._seats}
-        target = assign(owners, self._members, owners)
+        target = self._target = assign(owners, self._members, owners)
         due: list[tuple[_Seat, str]] = []
         wake_at = math.inf
         for seat in self._seats:

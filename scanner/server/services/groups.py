@@ -193,11 +193,12 @@ class GroupService:
         while member.ended_by is None:
             if member.take_alive():
                 await stream.send(pb.JoinResponse(alive=pb.Alive()).SerializeToString())
-            assigned = group.assignment(member)
-            if assigned == told:
+            assigned, more = group.assignment(member), group.more(member)
+            if (assigned, more) == told:
                 await member.wait_change()
                 continue
-            told = assigned
+            told = assigned, more
+            member.expects_more = more
             buckets = [
                 pb.AssignedBucket(
                     bucket=each.bucket,
@@ -207,7 +208,7 @@ class GroupService:
                 )
                 for each in assigned
             ]
-            response = pb.JoinResponse(assignment=pb.Assignment(buckets=buckets))
+            response = pb.JoinResponse(assignment=pb.Assignment(buckets=buckets, more=more))
             await stream.send(response.SerializeToString())
         raise member.ended_by
 

@@ -65,10 +65,12 @@ class Joined(_message.Message):
     def __init__(self, session_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("buckets",)
+    __slots__ = ("buckets", "more")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     buckets: _containers.RepeatedCompositeFieldContainer[AssignedBucket]
-    def __init__(self, buckets: _Optional[_Iterable[_Union[AssignedBucket, _Mapping]]] = ...) -> None: ...
+    more: bool
+    def __init__(self, buckets: _Optional[_Iterable[_Union[AssignedBucket, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class AssignedBucket(_message.Message):
     __slots__ = ("bucket", "epoch", "position", "moving")

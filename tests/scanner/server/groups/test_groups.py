@@ -256,6 +256,30 @@ async def test_positions_are_stored_by_themselves_where_that_is_asked_for(
         assert world.stored() == world.log_ends()
 
 
+async def test_a_reader_that_stops_waits_for_buckets_that_are_on_their_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """One that is given out late, since its bucket is written to, is not left out."""
+    async with group_world() as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 40)
+        busy = next(
+            bucket for _, index, bucket in world.server._services.catalog.open_buckets() if index == 1
+        )
+
+        async def write_for_long(*, task_status: trio.TaskStatus[None]) -> None:
+            async with busy.between_commits():
+                task_status.started()
+                await trio.sleep(3)
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(write_for_long)
+            scan = table.new_scan().with_source("log").stop_at("end")
+            async with scan.in_group(GROUP).execute() as batches:
+                found = [each async for batch in batches for each in batch["id"].to_pylist()]
+        assert sorted(found) == list(range(40))
+
+
 async def test_a_limit_stores_no_more_than_was_handed_out(autojump_clock: trio.testing.MockClock) -> None:
     """A batch that the limit cuts comes again."""
     async with group_world(buckets=1) as world, world.client() as client:
