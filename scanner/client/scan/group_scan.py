@@ -165,8 +165,8 @@ class GroupBatches:
         """The next batch of any bucket that is this reader's; it has at least one row.
 
         Raises:
-            StopAsyncIteration: Every bucket that is this reader's came to its stop, or the limit is reached; now and
-                for ever.
+            StopAsyncIteration: Every bucket that is this reader's came to its stop, and none is on its way to it; or
+                the limit is reached. Now and for ever.
             GroupEpochStale: Another reader has joined under this one's name.
             TableNotFound: The table was dropped, though its name may have gone to another one.
             OffsetOutOfRange: Retention has passed the position of a bucket.
