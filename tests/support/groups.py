@@ -252,6 +252,11 @@ class _StandingClock(WallClock):
         return 0
 
 
+async def pass_time(seconds: float) -> None:
+    """Let so much of the virtual time pass: whatever can happen meanwhile does."""
+    await trio.sleep(seconds)
+
+
 @asynccontextmanager
 async def group_world(buckets: int = 4, config: ScannerConfig = CONFIG) -> AsyncIterator[GroupWorld]:
     """A running server with the empty table `items`. Leaving ends it, and what was started in its nursery."""

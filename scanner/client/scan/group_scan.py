@@ -458,6 +458,8 @@ class GroupBatches:
     def _receiver(self, seat: _Seat, position: int | None) -> BucketReceiver:
         plan = self._plan
         query = bucket_query(plan, seat.bucket, plan.key_range)
+        # By name: the table may get columns before the bucket becomes this reader's.
+        query.columns[:] = plan.schema.names
         scan_open = scanner_pb2.ScanOpen(
             source=scanner_pb2.SCAN_SOURCE_LOG,
             query=query,

@@ -256,6 +256,8 @@ class Batches:
         """Fetch the changes of all buckets."""
         plan, progress = self._plan, self._progress
         query = bucket_query(plan, 0, KeyRange())
+        # By name: what is added to the table meanwhile is not this scan's.
+        query.columns[:] = plan.schema.names
         query.ClearField("row_limit")
         receiver = FetchReceiver(
             plan.table.name,
@@ -291,7 +293,7 @@ class Batches:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
             source=_SOURCES[plan.source],
-            query=bucket_query(plan, progress.bucket, progress.key_range),
+            query=self._query(progress),
             as_of=plan.as_of_bucket(progress.bucket),
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
@@ -320,7 +322,7 @@ class Batches:
 
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
-        plan, query = self._plan, bucket_query(self._plan, progress.bucket, progress.key_range)
+        plan, query = self._plan, self._query(progress)
         if plan.mode is ScanMode.SESSION:
             return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
@@ -329,21 +331,28 @@ class Batches:
             what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
         )
 
+    def _query(self, progress: BucketProgress) -> pb.ScanQuery:
+        """What to ask of one bucket.
+
+        Not by name as long as no bucket has begun: a table that has more columns than this client knows is refused.
+        Then by name: what is added to the table meanwhile is not this scan's, though it opens some buckets late.
+        """
+        query = bucket_query(self._plan, progress.bucket, progress.key_range)
+        if any(each.log_offset is not None for each in self._progress.values()):
+            query.columns[:] = self._plan.schema.names
+        return query
+
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"
 
 
 def bucket_query(plan: ScanPlan, bucket: int, key_range: KeyRange) -> pb.ScanQuery:
-    """What a plan asks of one bucket, or of a range of its keys.
-
-    Its columns are there by name: those that are added to the table meanwhile are not this scan's, though it may open
-    some of its buckets late, or anew.
-    """
+    """What a plan asks of one bucket, or of a range of its keys."""
     return query_to_proto(
         ScanQuery(
             table=plan.table.name,
             bucket=bucket,
-            columns=tuple(plan.schema.names),
+            columns=plan.columns,
             predicates=plan.predicates,
             row_limit=plan.row_limit,
             range=key_range,

@@ -18,7 +18,7 @@ from scanner.errors import GroupEpochStale, SnapshotLost, TableNotFound
 from scanner.storage.interface import GroupState
 from scanner.wire import methods
 from tests.support.broken_groups import accept_stale_epochs, end_no_scan
-from tests.support.groups import CONFIG, GROUP, commit, group_world, join_request, until
+from tests.support.groups import CONFIG, GROUP, commit, group_world, join_request, pass_time, until
 from tests.support.scans import sample
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ async def test_a_reader_that_stops_waits_for_buckets_that_are_on_their_way(
         async def write_for_long(*, task_status: trio.TaskStatus[None]) -> None:
             async with busy.between_commits():
                 task_status.started()
-                await trio.sleep(3)
+                await pass_time(3)
 
         async with trio.open_nursery() as nursery:
             await nursery.start(write_for_long)
@@ -333,13 +333,13 @@ async def test_a_group_that_is_deleted_stays_deleted(autojump_clock: trio.testin
         async with trio.open_nursery() as nursery:
             async with bucket.between_commits():
                 nursery.start_soon(commit, raw, 0, epoch, 10)
-                await trio.sleep(1)
+                await pass_time(1)
                 async with raw.open_stream(methods.JOIN) as joining:
                     await joining.send(join_request("b"))
-                    await trio.sleep(1)
-                await trio.sleep(1)
+                    await pass_time(1)
+                await pass_time(1)
                 nursery.start_soon(table.delete_group, GROUP)
-                await trio.sleep(1)
+                await pass_time(1)
         assert await table.groups() == []
         assert world.stored() == {0: None}
         async with table.new_scan().with_source("log").in_group(GROUP, member="a").execute() as batches:
