@@ -15,7 +15,7 @@ MIB = 1024 * KIB
 
 IMAGES: Final = ("auto", "off")
 """What `images` may be."""
-_MAY_BE_ZERO = frozenset({"snapshot_linger_s", "checkpoint_interval_s"})
+_MAY_BE_ZERO = frozenset({"snapshot_linger_s", "checkpoint_interval_s", "image_cache_bytes_max"})
 _WRITE_DECODED_BYTES_MAX = 512 * MIB
 
 
@@ -128,6 +128,9 @@ class ScannerConfig:
     image_disk_bytes_max: int = 256 * 1024 * MIB
     """Disk that all images may take together, above 0. For one that would be more, those go that no scan has read
     for an hour; if that is not enough it is refused with DISK_FULL. One also takes half of the free disk at most."""
+
+    image_cache_bytes_max: int = 256 * MIB
+    """Memory for blocks of images that scans read again and again, of all images together; 0: none are kept."""
 
     image_delta_bytes_max: int = 64 * MIB
     """Memory for what was changed since the image of one bucket, which its scans lay over it, above 0; an image that

@@ -71,7 +71,9 @@ class ActivityStatistics:
     payload_bytes_reused: int
     """The same that they sent as it lies in an image."""
     image_blocks_read: int
-    """Blocks of images that scans have read, counted when they end or park."""
+    """Blocks of images that scans have read from their files, counted when they end or park."""
+    image_blocks_cached: int
+    """The same that they found in memory (`image_cache_bytes_max`)."""
     image_blocks_skipped: int
     """The same that they passed over unread, since no row of them passes the filter."""
     scans_parked: int
@@ -93,8 +95,9 @@ class ActivityStatistics:
     checkpoints_made: int
     """Checkpoints of buckets."""
     log_changes_dropped: int
-    log_blocks_decoded: int
     """Changes that retention cut off the changelogs."""
+    log_blocks_decoded: int
+    """Blocks of changelogs that were read and decoded."""
     commits: HistogramSnapshot
     """Seconds that each group commit took, its fsync included."""
     commit_writes: int
@@ -116,6 +119,7 @@ class Activity:
     payload_bytes_encoded: int = 0
     payload_bytes_reused: int = 0
     image_blocks_read: int = 0
+    image_blocks_cached: int = 0
     image_blocks_skipped: int = 0
     scans_parked: int = 0
     scans_resumed: Counter[str] = field(default_factory=Counter)
@@ -154,6 +158,7 @@ class Activity:
             payload_bytes_encoded=self.payload_bytes_encoded,
             payload_bytes_reused=self.payload_bytes_reused,
             image_blocks_read=self.image_blocks_read,
+            image_blocks_cached=self.image_blocks_cached,
             image_blocks_skipped=self.image_blocks_skipped,
             scans_parked=self.scans_parked,
             scans_resumed=dict(self.scans_resumed),

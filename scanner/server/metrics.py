@@ -129,14 +129,21 @@ def _scans(now: ScannerStatistics) -> Iterator[Metric]:
     )
     yield _labelled_counter(
         "weir_image_blocks",
-        "Blocks of images that ended scans have read, or skipped: none of their rows passes the filter.",
+        "Blocks of images that ended scans have read, found in memory, or skipped: no row passes the filter.",
         "what",
-        {"read": activity.image_blocks_read, "skipped": activity.image_blocks_skipped},
+        {
+            "read": activity.image_blocks_read,
+            "cached": activity.image_blocks_cached,
+            "skipped": activity.image_blocks_skipped,
+        },
     )
     yield _gauge("weir_images", "Images of buckets that are open, now.", now.images)
     yield _gauge("weir_image_disk_bytes", "What all images take on the disk.", now.image_disk_bytes)
     yield _gauge(
         "weir_image_memory_bytes", "What they take in memory, about, unread.", now.image_memory_bytes
+    )
+    yield _gauge(
+        "weir_image_cache_bytes", "Blocks of images that are kept in memory, now.", now.image_cache_bytes
     )
     yield _gauge("weir_sessions", "Sessions of the pull model, now.", now.sessions_open)
     yield _counter("weir_sessions_opened", "Sessions opened.", activity.sessions_opened)

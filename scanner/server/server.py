@@ -96,6 +96,8 @@ class ScannerStatistics:
     """What all images take on the disk, also those that are not open."""
     image_memory_bytes: int
     """What they take in memory, about, while no scan reads them."""
+    image_cache_bytes: int
+    """What blocks of them take that are kept in memory, since scans read them again and again."""
     log_changes_lost: int
     """Acknowledged changes that were gone when their bucket was opened, ever; of the buckets in use."""
     leases: int
@@ -195,6 +197,7 @@ class Server:
             images=len(images),
             image_disk_bytes=self._services.maintenance.images.disk_bytes,
             image_memory_bytes=sum(image.memory_bytes for image in images),
+            image_cache_bytes=self._services.opener.image_cache_bytes,
             log_changes_lost=self._services.catalog.log_changes_lost,
             leases=len(self._services.maintenance.leases.leases()),
             group_members=self._services.groups.members,
@@ -312,6 +315,7 @@ class _Services:
     config: ScannerConfig
     catalog: Catalog
     groups: ReaderGroups
+    opener: ScanOpener
     scans: ScanService
     sessions: SessionService
     pages: PageService
@@ -417,6 +421,7 @@ async def _open_services(
                 config,
                 catalog,
                 groups,
+                opener,
                 scans,
                 sessions,
                 pages,

@@ -7,8 +7,9 @@ Invariants:
 2. What differs at the offset that is shown is laid over it; a block without a change in it goes out as it lies.
 3. A block that is damaged, or cannot be read, is not used. From its first row on the row store is read; so it is where
    the changes cannot be had.
-4. A block is read whole, whatever is asked for: 2 MiB at most as a rule. A read does a few milliseconds of work: it
-   reads one block at most, and merges a bounded number of changes. One that has no rows to show for it is unfinished.
+4. A block is read whole, whatever is asked for: 2 MiB at most as a rule; one that is in the cache is not read again.
+   A read does a few milliseconds of work: it reads one block at most, and merges a bounded number of changes. One that
+   has no rows to show for it is unfinished.
 5. A block of which no row passes the filter, by its statistics, and in which nothing was changed, is not read. Its
    rows are yielded all the same, to be counted: position and digest are those of a scan that reads them.
 
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from scanner.data.keys import KeyRange, successor
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted, StoreClosed
+from scanner.sources.block_cache import BlockCache, DecodedBlock
 from scanner.sources.image_rows import BlockKeys, ImageRows
 from scanner.sources.merged_rows import merged
 from scanner.sources.skipped_rows import SkippedRows
@@ -121,20 +123,16 @@ class Changes(Protocol):
 class _OpenBlock:
     """A block that is being given: with changes, piece by piece."""
 
-    block: ImageBlock
-    batch: pa.RecordBatch
-    """The block, decoded."""
+    decoded: DecodedBlock
     start: int
     """The first row that was not given."""
     stop: int
     """The row behind the last one in the range."""
-    keys: BlockKeys
-    """Of all its rows."""
 
     def cut(self, stop: int) -> ImageRows:
         """The next rows, in front of `stop`; they count as given."""
         start, self.start = self.start, stop
-        return ImageRows(self.block, self.batch, start, stop)
+        return ImageRows(self.decoded.block, self.decoded.batch, start, stop)
 
 
 class ImageScan:
@@ -149,6 +147,7 @@ class ImageScan:
         changes: What differs from the image at the offset that is shown, in this range; closed with this scan. None:
             the image is of that offset.
         wanted: Of each block of the image, whether a row of it may pass the filter; None: all are to be read.
+        cache: Has blocks that were read before; None: there is none.
     """
 
     def __init__(
@@ -160,6 +159,7 @@ class ImageScan:
         on_damage: Callable[[ImageDamaged], None],
         changes: Changes | None = None,
         wanted: NDArray[np.bool_] | None = None,
+        cache: BlockCache | None = None,
     ) -> None:
         self._image: Image | None = image
         image.hold()
@@ -171,8 +171,11 @@ class ImageScan:
         self._first = self._next = image.block_of(key_range.start)
         self._changes = changes
         self._wanted = wanted
+        self._cache = BlockCache(0) if cache is None else cache
         self.blocks_read = 0
-        """Blocks of the image that were read."""
+        """Blocks of the image that were read from its file."""
+        self.blocks_cached = 0
+        """Blocks that were in the cache."""
         self.blocks_skipped = 0
         """Blocks that were not, since no row of them passes the filter."""
         self._open: _OpenBlock | None = None
@@ -229,7 +232,7 @@ class ImageScan:
             self._open = self._next_block(self._image)
             if self._open is None and self.fetch is not None:
                 return _UNFINISHED
-        entries, reached = Entries([], []), None if self._open is None else self._open.block.last_key
+        entries, reached = Entries([], []), None if self._open is None else self._open.decoded.block.last_key
         if self._changes is not None:
             entries, reached = self._changes.take(reached, min(rows_max, _MERGE_ENTRIES), bytes_max)
         if self._open is None:
@@ -265,6 +268,21 @@ class ImageScan:
         if self._next == len(image) or self._is_past_end(image):
             self._release()
             return None
+        decoded = self._cache.get(image, self._next) if self.fetch is None else None
+        if decoded is None:
+            decoded = self._read_block(image)
+            if decoded is None:
+                return None
+            self._cache.put(image, self._next, decoded)
+            self.blocks_read += 1
+        else:
+            self.blocks_cached += 1
+        start, stop = self._inside(decoded, first=self._next == self._first)
+        self._next += 1
+        return _OpenBlock(decoded, start, stop)
+
+    def _read_block(self, image: Image) -> DecodedBlock | None:
+        """Read the next block from the file; None: it has to be fetched first."""
         if self.fetch is not None and self._fetched is None:
             self.fetch()
         found, self.fetch, self._fetched = self._fetched, None, None
@@ -275,11 +293,7 @@ class ImageScan:
             self.fetch = functools.partial(self._fetch, image, self._next, self._wanted_stop())
             return None
         batch = self._decoded(block)
-        keys = BlockKeys(batch, self._key_codec)
-        start, stop = self._inside(keys, block, first=self._next == self._first)
-        self._next += 1
-        self.blocks_read += 1
-        return _OpenBlock(block, batch, start, stop, keys)
+        return DecodedBlock(block, batch, BlockKeys(batch, self._key_codec))
 
     def _wanted_stop(self) -> int | None:
         """Number of the first block behind the next one that need not be read; None: not known."""
@@ -297,17 +311,17 @@ class ImageScan:
 
     def _of_block(self, part: _OpenBlock, entries: Entries, reached: bytes | None) -> RowsRead:
         """The rows of a block up to a key, with the changes up to there."""
-        whole = reached == part.block.last_key
+        whole, keys = reached == part.decoded.block.last_key, part.decoded.keys
         if whole:
             self._open = None
         if not entries.keys:
             # What was looked up changed nothing, so the block is not cut there.
             return RowsRead(part.cut(part.stop)) if whole and part.start < part.stop else _UNFINISHED
         start, stop = part.start, part.stop
-        places, found = part.keys.find(entries.keys)
+        places, found = keys.find(entries.keys)
         if not whole:
             assert reached is not None
-            (place,), (is_there,) = part.keys.find([reached])
+            (place,), (is_there,) = keys.find([reached])
             stop = place + is_there
         rows = merged(part.cut(stop), [place - start for place in places], found, entries)
         return _UNFINISHED if rows is None else RowsRead(rows)
@@ -330,14 +344,14 @@ class ImageScan:
             self._next > 0 and successor(image.last_key(self._next - 1)) >= end
         )
 
-    def _inside(self, keys: BlockKeys, block: ImageBlock, *, first: bool) -> tuple[int, int]:
+    def _inside(self, decoded: DecodedBlock, *, first: bool) -> tuple[int, int]:
         """Which rows of a block are in the range."""
         low, high = self._range
-        start, stop = 0, len(block)
+        start, stop = 0, len(decoded.block)
         if first and low:
-            ((start,), _) = keys.find([low])
-        if high and block.last_key >= high:
-            ((stop,), _) = keys.find([high])
+            ((start,), _) = decoded.keys.find([low])
+        if high and decoded.block.last_key >= high:
+            ((stop,), _) = decoded.keys.find([high])
         return start, max(start, stop)
 
     def _give_up(self, error: ImageDamaged) -> None:

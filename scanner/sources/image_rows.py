@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from scanner.data.row_block import WorkOutKey
     from scanner.data.rows import RowCodec
     from scanner.storage.images.reader import ImageBlock
+
+
+_LISTED_KEY_BYTES: Final = 48
+"""What a key takes as an object in a list, beside its octets."""
 
 
 class ImageRows:
@@ -133,6 +137,14 @@ class BlockKeys:
         self._batch = batch
         self._codec = key_codec
         self._keys: list[bytes] | NDArray[np.bytes_] | None = None
+
+    def row_bytes(self, key_bytes: int) -> int:
+        """Memory that each row's key takes here once one is looked for, about.
+
+        Args:
+            key_bytes: Length of a key of the block.
+        """
+        return self._codec.fixed_bytes or key_bytes + _LISTED_KEY_BYTES
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], list[bool]]:
         """Where keys are, or would be: of each the number of the first row whose key is not smaller, and if it has it.

@@ -18,6 +18,7 @@ from tests.support.scans import SCHEMA, mutations, sample
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scanner.sources.block_cache import BlockCache
     from scanner.sources.image_delta import ImageDelta
     from scanner.sources.interface import Batch, ReadRows, RowScan
     from scanner.storage.images.format import ImageDamaged
@@ -65,9 +66,11 @@ def scan_of(
     key_range: KeyRange = ALL_KEYS,
     on_damage: Callable[[ImageDamaged], None] = unexpected_damage,
     table: str = "items",
+    cache: BlockCache | None = None,
 ) -> ImageScan:
     """A scan of an image, with the row store behind it."""
-    return ImageScan(image, key_range, store.key_codec(table), store.bucket(table, 0).open_scan, on_damage)
+    open_rows = store.bucket(table, 0).open_scan
+    return ImageScan(image, key_range, store.key_codec(table), open_rows, on_damage, cache=cache)
 
 
 def drive(source: KvSource, payload_bytes_max: int = ANY, batches_max: int = ANY) -> list[Batch]:
@@ -109,6 +112,7 @@ def scan_with_changes(
     log_offset: int,
     key_range: KeyRange = ALL_KEYS,
     kind: type[ImageScan] = ImageScan,
+    cache: BlockCache | None = None,
 ) -> ImageScan:
     """A scan of an image with what was changed up to an offset, and the row store as of that offset behind it."""
     bucket = store.bucket("items", 0)
@@ -123,4 +127,5 @@ def scan_with_changes(
         from_rows,
         lambda _: None,
         delta.as_of(log_offset, key_range),
+        cache=cache,
     )

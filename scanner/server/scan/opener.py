@@ -47,6 +47,11 @@ class ScanOpener:
         self._read_sources = ReadSources(config)
         self._tokens = tokens
 
+    @property
+    def image_cache_bytes(self) -> int:
+        """What blocks of images take in memory that scans read again and again."""
+        return self._read_sources.block_cache.size_bytes
+
     def read_query(self, message: pb.ScanQuery) -> ScanQuery:
         """Read a peer's query.
 

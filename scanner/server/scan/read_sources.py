@@ -28,6 +28,7 @@ from scanner.data.block_ranges import may_pass
 from scanner.errors import OffsetOutOfRange
 from scanner.server.scan.image_costs import IMAGE_BLOCKS_MIN, changed_image_is_quicker
 from scanner.sources.as_of import AsOfScan
+from scanner.sources.block_cache import BlockCache
 from scanner.sources.image import ImageScan
 from scanner.sources.kv import KvSource
 from scanner.sources.overlay import OverlayLimits
@@ -97,6 +98,8 @@ class ReadSources:
 
     def __init__(self, config: ScannerConfig) -> None:
         self._config = config
+        self.block_cache = BlockCache(config.image_cache_bytes_max)
+        """Blocks of images that many scans read."""
         self._limits = OverlayLimits(
             bytes_max=config.overlay_bytes_max, spill_bytes_max=config.overlay_spill_bytes_max
         )
@@ -284,7 +287,9 @@ class ReadSources:
                 bucket.image.drop(str(damage))
 
         wanted = _wanted_blocks(image, query, table.schema.description.schema)
-        return ImageScan(image, key_range, table.schema.key_codec, open_rows, drop, changes, wanted)
+        return ImageScan(
+            image, key_range, table.schema.key_codec, open_rows, drop, changes, wanted, self.block_cache
+        )
 
 
 def _open_instead(
@@ -307,6 +312,7 @@ def _count_blocks(bucket: ServedBucket, scan: RowScan) -> None:
     """A scan of an image is over."""
     assert isinstance(scan, ImageScan)
     bucket.activity.image_blocks_read += scan.blocks_read
+    bucket.activity.image_blocks_cached += scan.blocks_cached
     bucket.activity.image_blocks_skipped += scan.blocks_skipped
 
 

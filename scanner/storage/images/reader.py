@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -61,6 +62,12 @@ class ImageBlock:
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes."""
+        size: int = self.payload.size + self.crcs.nbytes + self.ends.nbytes
+        return size
+
 
 class Image:
     """An open image. Its blocks are numbered from 0, in key order.
@@ -78,6 +85,8 @@ class Image:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._holds = 0
         self._retired = False
+        self.when_closed: Callable[[Image], None] | None = None
+        """Called when its file is closed: nobody reads it any more."""
         try:
             status = os.fstat(self._file)
             self.file_id = file_id_of(status)
@@ -187,6 +196,8 @@ class Image:
         if self._retired and not self._holds and self._file >= 0:
             os.close(self._file)
             self._file = -1
+            if self.when_closed is not None:
+                self.when_closed(self)
 
     def _read(self, at: int, size: int) -> bytes:
         if at + size > self.size_bytes:  # else the size is damaged, and may be more than there is memory

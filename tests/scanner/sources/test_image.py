@@ -21,6 +21,7 @@ from scanner.data.position import START
 from scanner.data.table import TableDescription
 from scanner.errors import SnapshotLost, StoreClosed
 from scanner.sources.as_of import AsOfScan
+from scanner.sources.block_cache import BlockCache
 from scanner.sources.image import ImageScan
 from scanner.sources.image_builder import FIRST_BLOCK_BYTES, ImageBuilder
 from scanner.sources.image_delta import ImageDelta
@@ -264,11 +265,11 @@ def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> 
     reference = source_over(row_store(key_range), store, query)
     expected = drive(reference)
     batches: list[Batch] = []
-    position, source = START, reference
+    position, source, cache = START, reference, BlockCache(data.draw(st.sampled_from([0, 3000, ANY])))
     for cut in [*data.draw(st.lists(st.integers(0, 3), max_size=5)), ANY]:
         remaining = position.remaining(key_range)
         scan: RowScan = (
-            scan_with_changes(image, store, delta, log_offset, remaining)
+            scan_with_changes(image, store, delta, log_offset, remaining, cache=cache)
             if data.draw(st.booleans())
             else row_store(remaining)
         )
