@@ -8,6 +8,7 @@ trio stream (TLS, in-memory) at the price of one copy each way. Both raise only 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 _CLOSE_TIMEOUT_S: Final = 2.0
 _BUFFERS_MAX: Final = 1_024
 """Buffers that one `writev` takes, on Linux and elsewhere (IOV_MAX)."""
+_SHORT_BYTES: Final = 16 * 1024
+"""After a longer read more is on its way, and what comes in the next round is worth a try: waiting for the first octet
+of it makes many small reads of few large ones."""
 _NEAR_MICROSECONDS: Final = 500
 _TCP_INFO_BYTES: Final = 72
 _TCP_INFO_RTT: Final = struct.Struct("=68xI")
@@ -33,6 +37,13 @@ _TCP_INFO_RTT: Final = struct.Struct("=68xI")
 
 class ByteStream(Protocol):
     """What a connection needs of its socket."""
+
+    @property
+    def waiting_since(self) -> float:
+        """Since when `send` waits for the socket to take anything, seconds of trio's clock; infinity: it does not.
+
+        How long it may is for the caller to judge (`driver`): a time limit on each wait costs more than the wait.
+        """
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """Wait for octets and write them into `buffers`, in order; 0: the peer has closed."""
@@ -89,27 +100,34 @@ class SocketBytes:
 
     Args:
         stream: Owned from now on.
-        send_timeout_s: Longest wait for the socket to take anything at all.
     """
 
-    def __init__(self, stream: trio.SocketStream, send_timeout_s: float) -> None:
+    def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._socket = stream.socket
-        self._send_timeout_s = send_timeout_s
+        self.waiting_since = math.inf
+        """See `ByteStream`."""
         self._owes_turn = False
         """Whether the last read did not wait: before the next one the other tasks have their turn."""
+        self._drained = False
+        """Whether the last read got little, and less than it had room for: then the socket had no more (epoll(7),
+        questions and answers), and reading again before it says that it has would be in vain."""
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`. No other task runs between the read and the return."""
-        if self._owes_turn:
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        self._owes_turn = True
         try:
+            if self._drained:
+                await trio.lowlevel.wait_readable(self._socket)
+            elif self._owes_turn:
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            self._owes_turn = not self._drained
             while True:
                 with contextlib.suppress(BlockingIOError):
-                    return os.readv(self._socket.fileno(), buffers)
+                    size = os.readv(self._socket.fileno(), buffers)
+                    self._drained = size < _SHORT_BYTES and size < sum(map(len, buffers))
+                    return size
                 await trio.lowlevel.wait_readable(self._socket)
                 self._owes_turn = False
         except _SOCKET_ERRORS as error:
@@ -119,7 +137,7 @@ class SocketBytes:
         """See `ByteStream`.
 
         Raises:
-            ConnectionLost: The socket failed, or took nothing for `send_timeout_s`.
+            ConnectionLost: The socket failed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
@@ -133,12 +151,13 @@ class SocketBytes:
 
     async def _wait_sent(self, buffers: list[Buffer]) -> None:
         """Write what the socket did not take: it is full, and need not be asked before it says that it is not."""
-        while buffers:
-            with trio.move_on_after(self._send_timeout_s) as scope:
+        try:
+            while buffers:
+                self.waiting_since = trio.current_time()
                 await trio.lowlevel.wait_writable(self._socket)
-            if scope.cancelled_caught:
-                raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
-            buffers = self._write(buffers)
+                buffers = self._write(buffers)
+        finally:
+            self.waiting_since = math.inf
 
     def _write(self, buffers: list[Buffer]) -> list[Buffer]:
         """Write until the socket takes no more; returns what is left."""
@@ -172,16 +191,14 @@ class StreamBytes:
 
     Args:
         stream: Owned from now on.
-        send_timeout_s: Longest that one `send` may take.
         read_bytes_max: Octets of one read.
     """
 
-    def __init__(
-        self, stream: trio.abc.Stream, send_timeout_s: float, read_bytes_max: int = 64 * 1024
-    ) -> None:
+    def __init__(self, stream: trio.abc.Stream, read_bytes_max: int = 64 * 1024) -> None:
         self._stream = stream
-        self._send_timeout_s = send_timeout_s
         self._read_bytes_max = read_bytes_max
+        self.waiting_since = math.inf
+        """See `ByteStream`; since when a whole `send` lasts, which shows no progress."""
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`."""
@@ -197,10 +214,12 @@ class StreamBytes:
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`."""
-        with trio.move_on_after(self._send_timeout_s) as scope, _lost_translated():
-            await self._stream.send_all(b"".join(buffers))
-        if scope.cancelled_caught:
-            raise ConnectionLost(f"the peer took no data for {self._send_timeout_s:g} s")
+        self.waiting_since = trio.current_time()
+        try:
+            with _lost_translated():
+                await self._stream.send_all(b"".join(buffers))
+        finally:
+            self.waiting_since = math.inf
 
     async def send_end(self) -> None:
         """See `ByteStream`; a stream that cannot be half closed is left open."""
@@ -219,11 +238,9 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def byte_stream(stream: trio.abc.Stream, send_timeout_s: float) -> ByteStream:
+def byte_stream(stream: trio.abc.Stream) -> ByteStream:
     """The fastest adapter for a stream."""
-    if isinstance(stream, trio.SocketStream):
-        return SocketBytes(stream, send_timeout_s)
-    return StreamBytes(stream, send_timeout_s)
+    return SocketBytes(stream) if isinstance(stream, trio.SocketStream) else StreamBytes(stream)
 
 
 def _after(buffers: list[Buffer], done: int) -> list[Buffer]:

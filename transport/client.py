@@ -244,7 +244,7 @@ async def connect_stream(
     """Connect over an existing stream, which is closed at the end. Otherwise as `connect`."""
     config = config or TransportConfig()
     core = ConnectionCore(config, client=True, now=trio.current_time(), allocate=allocate)
-    driver = Driver(core, byte_stream(stream, config.send_timeout_s), peer=authority)
+    driver = Driver(core, byte_stream(stream), peer=authority)
     async with _run(Client(driver, authority, scheme, tuple(metadata))) as client:
         yield client
 
@@ -293,7 +293,7 @@ async def _open(
         raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from error
     keep_short(stream.socket, config.near_send_buffer_bytes)
     if ssl_context is None:
-        return byte_stream(stream, config.send_timeout_s), None
+        return byte_stream(stream), None
     secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=host)
     try:
         return secured, await secured.handshake()

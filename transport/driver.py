@@ -6,8 +6,8 @@ Rules:
 2. Only the writer writes. Callers change the core synchronously, wake the writer and wait for *capacity*; so cancelling
    a caller can never cut a frame.
 3. Each call into the core is followed by `pump`, which passes its events on and wakes the writer.
-4. The timekeeper awaits nothing but the core's next deadline. So time is kept while a write takes long, and while there
-   is always more to write.
+4. The timekeeper awaits nothing but the next deadline, the core's or that of a write which makes no progress. So time
+   is kept while a write takes long, and while there is always more to write; and no wait has a timer of its own.
 """
 
 from __future__ import annotations
@@ -96,6 +96,7 @@ class Driver:
         self._time_wake: trio.Event | None = None
         self._time_wakes_at = math.inf
         self._writing: trio.CancelScope | None = None
+        self._sending = False
         self._openers: deque[_Opener] = deque()
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
@@ -263,7 +264,7 @@ class Driver:
                 if core.shutdown.failure is not None:
                     return buffers
                 try:
-                    await self._bytes.send(buffers)
+                    await self._send(buffers)
                 except ConnectionLost as error:
                     core.lost(error)
                     self.pump()
@@ -273,6 +274,16 @@ class Driver:
                 return buffers
             else:
                 await self._wait_writable()
+
+    async def _send(self, buffers: list[Buffer]) -> None:
+        """Write, with the timekeeper's eye on it. The core knows the time."""
+        self._sending = True
+        if self.core.clock.now + self.core.config.send_timeout_s < self._time_wakes_at:
+            self._wake_timekeeper()
+        try:
+            await self._bytes.send(buffers)
+        finally:
+            self._sending = False
 
     async def _wait_writable(self) -> None:
         """Sleep until there is something to write."""
@@ -284,17 +295,40 @@ class Driver:
         core = self.core
         while core.shutdown.failure is None:
             wake = self._time_wake = trio.Event()
-            self._time_wakes_at = core.next_deadline()
+            self._time_wakes_at = min(core.next_deadline(), self._send_deadline(trio.current_time()))
             with trio.move_on_at(self._time_wakes_at) as scope:
                 await wake.wait()
             self._time_wake = None
             if scope.cancelled_caught:
-                core.handle_deadline(trio.current_time())
+                now = trio.current_time()
+                if self._send_deadline(now) <= now:
+                    self._end_writing(now)
+                else:
+                    core.handle_deadline(now)
                 self.pump()
+
+    def _send_deadline(self, now: float) -> float:
+        """When a write that takes until then without any progress is one too long; infinity: nothing is written."""
+        if not self._sending:
+            return math.inf
+        # A write that is not waiting at this moment begins to wait now at the earliest.
+        return min(now, self._bytes.waiting_since) + self.core.config.send_timeout_s
+
+    def _end_writing(self, now: float) -> None:
+        """The peer takes nothing: the connection is over, and the writer waits no longer."""
+        timeout_s = self.core.config.send_timeout_s
+        self.core.clock.now = now
+        self.core.lost(ConnectionLost(f"the peer took no data for {timeout_s:g} s"))
+        assert self._writing is not None
+        self._writing.cancel()
 
     def _check_deadline(self) -> None:
         """Wake the timekeeper if it would sleep past the core's next deadline."""
         if self._time_wake is not None and self.core.next_deadline() < self._time_wakes_at:
+            self._wake_timekeeper()
+
+    def _wake_timekeeper(self) -> None:
+        if self._time_wake is not None:
             self._time_wake.set()
             self._time_wake = None
 

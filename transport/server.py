@@ -155,7 +155,7 @@ class Server:
 
     async def handle_connection(self, stream: trio.abc.Stream) -> None:
         """Serve one connection until it ends. Used by `serve`, and with in-memory streams."""
-        await self._run(byte_stream(stream, self._config.send_timeout_s), _peer_name(stream), None)
+        await self._run(byte_stream(stream), _peer_name(stream), None)
 
     async def handle_plaintext(self, stream: trio.SocketStream) -> None:
         """Serve one connection until it ends, if its client does not begin in HTTP/1; that is told what is spoken."""

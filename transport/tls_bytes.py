@@ -60,7 +60,7 @@ class TlsBytes:
     Args:
         stream: Owned from now on.
         context: Of this end.
-        send_timeout_s: Longest wait for the socket to take anything at all.
+        send_timeout_s: Longest wait for the rest of a handshake message.
         server_hostname: At a client: whose certificate the server must have. None: this end is the server.
     """
 
@@ -77,7 +77,7 @@ class TlsBytes:
         self._object = context.wrap_bio(
             self._incoming, self._outgoing, server_side=self._server_side, server_hostname=server_hostname
         )
-        self._bytes = SocketBytes(stream, send_timeout_s)
+        self._bytes = SocketBytes(stream)
         self._room = _shared_room()[: _SERVER_READ_BYTES if self._server_side else _READ_BYTES]
         self._failure: ssl.SSLError | None = None
         """Why nothing more can be decrypted."""
@@ -85,6 +85,11 @@ class TlsBytes:
         """Set when more was read, if the writer waits for that."""
         self._ended = False
         """Nothing more is sent, and what arrives is dropped."""
+
+    @property
+    def waiting_since(self) -> float:
+        """See `ByteStream`."""
+        return self._bytes.waiting_since
 
     async def handshake(self) -> PeerCertificate | None:
         """Do the TLS handshake, certificates and ALPN included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 import socket
 import sys
@@ -196,7 +197,7 @@ async def test_write_of_very_many_buffers() -> None:
     left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
     async with left, right, trio.open_nursery() as nursery:
         buffers: list[transport.Buffer] = [b"%d," % at for at in range(5_000)]
-        nursery.start_soon(SocketBytes(left, 10).send, buffers)
+        nursery.start_soon(SocketBytes(left).send, buffers)
         expected = b"".join(b"%d," % at for at in range(5_000))
         received = b""
         while len(received) < len(expected):
@@ -210,9 +211,9 @@ async def test_write_that_the_socket_takes_in_parts() -> None:
     left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
     async with left, right, trio.open_nursery() as nursery:
         buffers: list[transport.Buffer] = [os.urandom(at) for at in (3, 3 << 20, 1, 70_000, 2 << 20)]
-        nursery.start_soon(SocketBytes(left, 10).send, list(buffers))
+        nursery.start_soon(SocketBytes(left).send, list(buffers))
         expected, received = b"".join(buffers), bytearray(6 << 20)
-        size, reader = 0, SocketBytes(right, 10)
+        size, reader = 0, SocketBytes(right)
         while size < len(expected):
             room = memoryview(received)[size:]
             size += await reader.receive_into([room[:1_000], room[1_000:]])
@@ -227,10 +228,10 @@ async def test_cancelled_before_it_writes_or_reads_anything() -> None:
         await right.send_all(b"waiting")
         with trio.CancelScope() as scope:
             scope.cancel()
-            await SocketBytes(left, 10).send([b"never"])
+            await SocketBytes(left).send([b"never"])
         with trio.CancelScope() as scope:
             scope.cancel()
-            await SocketBytes(left, 10).receive_into([memoryview(bytearray(10))])
+            await SocketBytes(left).receive_into([memoryview(bytearray(10))])
         assert await left.receive_some() == b"waiting"
         await left.send_all(b"after")
         assert await right.receive_some() == b"after"
@@ -241,7 +242,7 @@ async def test_a_socket_that_is_closed_is_lost() -> None:
     ours, theirs = socket.socketpair()
     left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
     async with left, right:
-        one = SocketBytes(left, 10)
+        one = SocketBytes(left)
         with pytest.raises(ConnectionLost):
             async with _closing_soon(left):
                 await one.receive_into([memoryview(bytearray(10))])
@@ -294,12 +295,24 @@ async def test_only_tcp_is_kept_short() -> None:
 
 
 async def test_socket_that_takes_nothing() -> None:
-    """A write that makes no progress for its time is the end of the connection."""
+    """A write tells since when it makes no progress, and that it waits no more once it does or is ended."""
     ours, theirs = socket.socketpair()
     left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
-    async with left, right:
-        with pytest.raises(ConnectionLost, match="took no data"):
-            await SocketBytes(left, 0.05).send([bytes(64 << 20)])
+    async with left, right, trio.open_nursery() as nursery:
+        mine = SocketBytes(left)
+        assert mine.waiting_since == math.inf
+        began = trio.current_time()
+        buffers: list[transport.Buffer] = [bytes(64 << 20)]
+        nursery.start_soon(mine.send, buffers)
+        while mine.waiting_since == math.inf:
+            await trio.lowlevel.checkpoint()
+        stalled = mine.waiting_since
+        assert began <= stalled <= trio.current_time()
+        while mine.waiting_since == stalled:
+            await right.receive_some()
+        assert mine.waiting_since > stalled
+        nursery.cancel_scope.cancel()
+    assert mine.waiting_since == math.inf
 
 
 def test_authority_of_ipv6() -> None:
