@@ -34,6 +34,7 @@ from scanner.server.maintenance import Maintenance, repeat
 from scanner.server.pull.lifetimes import give_up_lost, sweep_forever
 from scanner.server.scan.idle_tails import IdleTails
 from scanner.server.scan.opener import ScanOpener
+from scanner.server.scan.park_timer import ParkTimer
 from scanner.server.scan.resumes import TokenReader
 from scanner.server.scan.token_keys import load_token_keys
 from scanner.server.scan.tokens import Tokens
@@ -408,8 +409,10 @@ async def _open_services(
         groups = ReaderGroups(catalog, config, nursery, clock.now_ms)
         idle_tails = IdleTails(config.idle_interval_s, floor.refresh)
         nursery.start_soon(idle_tails.run)
+        park_timer = ParkTimer()
+        nursery.start_soon(park_timer.run)
         snapshots = maintenance.snapshot_scans(opener)
-        scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails)
+        scans = ScanService(opener, snapshots, logs, groups, reader, config, activity, idle_tails, park_timer)
         transactions = await Transactions.load(store, catalog, config, nursery, run_blocking, clock.now_ms)
         memory = WriteMemory(config.write_queue_bytes_max)
         maintenance.start(nursery)

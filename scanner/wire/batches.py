@@ -50,10 +50,9 @@ _VARINT_BYTES_MAX = 10
 
 # Tags: field number << 3 | wire type (0 varint, 1 fixed 64, 2 length-delimited, 5 fixed 32).
 _RESPONSE_BATCH = b"\x12"
-_BATCH_ORDINAL, _BATCH_COUNT, _BATCH_CRC32C, _BATCH_TOKEN = b"\x08", b"\x10", b"\x1d", b"\x22"
-_BATCH_START, _BATCH_END, _BATCH_COMMIT_END = b"\x28", b"\x30", b"\x38\x01"
-_BATCH_GROUP_EPOCH = b"\x40"
-_BATCH_PADDING = tuple(b"\x72" + bytes((size,)) + bytes(size) for size in range(1, 2 * _ALIGNMENT_BYTES + 1))
+_PADDING = b"\x72"
+_NO_PADDING = (1, 2)
+"""Octets that no field of padding has."""
 _PAGE_COUNT = b"\x30"
 _PAYLOAD = b"\x7a"
 _PAYLOAD_FIELD = 15
@@ -423,23 +422,29 @@ def _batch_prefix(
         tag: Of the field that the batch is in its message.
         position: Of that tag in the message, for the alignment.
     """
-    # As protobuf does, fields that have their default are left out.
-    ordinal = _BATCH_ORDINAL + _varint(row_ordinal) if row_ordinal else b""
-    count = _BATCH_COUNT + _varint(row_count) if row_count else b""
-    check = _BATCH_CRC32C + crc32c.to_bytes(4, "little") if crc32c else b""
-    token = _BATCH_TOKEN + _varint(len(resume_token)) + resume_token if resume_token else b""
+    small = pb.RowBatch(
+        row_ordinal=row_ordinal,
+        row_count=row_count,
+        crc32c=crc32c,
+        resume_token=resume_token,
+        start_offset=changes.start,
+        end_offset=changes.end,
+        commit_end=changes.commit_end,
+        group_epoch=group_epoch,
+    ).SerializeToString()
     tail = _PAYLOAD + _varint(payload_bytes) if payload_bytes else b""
-    start = _BATCH_START + _varint(changes.start) if changes.start else b""
-    end = _BATCH_END + _varint(changes.end) if changes.end else b""
-    commit_end = _BATCH_COMMIT_END if changes.commit_end else b""
-    epoch = _BATCH_GROUP_EPOCH + _varint(group_epoch) if group_epoch else b""
-    small = b"".join((ordinal, count, check, token, start, end, commit_end, epoch))
-    for padding in (b"", *_BATCH_PADDING):
-        fields = b"".join((small, padding, tail))
-        prefix = tag + _varint(len(fields) + payload_bytes) + fields
-        if (position + len(prefix)) % _ALIGNMENT_BYTES == 0:
-            break
-    return prefix
+    fixed, padding_bytes = len(small) + len(tail), 0
+    while True:
+        length = _varint(fixed + padding_bytes + payload_bytes)  # It may take an octet more with the padding.
+        missing = -(position + len(tag) + len(length) + fixed + padding_bytes) % _ALIGNMENT_BYTES
+        if not missing and padding_bytes not in _NO_PADDING:
+            return b"".join((tag, length, small, _padding(padding_bytes), tail))
+        padding_bytes += missing or _ALIGNMENT_BYTES
+
+
+def _padding(size: int) -> bytes:
+    """A field of so many octets, which says nothing; 0: none."""
+    return _PADDING + bytes((size - 2,)) + bytes(size - 2) if size else b""
 
 
 def _bucket_contents(

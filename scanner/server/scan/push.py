@@ -21,13 +21,14 @@ This module knows no storage, no tables, no Arrow, and not what a token says.
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError, SlowConsumer, TooManyScans
+from scanner.errors import InternalError, ScannerError, SlowConsumer, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.fairness import (
     BEGINNING_ROUNDS,
@@ -46,9 +47,11 @@ if TYPE_CHECKING:
     from scanner.server.fairness import StepTurns
     from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.interface import BatchLimits, PushedScan
+    from scanner.server.scan.park_timer import ParkTimer
     from transport import ServerStream
 
 
+_logger = logging.getLogger(__name__)
 _GOODBYE_S: Final = 1.0
 """How long the call of a client that has not half-closed outlives its scan's end."""
 
@@ -75,6 +78,7 @@ class PushScan:
         pushed: The scan. Not closed by this class.
         limits: To be kept.
         idle_tails: Keeps the time of those that wait for a commit.
+        park_timer: And of those whose peer takes nothing.
         turns: Shared by all scans of a server.
     """
 
@@ -84,6 +88,7 @@ class PushScan:
         pushed: PushedScan,
         limits: PushLimits,
         idle_tails: IdleTails,
+        park_timer: ParkTimer,
         turns: StepTurns,
     ) -> None:
         self._stream = stream
@@ -91,6 +96,7 @@ class PushScan:
         self._scan = pushed.scan
         self._limits = limits
         self._idle_tails = idle_tails
+        self._park_timer = park_timer
         self._turns = turns
         self._requests = RequestSide(stream.credit)
         self._changed = trio.Event()
@@ -260,8 +266,9 @@ class PushScan:
             self._step_now()
             await pass_turn()
         # Not in front of the step: the scan may be parked meanwhile, and is looked at again first.
-        with self._stream.blocked_on(StallReason.STORAGE):
-            await self._scan.fetch()
+        if self._scan.source.fetch is not None:
+            with self._stream.blocked_on(StallReason.STORAGE):
+                await self._scan.fetch()
         await self._send_heartbeat_if_due(pb.Heartbeat.STATE_SCANNING)
 
     async def _step_in_turn(self) -> None:
@@ -310,9 +317,8 @@ class PushScan:
         self._sent()
 
     async def _wait_writable(self) -> None:
-        with trio.move_on_at(self._park_at()):
+        with self._park_timer.parks(self, self._park_at()):
             await self._stream.wait_writable()
-        self._park_if_due()
 
     async def _wait_commit(self) -> None:
         """Wait for the next commit, or for the client to say something. Nothing holds the scan up meanwhile."""
@@ -357,6 +363,14 @@ class PushScan:
         if trio.current_time() >= self._park_at():
             self._scan.park()
             self._slow_start.restart()
+
+    def park(self) -> None:
+        """Called while the scan waits for its peer to take something: it holds storage no longer."""
+        try:
+            self._park_if_due()
+        except Exception as error:  # All scans have one timer: this one ends, and the others go on.
+            _logger.exception("a scan could not be parked")
+            self.stop(InternalError(f"the scan could not be parked: {error}"))
 
     async def _reopen(self) -> None:
         with self._stream.blocked_on(StallReason.STORAGE):

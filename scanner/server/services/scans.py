@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scanner.server.scan.idle_tails import IdleTails
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
+    from scanner.server.scan.park_timer import ParkTimer
     from scanner.server.scan.resumes import TokenReader
     from scanner.wire.queries import ScanQuery
     from transport import ServerStream
@@ -83,6 +84,7 @@ class ScanService:
         config: Limits of the server.
         activity: Counts the scans.
         idle_tails: Keeps the time of those that wait for a commit.
+        park_timer: And of those whose peer takes nothing.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class ScanService:
         config: ScannerConfig,
         activity: Activity,
         idle_tails: IdleTails,
+        park_timer: ParkTimer,
     ) -> None:
         self._opener = opener
         self._snapshots = snapshots
@@ -103,6 +106,7 @@ class ScanService:
         self._tokens = tokens
         self._activity = activity
         self._idle_tails = idle_tails
+        self._park_timer = park_timer
         self._turns = StepTurns()
         self._config = config
         self._named: dict[tuple[str, bytes], PushScan] = {}
@@ -266,7 +270,9 @@ class ScanService:
         )
 
     async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
-        push = PushScan(stream, opened, self._limits(request), self._idle_tails, self._turns)
+        push = PushScan(
+            stream, opened, self._limits(request), self._idle_tails, self._park_timer, self._turns
+        )
         name = (principal_of(stream).name, request.stream_id)
         if request.stream_id:
             dead = self._named.get(name)
