@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -78,6 +78,11 @@ class Scenario:
     """A checkpoint is made and the bucket compacted while the scan is cut off."""
     image: ImageFate = ImageFate.NONE
     """Other than NONE: only over a store that keeps images."""
+
+    @property
+    def config(self) -> ScannerConfig:
+        """Of the server: damage is to be met, and not what was read before it."""
+        return replace(CONFIG, image_cache_bytes_max=0) if self.image is ImageFate.DAMAGED else CONFIG
 
     def shape(self, loaded: int) -> Shape:
         """How the table is scanned.
@@ -148,7 +153,7 @@ async def open_campaign(
 
     with seeded_scheduling(rng.getrandbits(32)) as begin_anew:
         async with (
-            open_server(store, listener=network.listen(), config=CONFIG) as server,
+            open_server(store, listener=network.listen(), config=scenario.config) as server,
             scanner.connect("127.0.0.1", dial=dial) as client,
         ):
             table = await client.table(TABLE)

@@ -384,6 +384,8 @@ def _server_config(rng: random.Random) -> ScannerConfig:
         session_page_bytes_max=rng.choice((2_000, 1024 * KIB)),
         write_slice_rows_max=rng.choice((8, 2048)),
         commit_rows_max=rng.choice((1, 20, 65_536)),
+        # Not drawn: what is drawn behind it stays as it was. Damage is met where blocks are not kept.
+        image_cache_bytes_max={1: 0, 7: 3_000, 64: 0, 512: 1024 * KIB}[block_rows_max],
     )
 
 

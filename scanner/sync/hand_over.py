@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -11,6 +11,17 @@ if TYPE_CHECKING:
     from scanner.sync.portal import Portal
 
 PlaceT = TypeVar("PlaceT")
+
+
+@runtime_checkable
+class ReadyBatches(Protocol):
+    """Batches that can be taken without a task that waits for them."""
+
+    def next_nowait(self) -> pa.RecordBatch:
+        """The next batch. Raises trio.WouldBlock: it is not there yet."""
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """See `Takeable`."""
 
 
 class HandOver(Generic[PlaceT]):
@@ -27,6 +38,7 @@ class HandOver(Generic[PlaceT]):
     ) -> None:
         self._portal = portal
         self._batches = batches
+        self._ready = batches if isinstance(batches, ReadyBatches) else None
         self._place_of = place_of
         self._taken: pa.RecordBatch | None = None
         """A batch that nobody has got yet, because an interrupt came when it was there."""
@@ -50,7 +62,10 @@ class HandOver(Generic[PlaceT]):
         """
         if self._taken is None:
             try:
-                self._portal.call(self._take)
+                if self._ready is None:
+                    self._portal.call(self._take)
+                else:
+                    self._portal.take(self)
             except StopAsyncIteration:
                 raise StopIteration from None
             finally:
@@ -65,3 +80,16 @@ class HandOver(Generic[PlaceT]):
             self._taken = await anext(self._batches)
         finally:
             self._reached = self._place_of()
+
+    def take_nowait(self) -> None:
+        """Called in the portal's thread: take the next batch, if it is there, for `next`."""
+        assert self._ready is not None
+        try:
+            self._taken = self._ready.next_nowait()
+        finally:
+            self._reached = self._place_of()
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """Called in the portal's thread. See `Takeable`."""
+        assert self._ready is not None
+        self._ready.when_ready(callback)

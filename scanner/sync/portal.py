@@ -17,23 +17,32 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import trio
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 _CLOSED = "the client is closed; connect again"
+_INTERRUPTED = "the call was interrupted"
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 
-class _Call:
-    """One function to run in the loop, and the caller's place to wait for it."""
+class Takeable(Protocol[T_co]):
+    """What has one thing after another to take."""
 
-    def __init__(self, function: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
-        self._function = function
-        self._args = args
-        self._scope = trio.CancelScope()
+    def take_nowait(self) -> T_co:
+        """The next thing. Raises trio.WouldBlock: it is not there yet."""
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called once, as soon as there may be something to take; None: nobody waits any more."""
+
+
+class _Call:
+    """Something that a caller waits for, and its place to wait. For each way of doing it there is a subclass."""
+
+    def __init__(self) -> None:
         self._done = False
         # A lock and not an event: each batch of a scan is a call, and an event is made of two locks and a queue.
         self._running = threading.Lock()
@@ -41,19 +50,13 @@ class _Call:
         self._value: object = None
         self._error: BaseException | None = None
 
-    async def run(self) -> None:
-        try:
-            with self._scope:
-                self._value = await self._function(*self._args)
-            if self._scope.cancelled_caught:
-                self._error = trio.ClosedResourceError("the call was interrupted")
-        except Exception as error:
-            self._error = error
-        except BaseException:
-            self._error = trio.ClosedResourceError(_CLOSED)
-            raise
-        finally:
-            self._finish()
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Begin it; called in the loop."""
+        raise NotImplementedError
+
+    def cancel(self) -> None:
+        """End it soon, unless it is done; called in the loop."""
+        raise NotImplementedError
 
     def refuse(self) -> None:
         if not self._done:
@@ -68,7 +71,7 @@ class _Call:
         try:
             self._running.acquire()
         except BaseException:
-            cancel_soon(self._scope.cancel)
+            cancel_soon(self.cancel)
             if not self._done:  # Else it may have been acquired before the interrupt came.
                 self._running.acquire()
             raise
@@ -78,6 +81,60 @@ class _Call:
             finally:
                 del self  # Else the traceback would hold the call, which holds the traceback.
         return self._value
+
+
+class _Run(_Call):
+    """Runs a function in a task of its own."""
+
+    def __init__(self, function: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
+        super().__init__()
+        self._function = function
+        self._args = args
+        self._scope = trio.CancelScope()
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self._run)
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    async def _run(self) -> None:
+        try:
+            with self._scope:
+                self._value = await self._function(*self._args)
+            if self._scope.cancelled_caught:
+                self._error = trio.ClosedResourceError(_INTERRUPTED)
+        except Exception as error:
+            self._error = error
+        except BaseException:
+            self._error = trio.ClosedResourceError(_CLOSED)
+            raise
+        finally:
+            self._finish()
+
+
+class _Take(_Call):
+    """Takes one thing, without a task: three rounds of the loop less, which is a tenth of a large batch's time."""
+
+    def __init__(self, source: Takeable[object]) -> None:
+        super().__init__()
+        self._source = source
+
+    def begin(self, nursery: trio.Nursery | None = None) -> None:
+        try:
+            self._value = self._source.take_nowait()
+        except trio.WouldBlock:
+            self._source.when_ready(self.begin)
+            return
+        except Exception as error:
+            self._error = error
+        self._finish()
+
+    def cancel(self) -> None:
+        if not self._done:
+            self._source.when_ready(None)
+            self._error = trio.ClosedResourceError(_INTERRUPTED)
+            self._finish()
 
 
 class Portal:
@@ -121,18 +178,29 @@ class Portal:
         Cancellation:
             An exception that hits the waiting thread, such as KeyboardInterrupt, cancels the function.
         """
+        return cast("T", self._wait_for(_Run(function, args)))
+
+    def take(self, source: Takeable[T]) -> T:
+        """Wait until `source` has something, and take it. Otherwise as `call`.
+
+        Cancellation:
+            An exception that hits the waiting thread ends the wait; what was taken by then is lost, unless the source
+            keeps it.
+        """
+        return cast("T", self._wait_for(_Take(source)))
+
+    def _wait_for(self, call: _Call) -> object:
         if self.is_own_thread:
             raise RuntimeError("a callback of this client cannot call it: it would wait for itself")
         if os.getpid() != self._process:
             raise RuntimeError("this client belongs to the process that forked this one; connect again here")
-        call = _Call(function, args)
         with self._lock:
             if self._closed:
                 raise trio.ClosedResourceError(_CLOSED)
             self._pending.add(call)
         try:
             self.soon(lambda: self._start(call))
-            return cast("T", call.wait(self.soon))
+            return call.wait(self.soon)
         finally:
             with self._lock:
                 self._pending.discard(call)
@@ -177,7 +245,7 @@ class Portal:
 
     def _start(self, call: _Call) -> None:
         assert self._nursery is not None
-        self._nursery.start_soon(call.run)
+        call.begin(self._nursery)
 
     async def _start_held(self, held: Held[T]) -> T:
         assert self._nursery is not None

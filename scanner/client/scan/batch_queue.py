@@ -7,7 +7,8 @@ Invariants:
 2. The end is reported once every producer has finished and every batch is taken, and stays reported.
 3. A failure is reported at once, stays reported, and is never an end; batches that wait are dropped with it.
 4. Buckets take turns (`scanner.client.scan.turns`): one that has much does not hold up one that has little.
-5. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing.
+5. State changes are synchronous; `take` waits only for something to report, so cancelling it loses nothing. A consumer
+   in another thread waits without a task (`when_ready`).
 
 Where the scan's time goes is accounted here: CONSUMER while a batch waits and nobody asks for it, PEER while the
 consumer waits for one, RUNNING otherwise. Of transport this module knows that account, and no more.
@@ -23,6 +24,8 @@ from scanner.client.scan.turns import Turns
 from transport import StallAccount, StallReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scanner.client.scan.turns import Delivery
 
 
@@ -41,6 +44,7 @@ class HandOff:
         self._closed = False
         self._taking = False
         self._changed = trio.Event()
+        self._when_ready: Callable[[], None] | None = None
         self.held_bytes = 0
         """Message bytes that wait here or are in the consumer's hands."""
         self.held_bytes_max = 0
@@ -61,12 +65,12 @@ class HandOff:
             self.stalls.fall_behind(trio.current_time())
         self.held_bytes += delivery.size
         self.held_bytes_max = max(self.held_bytes_max, self.held_bytes)
-        self._changed.set()
+        self._tell()
 
     def finish(self) -> None:
         """Say that one producer has put its last batch."""
         self._unfinished -= 1
-        self._changed.set()
+        self._tell()
 
     def fail(self, error: Exception) -> None:
         """End with a failure; the first one counts."""
@@ -103,8 +107,16 @@ class HandOff:
         self._waiting.clear()
         self._in_hand = None
         self.held_bytes = 0
-        self._changed.set()
         self._consumed.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        """Whoever waits looks again."""
+        self._changed.set()
+        if self._when_ready is not None and self._reportable:
+            callback = self._when_ready
+            self.when_ready(None)
+            callback()
 
     def release(self) -> None:
         """Count the batch in the consumer's hands, if there is one, as consumed."""
@@ -147,9 +159,8 @@ class HandOff:
         self.release()
         await trio.lowlevel.checkpoint()
         self._taking = True
-        ready = self._waiting.ready
         try:
-            if not ready and not self._reportable:
+            if not self._reportable:
                 self.stalls.enter(StallReason.PEER, trio.current_time())
                 try:
                     while not self._reportable:
@@ -159,6 +170,34 @@ class HandOff:
                     self.stalls.leave(StallReason.PEER, trio.current_time())
         finally:
             self._taking = False
+        return self._next()
+
+    def take_nowait(self) -> Delivery | None:
+        """As `take`, but never waits.
+
+        Raises:
+            trio.WouldBlock: There is nothing to report; the batch taken before counts as consumed all the same.
+        """
+        if self._taking:
+            raise trio.BusyResourceError("another task is waiting for the next batch of this scan")
+        self.release()
+        if not self._reportable:
+            raise trio.WouldBlock
+        return self._next()
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called once, as soon as there is something to report: a wait without a task.
+
+        Args:
+            callback: After `take_nowait` would have blocked; called amidst whatever brings it about, so it does not
+                raise. None: nobody waits any more.
+        """
+        self._when_ready, self._taking = callback, callback is not None
+        note = self.stalls.leave if callback is None else self.stalls.enter
+        note(StallReason.PEER, trio.current_time())
+
+    def _next(self) -> Delivery | None:
+        ready = self._waiting.ready
         if not ready:
             self._report_end()
             return None

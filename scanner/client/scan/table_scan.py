@@ -49,6 +49,8 @@ from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from scanner.client.connection import Connection
@@ -161,17 +163,41 @@ class Batches:
             Loses and repeats nothing: a poll with a timeout can be repeated.
         """
         while True:
-            delivery = await self._hand_off.take()
-            if delivery is None:
-                raise StopAsyncIteration
-            batch = self._within_limit(delivery.batch)
-            # A batch that the limit cuts does not bring what its position stands behind.
-            if self._has_changes and batch.num_rows == delivery.batch.num_rows:
-                self._note_changes(delivery)
+            batch = self._taken(await self._hand_off.take())
             if batch.num_rows:
-                self.bucket = delivery.bucket
-                self._progress[delivery.bucket].rows += batch.num_rows
                 return batch
+
+    def next_nowait(self) -> pa.RecordBatch:
+        """As `__anext__`, but never waits.
+
+        Raises:
+            trio.WouldBlock: No batch is there; the one before counts as consumed all the same.
+        """
+        while True:
+            batch = self._taken(self._hand_off.take_nowait())
+            if batch.num_rows:
+                return batch
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """Have a function called once, as soon as `next_nowait`, which would have blocked, should be tried again.
+
+        Args:
+            callback: Does not raise. None: nobody waits any more.
+        """
+        self._hand_off.when_ready(callback)
+
+    def _taken(self, delivery: Delivery | None) -> pa.RecordBatch:
+        """What a delivery brings, perhaps without rows."""
+        if delivery is None:
+            raise StopAsyncIteration
+        batch = self._within_limit(delivery.batch)
+        # A batch that the limit cuts does not bring what its position stands behind.
+        if self._has_changes and batch.num_rows == delivery.batch.num_rows:
+            self._note_changes(delivery)
+        if batch.num_rows:
+            self.bucket = delivery.bucket
+            self._progress[delivery.bucket].rows += batch.num_rows
+        return batch
 
     def _note_changes(self, delivery: Delivery) -> None:
         if delivery.position is not None:

@@ -202,9 +202,9 @@ def test_interrupt_cancels_the_call_and_frees_the_server(
     """Ctrl-C while waiting leaves the scan in good order, and the client goes on."""
     held = threading.Event()
 
-    async def never(*_: object) -> None:
+    def never(*_: object) -> None:
         held.set()
-        await trio.sleep_forever()
+        raise trio.WouldBlock
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -220,7 +220,7 @@ def test_interrupt_cancels_the_call_and_frees_the_server(
         with pytest.raises(KeyboardInterrupt):
             with table.new_scan().with_credit(300_000).execute() as batches:
                 next(batches)
-                monkeypatch.setattr(scanner.Batches, "__anext__", never)
+                monkeypatch.setattr(scanner.Batches, "next_nowait", never)
                 presser.start()
                 next(batches)
     finally:

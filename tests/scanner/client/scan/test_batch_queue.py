@@ -10,6 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 from scanner.client.scan.batch_queue import HandOff
 from scanner.client.scan.turns import Delivery
 from scanner.errors import DataCorrupted, ScannerError
+from transport import StallReason
 
 BATCH = pa.record_batch({"k": [1]})
 
@@ -121,3 +122,64 @@ async def test_waiting_for_a_bucket_to_be_consumed() -> None:
         await wait_all_tasks_blocked()
         assert done == [0]
         hand_off.close()
+
+
+async def test_a_consumer_without_a_task() -> None:
+    """It is called back once, when there is something to take; what it took before counts as consumed when it asks."""
+    consumed: list[int] = []
+    calls: list[int] = []
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery(consumed, 1))
+    assert hand_off.take_nowait() is not None
+    with pytest.raises(trio.WouldBlock):
+        hand_off.take_nowait()
+    assert consumed == [1]
+    hand_off.when_ready(lambda: calls.append(len(calls)))
+    with pytest.raises(trio.BusyResourceError):
+        hand_off.take_nowait()
+    hand_off.put(delivery(consumed, 2))
+    hand_off.put(delivery(consumed, 3))
+    assert calls == [0]
+    assert hand_off.take_nowait() is not None
+    assert hand_off.take_nowait() is not None
+    hand_off.when_ready(lambda: calls.append(len(calls)))
+    hand_off.when_ready(None)
+    hand_off.put(delivery(consumed, 4))
+    assert (calls, consumed) == ([0], [1, 2])
+    assert hand_off.take_nowait() is not None
+    hand_off.when_ready(lambda: calls.append(len(calls)))
+    hand_off.finish()
+    assert calls == [0, 1]
+    assert hand_off.take_nowait() is None
+    assert hand_off.take_nowait() is None
+
+
+@pytest.mark.parametrize("how", ["fail", "close", "end"])
+async def test_a_consumer_without_a_task_learns_of_every_end(how: str) -> None:
+    """Whatever ends the scan calls it back, and its next question tells."""
+    hand_off, calls = HandOff(producers=1), []
+    hand_off.when_ready(lambda: calls.append(how))
+    if how == "fail":
+        hand_off.fail(DataCorrupted("broken"))
+        with pytest.raises(DataCorrupted):
+            hand_off.take_nowait()
+    elif how == "close":
+        hand_off.close()
+        with pytest.raises(trio.ClosedResourceError):
+            hand_off.take_nowait()
+    else:
+        hand_off.end()
+        assert hand_off.take_nowait() is None
+    assert calls == [how]
+
+
+async def test_a_wait_without_a_task_is_booked(autojump_clock: trio.testing.MockClock) -> None:
+    """As time in which the consumer waited for its peer."""
+    hand_off = HandOff(producers=1)
+    taken: list[Delivery | None] = []
+    hand_off.when_ready(lambda: taken.append(hand_off.take_nowait()))
+    for seconds in (3, 2):
+        with trio.move_on_after(seconds):
+            await trio.sleep_forever()
+        hand_off.put(delivery([]))
+    assert hand_off.stalls.times(trio.current_time()).seconds(StallReason.PEER) == 3
