@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
 
-_MERGE_ENTRIES: Final = 1024
-"""Changes that are merged at once: a millisecond or two."""
+_MERGE_ENTRIES: Final = 4096
+"""Changes that are merged at once: a few milliseconds."""
 
 _SKIP_BLOCKS: Final = 64
 """Blocks that are passed over in one read, at most: some hundred microseconds."""

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scanner.data.keys import KeyRange
 from scanner.sources.image import ImageScan
 from scanner.sources.image_delta import ImageDelta
+from scanner.sources.sorted_runs import Entries
 
 if TYPE_CHECKING:
     import pytest
 
-Row = tuple[bytes | None] | None
+
+def _entries(found: Iterable[tuple[bytes, bytes | None]]) -> Entries:
+    pairs = list(found)
+    return Entries([key for key, _ in pairs], [row for _, row in pairs])
 
 
 def miss_deletes(patch: pytest.MonkeyPatch) -> None:
     """What was deleted since the image is still shown."""
-    whole = ImageDelta.change_of
+    whole = ImageDelta.entries
 
-    def change_of(self: ImageDelta, key: bytes, log_offset: int) -> Row:
-        found = whole(self, key, log_offset)
-        return None if found == (None,) else found
+    def entries(self: ImageDelta, keys: list[bytes], log_offset: int) -> Entries:
+        return _entries(
+            (key, row) for key, row in zip(*whole(self, keys, log_offset), strict=True) if row is not None
+        )
 
-    patch.setattr(ImageDelta, "change_of", change_of)
+    patch.setattr(ImageDelta, "entries", entries)
 
 
 def take_the_first_change(patch: pytest.MonkeyPatch) -> None:
     """Of a key's changes the oldest counts, not the last."""
 
-    def change_of(self: ImageDelta, key: bytes, log_offset: int) -> Row:
-        offset, row = self._changes[key][0]
-        return (row,) if offset < log_offset else None
+    def entries(self: ImageDelta, keys: list[bytes], log_offset: int) -> Entries:
+        firsts = [(key, self._changes[key][0]) for key in keys]
+        return _entries((key, row) for key, (offset, row) in firsts if offset < log_offset)
 
-    patch.setattr(ImageDelta, "change_of", change_of)
+    patch.setattr(ImageDelta, "entries", entries)
 
 
 def take_later_changes(patch: pytest.MonkeyPatch) -> None:
     """All that was changed is shown, whatever offset the scan is as of."""
-    whole = ImageDelta.change_of
-    patch.setattr(ImageDelta, "change_of", lambda self, key, _: whole(self, key, 1 << 60))
+    whole = ImageDelta.entries
+    patch.setattr(ImageDelta, "entries", lambda self, keys, _: whole(self, keys, 1 << 60))
 
 
 def combine_without_shift(patch: pytest.MonkeyPatch) -> None:
