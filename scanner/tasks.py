@@ -29,6 +29,19 @@ async def inline(function: Callable[[], _Result]) -> _Result:
     return function()
 
 
+async def acquired(lock: trio.Lock | trio.Semaphore) -> None:
+    """Acquire it; at once, without a round of the event loop, if it is free.
+
+    Cancellation:
+        It is not acquired.
+    """
+    await trio.lowlevel.checkpoint_if_cancelled()
+    try:
+        lock.acquire_nowait()
+    except trio.WouldBlock:
+        await lock.acquire()
+
+
 async def run_with_companion(
     primary: Callable[[], Awaitable[None]], companion: Callable[[], Awaitable[None]]
 ) -> None:

@@ -217,26 +217,33 @@ class Connection:
     async def _living_link(self) -> _Link:
         """The link in use, if it takes new calls, or a new one; one attempt."""
         failures = self._failures
+        link = self._link_in_use()
+        if link is not None:
+            return link
         async with self._connecting:
-            if self._closed:
-                raise trio.ClosedResourceError("the client was left; connect again")
-            if self._link is not None and self._link.client.alive:
-                return self._link
+            link = self._link_in_use()
+            if link is not None:
+                return link
             if self._failures != failures:
                 assert self._failure is not None
                 # The attempt that was under way has failed for all who waited for it.
                 raise type(self._failure)(self._failure.message) from self._failure
             try:
-                link: _Link = await self._nursery.start(self._run_link)
+                made: _Link = await self._nursery.start(self._run_link)
             except transport.TransportError as error:
                 self._failures += 1
                 self._failure = self._translated(error)
                 raise self._failure from error
             if self._link is not None:
                 self._link.replace()
-            self._link = link
+            self._link = made
             self.connects += 1
-            return link
+            return made
+
+    def _link_in_use(self) -> _Link | None:
+        if self._closed:
+            raise trio.ClosedResourceError("the client was left; connect again")
+        return self._link if self._link is not None and self._link.client.alive else None
 
     async def _run_link(self, *, task_status: trio.TaskStatus[_Link]) -> None:
         async with self._connect() as client:

@@ -43,7 +43,7 @@ from scanner.data.digest import combine_digests
 from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, ScannerError, SourceUnsupported
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.tasks import bare
+from scanner.tasks import acquired, bare
 from scanner.wire import methods
 from scanner.wire.queries import ScanQuery, query_to_proto
 from transport import StallTimes
@@ -252,7 +252,7 @@ class Batches:
         with self._tasks:
             async with trio.open_nursery() as nursery:
                 for progress in self._progress.values():
-                    await slots.acquire()
+                    await acquired(slots)
                     nursery.start_soon(self._receive_bucket, connection, progress, slots, attempts)
 
     async def _receive_bucket(

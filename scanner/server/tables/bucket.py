@@ -36,6 +36,7 @@ from scanner.server.tables.log_pins import LogPin, LogPins
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
 from scanner.storage.transactions import AppliedShare
+from scanner.tasks import acquired
 
 if TYPE_CHECKING:
     from scanner.data.keys import KeyRange
@@ -351,13 +352,16 @@ class ServedBucket:
         Cancellation:
             The block does not run.
         """
-        async with self._commits:
+        await acquired(self._commits)
+        try:
             self.check_served()
             await self.wake()
             if not self.storage.readable:
                 await self._reopen(writable=False)
             yield
             self.used_at = trio.current_time()
+        finally:
+            self._commits.release()
 
     @asynccontextmanager
     async def beside_commits(self) -> AsyncIterator[None]:
