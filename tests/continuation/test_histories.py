@@ -223,6 +223,52 @@ async def test_leases_and_past_states_of_another_history_are_refused(
                         pass
 
 
+async def put_back(data: Path, backup: Path, _killed: Path) -> None:
+    """The backup is put back, and nothing is written."""
+    _replace(data, backup)
+
+
+async def across(data: Path, backup: Path, _killed: Path) -> None:
+    """The backup is put back, and a commit of its own lies across the end that the other log had."""
+    _replace(data, backup)
+    await _write(data, "across", ROWS, 1)
+    await _write(data, "across")
+
+
+@pytest.mark.parametrize("source", ["log", "hybrid"])
+@pytest.mark.parametrize("happens", [put_back, across], ids=lambda happens: str(happens.__name__))
+async def test_a_stop_of_another_history_is_refused(tmp_path: Path, source: str, happens: Happening) -> None:
+    """What was delivered is of both histories, the stop is not: no wait for it, and no change behind it."""
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    await _create(data)
+    shutil.copytree(data, backup)
+    async with _served(data) as port:
+        pass
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            stop = await nursery.start(_serve_until, data, port)
+            async with scanner.connect(f"127.0.0.1:{port}", rng=Random(1)) as client:
+                table = await client.table("items")
+                scan = table.new_scan().with_source(source).with_credit(20_000)
+                if source == "hybrid":
+                    scan = scan.as_of(ROWS)
+                await table.write(_rows("second"))
+                async with scan.stop_at("end").execute() as batches:
+                    await anext(batches)
+                    killed = _as_killed(data)
+                    await stop()
+                    await happens(data, backup, killed)
+                    await nursery.start(_serve_until, data, port)
+                    with trio.fail_after(20):
+                        async for _ in batches:
+                            pass
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        (error,) = error.exceptions
+    assert isinstance(error, SnapshotLost)
+    assert f"ends at {3 * ROWS} of another history" in str(error)
+
+
 async def test_a_restart_harms_nothing(tmp_path: Path) -> None:
     """The same directory, opened again any number of times, with commits between: tokens and past states go on."""
     data = tmp_path / "data"

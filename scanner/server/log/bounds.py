@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scanner.errors import ArgumentInvalid, OffsetOutOfRange
+from scanner.errors import ArgumentInvalid, OffsetOutOfRange, SnapshotLost
 
 if TYPE_CHECKING:
     from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -118,6 +118,25 @@ def require_entry_end(storage: Bucket, offset: int, what: str) -> None:
         entry = storage.entry_at(offset)
         raise ArgumentInvalid(
             f"{what} {offset} is inside the commit [{entry.start}, {entry.end}); take {entry.start} or {entry.end}"
+        )
+
+
+def require_stop_kept(storage: Bucket, stop_offset: int | None) -> None:
+    """Check that a log has the end of a scan that goes on: it was an entry's end when the scan was opened.
+
+    Args:
+        storage: The bucket, between two commits.
+        stop_offset: Where the scan's token says that it ends; None: nowhere.
+
+    Raises:
+        SnapshotLost: It is past the end of the log, or inside a commit: the log is another one.
+    """
+    if stop_offset is None:
+        return
+    if stop_offset > storage.log_end or last_entry_end(storage, stop_offset) != stop_offset:
+        raise SnapshotLost(
+            f"the resume token is of a scan that ends at {stop_offset} of another history of this bucket: its data"
+            " directory was restored from a copy, or lost its newest commits; begin anew, with what there is now"
         )
 
 

@@ -30,6 +30,7 @@ from scanner.server.log.bounds import (
     last_entry_end,
     require_entry_end,
     require_in_log,
+    require_stop_kept,
     said_of_bucket,
     start_offset,
 )
@@ -131,7 +132,7 @@ class LogOpener:
 
         Raises:
             OffsetOutOfRange: Retention has passed the token's position.
-            SnapshotLost: The token is of another history of the bucket.
+            SnapshotLost: The token, or where it says that the scan ends, is of another history of the bucket.
             ScannerError: As `open`.
 
         Waits:
@@ -145,6 +146,7 @@ class LogOpener:
         async with bucket.between_commits():
             storage = bucket.storage
             storage.lineage.require(state.history, state.next_offset, storage.log_end, _RESUMED)
+            require_stop_kept(storage, state.stop_offset)
             if state.next_offset < storage.log_start:
                 # What reading would say, before the stream has begun.
                 with said_of_bucket(query.bucket):
@@ -243,6 +245,7 @@ class LogOpener:
             # The snapshot may outlive the changes that follow it.
             with said_of_bucket(query.bucket):
                 require_entry_end(snapshot.bucket.storage, state.log_offset, "the snapshot's offset")
+            require_stop_kept(snapshot.bucket.storage, state.stop_offset)
         except BaseException:
             snapshot.scan.close()
             raise
