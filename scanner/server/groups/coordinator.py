@@ -8,7 +8,8 @@ Invariants:
 2. A bucket has one scan for the group at a time, of its newest epoch and of a member that is there; the one before is
    closed before another is admitted.
 3. A position is stored only by the bucket's newest epoch, in a commit of the bucket, and is durable before it is
-   acknowledged. It is the end of an entry.
+   acknowledged. It is the end of an entry. By an epoch that an earlier server gave out, it is one that the log had when
+   this one began: who got further was reading another copy of the bucket, or commits that were lost.
 4. A bucket that is to move from a member that is there waits until that has released it, at most
    `group_handover_s`. That saves repeats, and is not needed for 1 to 3.
 5. A member that is out has no bucket.
@@ -154,6 +155,8 @@ class _Seat:
         """When it goes to another member at the latest, by trio's clock; None: it stays."""
         self.released = False
         """Whether its owner has given it back, so that it can move."""
+        self.given_epoch = 0
+        """The newest epoch that this server gave out; 0: it gave none."""
         self.retry_at = 0.0
         self.failing = False
         self.scan: GroupScan | None = None
@@ -345,7 +348,8 @@ class ReaderGroup:
 
         Raises:
             BucketNotFound: There is no such bucket.
-            GroupEpochStale: The bucket has another epoch.
+            GroupEpochStale: The bucket has another epoch; or its epoch is an earlier server's, and the position is of
+                what was written since.
             ArgumentInvalid: The position is inside a commit.
             OffsetOutOfRange: It is not in the changelog.
             ScannerError: Storage failed.
@@ -361,6 +365,12 @@ class ReaderGroup:
             before = seat.state
             if not before.epoch or epoch != before.epoch:
                 raise self._refusal(seat, epoch)
+            if epoch != seat.given_epoch and position > seat.bucket.log_end_at_start:
+                self._on_refused()
+                raise GroupEpochStale(
+                    f"{self._what}: epoch {epoch} of bucket {index} is an earlier server's, and {position} is behind"
+                    " what there was when this one started; join again"
+                )
             async with seat.bucket.between_commits():
                 storage = seat.bucket.storage
                 require_entry_end(storage, position, "the position")
@@ -498,6 +508,7 @@ class ReaderGroup:
                 state = seat.state
                 epoch = max(seat.epoch_max + 1, self._now_ms())
                 await seat.write(state._replace(epoch=epoch))
+                seat.given_epoch = epoch
         except ScannerError as error:
             seat.retry_at = trio.current_time() + _RETRY_S
             if not seat.failing:

@@ -5,6 +5,7 @@ In memory and on a virtual clock; the records of the readers are checked by `ben
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -306,6 +307,33 @@ async def test_a_position_of_another_history_is_no_beginning(autojump_clock: tri
             async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
                 with pytest.raises(SnapshotLost, match="position of reader group billing"):
                     await anext(batches)
+
+
+async def test_an_old_epoch_stores_nothing_that_was_written_since(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A reader that read the original on stores in a restored copy what both have, and nothing behind that."""
+    async with group_world(buckets=1) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 10)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await until(lambda: bool(batches.assigned))
+            epoch = batches.assigned[0]
+            assert await batches.commit({0: 0}) == ()
+        backup = copy.deepcopy(world.disk.tables["items"].buckets[0])
+        await world.write(table, 10)
+        await world.kill()
+        world.disk.tables["items"].buckets[0] = backup
+        await world.start()
+        await world.write(table, 10)
+        async with world.raw() as raw:
+            refused = await commit(raw, 0, epoch, 20)
+            assert refused is not None
+            assert refused.reason == GroupEpochStale.reason
+            assert "an earlier server's" in refused.message
+            assert world.stored() == {0: 0}
+            assert await commit(raw, 0, epoch, 10) is None
+        assert world.stored() == {0: 10}
 
 
 async def test_a_dropped_table_ends_its_readers(autojump_clock: trio.testing.MockClock) -> None:
