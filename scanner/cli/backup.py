@@ -20,6 +20,7 @@ from scanner.cli.display import print_table
 from scanner.cli.units import short_bytes
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
+from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
 from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
 from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
 from scanner.storage.rocksdb.checkpoints import list_checkpoints
@@ -183,8 +184,10 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
 
     Resume tokens, leases and checkpoints of the old directory are not in it.
     """
+    # Of leases that the old server ended it knows nothing: ids from before name none here, and begin none.
+    leases = LeaseRegistry.document_without_past(time.time_ns() // 1_000_000)
     with _progress() as on_bytes:
-        restored = restore(backup_directory, data, on_bytes)
+        restored = restore(backup_directory, data, on_bytes, documents={LEASES_DOCUMENT: leases})
     click.echo(f"{data} is restored: {_outline(restored)}; start a server with: weir serve --data {data}")
 
 

@@ -299,6 +299,15 @@ class LeaseRegistry:
         document = {"leases": written, "ended": over, "forgotten_ms": ended.forgotten_ms}
         return json.dumps(document, indent=1).encode() + b"\n"
 
+    @staticmethod
+    def document_without_past(now_ms: int) -> bytes:
+        """The text of a server that does not know which leases ended before a time, such as a restored one.
+
+        Args:
+            now_ms: The time.
+        """
+        return LeaseRegistry.to_document((), EndedLeases(forgotten_ms=now_ms))
+
     @classmethod
     def from_document(cls, content: bytes | None, now_ms: int) -> LeaseRegistry:
         """Read what `to_document` wrote.

@@ -31,10 +31,11 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed, StoreLocked
@@ -460,7 +461,13 @@ def _paths_of(found: Sequence[BackupFound]) -> dict[tuple[str, int], Path]:
     return paths
 
 
-def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
+def restore(
+    backup: Path,
+    data: Path,
+    on_bytes: OnBytes = _no_bytes,
+    *,
+    documents: Mapping[str, bytes] = MappingProxyType({}),
+) -> Backup:
     """Make a data directory of a backup; durable, and compared with the manifest, when this returns.
 
     Token keys, leases and checkpoints of the directory that was backed up are not in it. Each bucket begins a new
@@ -471,6 +478,7 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
         data: Of the new data directory: an empty one, one that is made, or one that an interrupted restore left, which
             is emptied first.
         on_bytes: Called with the progress.
+        documents: What the server that is to come has to know, by name of the document.
 
     Raises:
         ArgumentInvalid: `backup` is no backup, or `data` is not empty.
@@ -487,7 +495,8 @@ def restore(backup: Path, data: Path, on_bytes: OnBytes = _no_bytes) -> Backup:
             catalog = catalog.with_table(_restore_table(table, backup, data, on_bytes))
         sync_directory(data / TABLES_NAME)
         document = json.dumps({"next": catalog.next_table_id}).encode() + b"\n"
-        write_document(data, TABLE_IDS_DOCUMENT, document)
+        for name, content in {**documents, TABLE_IDS_DOCUMENT: document}.items():
+            write_document(data, name, content)
         write_format(data)
         save_catalog(data, catalog)
         with suppress(StoreFailed), disk_errors(data):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +78,28 @@ def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
             found = pa.Table.from_batches(list(batches))
         assert batches.statistics().digest == digest
         assert found.sort_by("id") == expected.sort_by("id")
+
+
+def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path) -> None:
+    """The restored server cannot know what became of it: LEASE_NOT_FOUND, instead of a lease of another state."""
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    target = scanner.LeaseTarget("orders", state="log")
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=1)
+        table.write(rows(0, 10, "before"))
+        made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        assert (made.returncode, made.stderr) == (0, ""), made
+        begun = time.monotonic()
+        with client.acquire_lease(target, lease_id="job", if_absent=True, id_age_s=0) as lease:
+            assert lease.offsets("orders") == {0: 10}
+    again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+    assert (again.returncode, again.stderr) == (0, ""), again
+    with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
+        client.table("orders").write(rows(0, 10, "after"))
+        with pytest.raises(scanner.LeaseNotFound, match="may have ended"):
+            client.acquire_lease(target, lease_id="job", if_absent=True, id_age_s=time.monotonic() - begun)
+        with client.acquire_lease(target, lease_id="job", if_absent=True) as lease:
+            assert lease.offsets("orders") == {0: 30}
 
 
 def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
