@@ -185,9 +185,10 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
     Resume tokens, leases and checkpoints of the old directory are not in it.
     """
     # Of leases that the old server ended it knows nothing: ids from before name none here, and begin none.
-    leases = LeaseRegistry.document_without_past(time.time_ns() // 1_000_000)
+    now_us = time.time_ns() // 1000
+    documents = {LEASES_DOCUMENT: LeaseRegistry.document_without_past(now_us // 1000)}
     with _progress() as on_bytes:
-        restored = restore(backup_directory, data, on_bytes, documents={LEASES_DOCUMENT: leases})
+        restored = restore(backup_directory, data, on_bytes, now_us=now_us, documents=documents)
     click.echo(f"{data} is restored: {_outline(restored)}; start a server with: weir serve --data {data}")
 
 

@@ -466,6 +466,7 @@ def restore(
     data: Path,
     on_bytes: OnBytes = _no_bytes,
     *,
+    now_us: int = 0,
     documents: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Backup:
     """Make a data directory of a backup; durable, and compared with the manifest, when this returns.
@@ -478,6 +479,8 @@ def restore(
         data: Of the new data directory: an empty one, one that is made, or one that an interrupted restore left, which
             is emptied first.
         on_bytes: Called with the progress.
+        now_us: Microseconds since 1970 UTC. Ids of new tables are not below its seconds: since the backup the old
+            server may have given more ids, and clients may still name these.
         documents: What the server that is to come has to know, by name of the document.
 
     Raises:
@@ -490,7 +493,7 @@ def restore(
     manifest = load_manifest(backup)
     with _restoring(data):
         make_directories(data / TABLES_NAME, data)
-        catalog = CatalogFile(next_table_id=manifest.next_table_id)
+        catalog = CatalogFile(next_table_id=max(manifest.next_table_id, now_us // 1_000_000))
         for table in manifest.tables:
             catalog = catalog.with_table(_restore_table(table, backup, data, on_bytes))
         sync_directory(data / TABLES_NAME)

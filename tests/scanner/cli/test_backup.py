@@ -102,6 +102,23 @@ def test_an_id_of_a_lease_from_before_begins_none(tmp_path: Path) -> None:
             assert lease.offsets("orders") == {0: 30}
 
 
+def test_ids_of_tables_are_not_given_again(tmp_path: Path) -> None:
+    """Who means a table that was made after the backup is told, where the restored server has one of its name."""
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("orders", SCHEMA, primary_key=["id"], buckets=1)
+        made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+        assert (made.returncode, made.stderr) == (0, ""), made
+        lost = client.create_table("items", SCHEMA, primary_key=["id"], buckets=1).table_id
+    again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+    assert (again.returncode, again.stderr) == (0, ""), again
+    with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", SCHEMA, primary_key=["id"], buckets=1)
+        table.write(rows(0, 10, "another table's"))
+        with pytest.raises(scanner.TableNotFound, match="created anew"):
+            table.new_scan().with_table_id(lost).to_arrow()
+
+
 def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
     """Another server's directory, a damaged backup and a DATA that is not empty are one line and exit code 1."""
     data, destination = tmp_path / "data", tmp_path / "backups"
