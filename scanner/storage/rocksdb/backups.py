@@ -61,6 +61,7 @@ from scanner.storage.rocksdb.data_directory import (
 )
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.documents import write_document
+from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
 from scanner.storage.rocksdb.envelope import seal, unseal
 from scanner.storage.rocksdb.files import (
     FILE_MODE,
@@ -70,6 +71,7 @@ from scanner.storage.rocksdb.files import (
     replace_file,
     sync_directory,
 )
+from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.table_directories import TABLE_IDS_DOCUMENT, next_free_id
 from scanner.storage.rocksdb.untouched import SETTINGS_NAME, open_untouched
 
@@ -605,10 +607,18 @@ def _restore_table(table: BackedUpTable, backup: Path, data: Path, on_bytes: OnB
         make_directories(directory, data)
         for file in bucket.files:
             _copy_back(source / directory.name, directory, file, on_bytes)
+        _note_length(directory, entry.bucket_identity(bucket.index), bucket)
         sync_directory(directory)
         _verify_bucket(directory, Reader(entry), bucket, resources)
     sync_directory(target)
     return entry
+
+
+def _note_length(directory: Path, identity: bytes, bucket: BackedUpBucket) -> None:
+    """Say how much the bucket has, so that a loss before it is opened for the first time is noticed."""
+    write_manifest_length(directory, identity)
+    if bucket.log_offset:
+        write_durable_end(directory, identity, DurableEnd(bucket.log_offset, bytes.fromhex(bucket.history)))
 
 
 def _copy_back(source: Path, target: Path, file: BackedUpFile, on_bytes: OnBytes) -> None:

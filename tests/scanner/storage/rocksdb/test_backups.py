@@ -15,6 +15,7 @@ from scanner.errors import ArgumentInvalid, DataCorrupted, StoreFailed, StoreLoc
 from scanner.server.inspection import Inspection
 from scanner.storage.rocksdb.backups import Backup, begin_backup, list_backups, load_manifest, restore
 from scanner.storage.rocksdb.catalog import load_catalog
+from scanner.storage.rocksdb.findings import Severity
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_damage import flip
 from tests.support.storage_tables import changes_of, contents, delete, one_bucket, put, puts
@@ -68,6 +69,24 @@ def test_restored_as_of_the_backup(data: Path, tmp_path: Path) -> None:
         assert len(bucket.lineage.histories) == len(lineage.histories) + 1
         store.create_table(one_bucket("next"))
         assert store.table_id("next") == 2
+
+
+def test_what_is_lost_before_the_first_start_is_found(data: Path, tmp_path: Path) -> None:
+    """Wherever a MANIFEST is cut, neither a server nor doctor takes the older state that it opens as for the whole."""
+    with RocksStore.open(data) as store:
+        backup, _ = back_up(store, data, tmp_path / "backups")
+    restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
+    (manifest,) = (tmp_path / "restored").rglob("MANIFEST-*")
+    whole = manifest.read_bytes()
+    for length in range(0, len(whole), 29):
+        manifest.write_bytes(whole[:length])
+        found = Inspection(tmp_path / "restored", now_ms=0).findings()
+        assert Severity.ERROR in {each.severity for each in found}
+        with RocksStore.open(tmp_path / "restored") as store, pytest.raises(DataCorrupted):
+            store.bucket("items", 0)
+    manifest.write_bytes(whole)
+    with RocksStore.open(tmp_path / "restored") as store:
+        assert len(contents(store.bucket("items", 0))) == backup.rows
 
 
 def test_only_what_is_new_is_copied(data: Path, tmp_path: Path) -> None:
