@@ -36,7 +36,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from scanner.errors import ArgumentInvalid, DataCorrupted, ScannerError, StoreFailed, StoreLocked
 from scanner.storage.rocksdb.bucket_inspection import Contents, Reader, read_contents
@@ -668,18 +668,24 @@ def _hash_of(path: Path) -> tuple[int, str]:
         return file.tell(), digest.hexdigest()
 
 
+def _read_piece(read: BinaryIO, source: Path) -> bytes:
+    with disk_errors(source):
+        return read.read(_PIECE_BYTES)
+
+
 def _copy(source: Path, target: Path, expected: tuple[int, str], on_bytes: OnBytes) -> None:
     """Copy a file into one that is not there yet; its content is durable when this returns.
 
     Raises:
         DataCorrupted: Size and SHA-256 are not what they should be.
-        OSError: The disk refused.
+        StoreFailed: The disk refused; it names the file that is to blame.
+        OSError: The source cannot be opened.
     """
     digest, size = hashlib.sha256(), 0
-    with source.open("rb") as read:
+    with source.open("rb") as read, disk_errors(target):
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         with open(descriptor, "wb") as written:
-            while piece := read.read(_PIECE_BYTES):
+            while piece := _read_piece(read, source):
                 written.write(piece)
                 digest.update(piece)
                 size += len(piece)

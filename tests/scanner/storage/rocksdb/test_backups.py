@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -87,6 +88,20 @@ def test_what_is_lost_before_the_first_start_is_found(data: Path, tmp_path: Path
     manifest.write_bytes(whole)
     with RocksStore.open(tmp_path / "restored") as store:
         assert len(contents(store.bucket("items", 0))) == backup.rows
+
+
+def test_a_disk_that_takes_no_more_is_named(data: Path, tmp_path: Path) -> None:
+    """The file that could not be written, not the one of the backup; nothing is left."""
+    with RocksStore.open(data) as store:
+        back_up(store, data, tmp_path / "backups")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StoreFailed, match=r"restored/tables/000000/0000/\S+: File too large"):
+            restore(tmp_path / "backups" / FIRST_ID, tmp_path / "restored")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "restored").exists()
 
 
 def test_only_what_is_new_is_copied(data: Path, tmp_path: Path) -> None:
