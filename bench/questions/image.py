@@ -24,9 +24,9 @@ rounds), in us of the server's CPU a row; a block had 12 000 rows in the table o
 So a block that is touched costs 1.2 ms, and 0.05 us for each of its rows, and a change 2 to 4 us. The server chooses
 by that (`scanner.server.scan.image_costs`); where it reads the row store, a line compares that with itself.
 
-Since then blocks have become larger and merging cheaper. Idle, one bucket, 3 rounds of this bench, M rows a second (row
-store) and what was read: fresh 20.5 (2.4), 1 % spread 6.5 (2.9), 2 % 5.3 (2.7), 5 % 3.6 (2.7), all from the image, and
-10 % 2.5 (2.4) from the row store; 5 % together 4.7 (2.6).
+Since then blocks have become larger and merging cheaper, and blocks that are read again stay in memory. Idle, one
+bucket, 3 rounds of this bench, M rows a second (row store) and what was read: fresh 29.5 (2.5), 1 % spread 9.0 (2.6),
+2 % 7.4 (2.5), 5 % 4.7 (2.3), all from the image, and 10 % 2.1 (2.1) from the row store; 5 % together 10.1 (2.5).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ _STEP_BYTES: Final = 1024 * 1024
 _ENTRY_BYTES: Final = 300
 """Of a change, about, beside its key and row."""
 _TAKE_KEYS: Final = 4096
-"""Keys that are looked up at once: a quarter of a microsecond each."""
+"""Keys that are looked up at once: a millisecond or two."""
 _Changes: TypeAlias = list[tuple[int, bytes | None]]
 """Of one key, oldest first: the offset of each change, and the row since then; None: there is none."""
 

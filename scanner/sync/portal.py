@@ -15,6 +15,7 @@ import functools
 import os
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -39,7 +40,7 @@ class Takeable(Protocol[T_co]):
         """Have a function called once, as soon as there may be something to take; None: nobody waits any more."""
 
 
-class _Call:
+class _Call(ABC):
     """Something that a caller waits for, and its place to wait. For each way of doing it there is a subclass."""
 
     def __init__(self) -> None:
@@ -50,13 +51,13 @@ class _Call:
         self._value: object = None
         self._error: BaseException | None = None
 
+    @abstractmethod
     def begin(self, nursery: trio.Nursery) -> None:
         """Begin it; called in the loop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def cancel(self) -> None:
         """End it soon, unless it is done; called in the loop."""
-        raise NotImplementedError
 
     def refuse(self) -> None:
         if not self._done:
@@ -114,7 +115,7 @@ class _Run(_Call):
 
 
 class _Take(_Call):
-    """Takes one thing, without a task: three rounds of the loop less, which is a tenth of a large batch's time."""
+    """Takes one thing, without a task of its own: three rounds of the loop less."""
 
     def __init__(self, source: Takeable[object]) -> None:
         super().__init__()
