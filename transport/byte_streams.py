@@ -117,7 +117,7 @@ class SocketBytes:
         """See `ByteStream`. No other task runs between the read and the return."""
         try:
             if self._drained:
-                await trio.lowlevel.wait_readable(self._socket)
+                await self._wait_readable()
             elif self._owes_turn:
                 await trio.lowlevel.checkpoint()
             else:
@@ -132,6 +132,12 @@ class SocketBytes:
                 self._owes_turn = False
         except _SOCKET_ERRORS as error:
             raise _lost(error) from error
+
+    async def _wait_readable(self) -> None:
+        # Of a socket that was closed since the last read, trio's poller raises ValueError, and remembers the waiter.
+        if self._socket.fileno() < 0:
+            raise trio.ClosedResourceError("the socket was closed")
+        await trio.lowlevel.wait_readable(self._socket)
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`.

@@ -133,6 +133,22 @@ async def test_server_that_is_not_ours() -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("sent", [b"short", b"", bytes(40_000)], ids=["drained", "nothing", "more left"])
+async def test_reading_a_socket_that_was_closed_here(sent: bytes) -> None:
+    """Whatever the last read left, a socket that its owner closed is a lost connection, however often it is read."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    stream = await trio.testing.open_stream_to_socket_listener(listeners[0])
+    async with listeners[0], await listeners[0].accept() as peer:
+        reader = SocketBytes(stream)
+        if sent:
+            await peer.send_all(sent)
+            await reader.receive_into([memoryview(bytearray(32 * 1024))])
+        await trio.aclose_forcefully(stream)
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                await reader.receive_into([memoryview(bytearray(32 * 1024))])
+
+
 async def test_killed_connection_ends_its_handlers_only() -> None:
     """A peer's TCP reset ends the calls of its connection; the server serves the next one."""
     started, ended = trio.Event(), trio.Event()
