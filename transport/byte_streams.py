@@ -150,10 +150,8 @@ class SocketBytes:
             left = self._write(buffers)
             if left:
                 await self._wait_sent(left)
-                return
         except _SOCKET_ERRORS as error:
             raise _lost(error) from error
-        await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def _wait_sent(self, buffers: list[Buffer]) -> None:
         """Write what the socket did not take: it is full, and need not be asked before it says that it is not."""

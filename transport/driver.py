@@ -270,6 +270,8 @@ class Driver:
                     self.pump()
                     return None
                 self.bytes_sent += sum(map(len, buffers))
+                if core.outbound.queue.pending:
+                    await trio.lowlevel.checkpoint()
             elif self._over:
                 return buffers
             else:

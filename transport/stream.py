@@ -179,6 +179,15 @@ class Stream:
             raise trio.WouldBlock
         return self._queue(parts)
 
+    def send_at_once(self, *parts: Buffer) -> int:
+        """As `send`, but never waits, nor minds whether the send buffer is full: for messages that are few and small.
+
+        Raises:
+            StreamReset, ConnectionLost: The call is over; the message was not sent.
+            LocalProtocolError: Our end was sent before.
+        """
+        return self._queue(parts)
+
     @property
     def writable(self) -> bool:
         """Whether there is room in the send buffer, and the peer's window is open or nothing waits for it."""

@@ -114,6 +114,49 @@ class _Run(_Call):
             self._finish()
 
 
+class _Enter(_Call):
+    """Enters what is held, in the task that keeps it entered: two rounds of the loop less than from one of its own."""
+
+    def __init__(self, held: Held[Any]) -> None:
+        super().__init__()
+        self._held = held
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        nursery.start_soon(self._held.run, self)
+
+    def cancel(self) -> None:
+        self._held.cancel()
+
+    def entered(self, value: object) -> None:
+        self._value = value
+        self._finish()
+
+    def failed(self, error: Exception) -> None:
+        if not self._done:
+            self._error = error
+            self._finish()
+
+
+class _Leave(_Call):
+    """Leaves what is held, and waits for its end."""
+
+    def __init__(self, held: Held[Any], *, abandoned: bool) -> None:
+        super().__init__()
+        self._held = held
+        self._abandoned = abandoned
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        self._held.begin_leave(abandoned=self._abandoned, leaving=self)
+
+    def cancel(self) -> None:
+        self._held.cancel()
+
+    def left(self, error: Exception | None) -> None:
+        if not self._done:
+            self._error = None if self._abandoned else error
+            self._finish()
+
+
 class _Take(_Call):
     """Takes one thing, without a task of its own: three rounds of the loop less."""
 
@@ -214,12 +257,16 @@ class Portal:
         """
         held = Held(self, manager)
         try:
-            held.value = self.call(self._start_held, held)
+            held.value = cast("T", self._wait_for(_Enter(held)))
         except BaseException:
             # An interrupt may come when it is entered already, and then nobody else would leave it.
             self.soon(functools.partial(held.begin_leave, abandoned=True))
             raise
         return held
+
+    def leave(self, held: Held[Any], *, abandoned: bool) -> None:
+        """Leave what is held; see `Held.leave`."""
+        self._wait_for(_Leave(held, abandoned=abandoned))
 
     def close(self) -> None:
         """Cancel everything that runs and end the thread. Idempotent.
@@ -247,10 +294,6 @@ class Portal:
     def _start(self, call: _Call) -> None:
         assert self._nursery is not None
         call.begin(self._nursery)
-
-    async def _start_held(self, held: Held[T]) -> T:
-        assert self._nursery is not None
-        return cast("T", await self._nursery.start(held.run))
 
     def _begin_stop(self) -> None:
         assert self._stop is not None
@@ -296,7 +339,9 @@ class Held(Generic[T]):
         self._manager = manager
         self._scope = trio.CancelScope()
         self._leave = trio.Event()
-        self._finished = trio.Event()
+        self._leaving: _Leave | None = None
+        self.finished = False
+        """Whether it was left, or was never entered."""
         self._abandoned = False
         self._left = False
         self._error: Exception | None = None
@@ -321,7 +366,7 @@ class Held(Generic[T]):
             self._portal.soon(functools.partial(self.begin_leave, abandoned=abandoned))
             return
         try:
-            self._portal.call(self._wait_left, abandoned)
+            self._portal.leave(self, abandoned=abandoned)
         except trio.ClosedResourceError:
             return
 
@@ -330,40 +375,45 @@ class Held(Generic[T]):
         self._left = True
         self._portal.soon(functools.partial(self.begin_leave, abandoned=True))
 
-    def begin_leave(self, *, abandoned: bool) -> None:
-        """Leave, and do not wait for it; in the portal's thread."""
+    def begin_leave(self, *, abandoned: bool, leaving: _Leave | None = None) -> None:
+        """Leave, and do not wait for it; in the portal's thread.
+
+        Args:
+            abandoned: Whether an exception ended the block.
+            leaving: Is told of the end.
+        """
         self._abandoned = abandoned
+        self._leaving = leaving
         self._leave.set()
+        if self.finished:
+            self._tell_left()
 
-    async def _wait_left(self, abandoned: bool) -> None:
-        self.begin_leave(abandoned=abandoned)
-        try:
-            await self._finished.wait()
-        except trio.Cancelled:
-            self._scope.cancel()
-            raise
-        if self._error is not None and not abandoned:
-            raise self._error
+    def cancel(self) -> None:
+        """End it soon, wherever it is; in the portal's thread."""
+        self._scope.cancel()
 
-    async def run(self, *, task_status: trio.TaskStatus[Any]) -> None:
+    async def run(self, entering: _Enter) -> None:
         """Enter, wait for `leave`, leave; the portal's task for this."""
-        entered = False
         try:
             with self._scope:
                 async with self._manager as value:
-                    entered = True
-                    task_status.started(value)
+                    entering.entered(value)
                     await self._leave.wait()
                     if self._abandoned:
                         raise _AbandonedError
         except _AbandonedError:
             pass
         except Exception as error:
-            if not entered:
-                raise
             self._error = error
+            entering.failed(error)
         finally:
-            self._finished.set()
+            entering.refuse()
+            self.finished = True
+            self._tell_left()
+
+    def _tell_left(self) -> None:
+        if self._leaving is not None:
+            self._leaving.left(self._error)
 
 
 @atexit.register

@@ -19,6 +19,7 @@ from transport import (
     StatusCode,
     Stream,
     TransportConfig,
+    TransportError,
     unary,
 )
 
@@ -252,6 +253,28 @@ async def test_who_does_not_wait_is_bounded_by_the_same_buffer() -> None:
                 received.append(len(message))
         assert received == sent == [700] * len(sent)
         assert len(sent) > first
+
+
+async def test_what_is_sent_at_once_passes_a_full_buffer() -> None:
+    """A small message goes behind what waits, in order, although there is no room; a call that is over refuses it."""
+
+    async def fill(stream: ServerStream) -> None:
+        with contextlib.suppress(trio.WouldBlock):
+            while True:
+                stream.send_nowait(bytes(700))
+        stream.send_at_once(b"la", b"st")
+
+    config = TransportConfig(send_buffer_bytes=10_000)
+    client_config = TransportConfig(stream_window_bytes=50)
+    async with memory_pair({"/fill": fill}, config, client_config=client_config) as (client, *_):
+        async with client.open_stream("/fill") as stream:
+            received = []
+            while (message := await stream.receive()) is not None:
+                received.append(bytes(message))
+        assert received[-1] == b"last"
+        assert set(received[:-1]) == {bytes(700)}
+        with pytest.raises(TransportError):
+            stream.send_at_once(b"more")
 
 
 Sweep = Callable[[Stream], Awaitable[object]]

@@ -28,7 +28,6 @@ from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.turns import Delivery
 from scanner.errors import ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import scanner_pb2 as pb
-from scanner.tasks import run_with_companion
 from scanner.wire import methods
 from transport import TransportError
 
@@ -102,6 +101,8 @@ class BucketReceiver:
         self._attempts = attempts
         self._what = what
         self._batches_per_stream = batches_per_stream
+        self._stream: Stream | None = None
+        """The newest stream, while it is open."""
 
     async def run(self) -> None:
         """Receive the whole scan.
@@ -155,14 +156,11 @@ class BucketReceiver:
                 request = self._receiver.begin_stream(self._scan_open)
                 try:
                     await stream.send(pb.ScanRequest(open=request).SerializeToString())
-                    if self._receiver.credit.stream_limit:
-                        # In one write with the open: no row comes without credit.
-                        await self._grant(stream)
-                    await run_with_companion(
-                        functools.partial(self._receive_all, stream),
-                        functools.partial(self._grant_all, stream),
-                    )
+                    self._stream = stream
+                    self._grant()  # In one write with the open: no row comes without credit.
+                    await self._receive_all(stream)
                 finally:
+                    self._stream = None
                     if stream.peer_stalls is not None:
                         self._progress.add_server_stalls(stream.peer_stalls)
 
@@ -215,6 +213,7 @@ class BucketReceiver:
 
     def _consume(self, size: int) -> None:
         self._receiver.credit.consume(size, keeps_up=self._hand_off.waits)
+        self._grant()
 
     @property
     def _silence_s(self) -> float:
@@ -224,20 +223,17 @@ class BucketReceiver:
         limit = self._batches_per_stream
         return limit is not None and batches >= limit and self._receiver.resumable
 
-    async def _grant_all(self, stream: Stream) -> None:
-        """Send every rise of the limit; several that come while one is being sent go out as one.
+    def _grant(self) -> None:
+        """Send the limit, if it has risen and there is a stream. That one may be over: its receiving side tells why.
 
-        Waits:
-            Until it is cancelled, or the stream takes no more: then the receiving side tells why.
+        It does not wait for room: what is consumed came under limits that have gone out, and each rise is a fourth of
+        the window, so no more than a few wait at a time.
         """
-        with suppress(TransportError, trio.ClosedResourceError):
-            while True:
-                await self._grant(stream)
-
-    async def _grant(self, stream: Stream) -> None:
-        """Send the next rise of the limit; at once, without a checkpoint, if there is one."""
-        await stream.send(demand_message(await self._receiver.credit.wait_grant()))
-        self._progress.credit_messages += 1
+        if self._stream is None:
+            return
+        with suppress(trio.WouldBlock, TransportError):
+            self._stream.send_at_once(demand_message(self._receiver.credit.grant_nowait()))
+            self._progress.credit_messages += 1
 
     async def _receive_status(self, stream: Stream) -> None:
         """Let the stream end in good order, so that it needs no reset. The scan is complete whatever happens."""

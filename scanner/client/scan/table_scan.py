@@ -250,6 +250,10 @@ class Batches:
         slots = trio.Semaphore(self._parallel)
         attempts = connection.attempts(self._plan.retries)
         with self._tasks:
+            if len(self._progress) == 1:
+                (progress,) = self._progress.values()
+                await self._receive_bucket(connection, progress, slots, attempts)
+                return
             async with trio.open_nursery() as nursery:
                 for progress in self._progress.values():
                     await acquired(slots)

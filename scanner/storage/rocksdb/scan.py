@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NO_ROWS = RowBlock.join([])
 _PIECE_ROWS = 1024
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
-_PIECE_GROWTH = 4
+_PIECE_GROWTH = 16
 """A piece has at most so many times the rows of the one before. The first has one: rows may have megabytes."""
 
 

@@ -199,7 +199,7 @@ def test_the_blocking_twin(tmp_path: Path) -> None:
             with pytest.raises(scanner.LeaseNotFound):
                 with client.acquire_lease("items", ttl_s=0.05) as lost:
                     client.leases.drop(lost.id)
-                    server.wait_until(lambda _: lost._held is not None and lost._held._finished.is_set())
+                    server.wait_until(lambda _: lost._held is not None and lost._held.finished)
             assert client.leases.release("unknown", "items") is None
             with pytest.raises(scanner.LeaseNotFound):
                 client.leases.renew("unknown")

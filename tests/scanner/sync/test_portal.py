@@ -1,0 +1,126 @@
+"""What a blocking caller keeps entered: how it comes in, how it goes out, and what an interrupt does to either."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from scanner.sync.portal import Portal
+
+
+@pytest.fixture
+def portal() -> Iterator[Portal]:
+    """A loop in a thread, and Ctrl-C as Python has it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    made = Portal("portal of a test")
+    yield made
+    made.close()
+    signal.signal(signal.SIGINT, previous)
+
+
+class Manager:
+    """Notes what happens to it."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @asynccontextmanager
+    async def plain(self) -> AsyncIterator[int]:
+        """One that is entered and left at once."""
+        self.seen.append("entered")
+        try:
+            yield 7
+        except Exception:
+            self.seen.append("abandoned")
+            raise
+        self.seen.append("left")
+
+    @asynccontextmanager
+    async def stuck_before(self) -> AsyncIterator[int]:
+        """Ctrl-C comes while it is being entered, which does not end by itself."""
+        await self._be_interrupted()
+        yield 7
+
+    @asynccontextmanager
+    async def stuck_behind(self) -> AsyncIterator[int]:
+        """Ctrl-C comes while it is being left, which does not end by itself."""
+        yield 7
+        await self._be_interrupted()
+
+    @asynccontextmanager
+    async def failing(self, where: str) -> AsyncIterator[int]:
+        """One that fails before it is entered, or when it is left."""
+        if where == "before":
+            raise LookupError(where)
+        yield 7
+        raise LookupError(where)
+
+    async def _be_interrupted(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.seen.append("cancelled")
+
+
+def test_entered_and_left(portal: Portal) -> None:
+    """The value is what entering gave; leaving twice is leaving once."""
+    manager = Manager()
+    held = portal.hold(manager.plain())
+    assert (held.value, held.finished, manager.seen) == (7, False, ["entered"])
+    held.leave()
+    held.leave()
+    assert (held.finished, manager.seen) == (True, ["entered", "left"])
+
+
+def test_abandoned(portal: Portal) -> None:
+    """One whose block failed sees an exception, and its own is not the caller's."""
+    manager = Manager()
+    portal.hold(manager.plain()).leave(abandoned=True)
+    assert manager.seen == ["entered", "abandoned"]
+    portal.hold(manager.failing("behind")).leave(abandoned=True)
+
+
+def test_failures_are_the_callers(portal: Portal) -> None:
+    """What entering or leaving raises is raised where it was asked for, once."""
+    manager = Manager()
+    with pytest.raises(LookupError, match="before"):
+        portal.hold(manager.failing("before"))
+    held = portal.hold(manager.failing("behind"))
+    with pytest.raises(LookupError, match="behind"):
+        held.leave()
+    held.leave()
+
+
+def test_interrupted_while_it_is_entered(portal: Portal) -> None:
+    """Entering is cancelled, and has ended when the interrupt is raised; the portal goes on."""
+    manager = Manager()
+    with pytest.raises(KeyboardInterrupt):
+        portal.hold(manager.stuck_before())
+    assert manager.seen == ["cancelled"]
+    portal.hold(manager.plain()).leave()
+
+
+def test_interrupted_while_it_is_left(portal: Portal) -> None:
+    """Leaving is cancelled, and has ended when the interrupt is raised."""
+    manager = Manager()
+    held = portal.hold(manager.stuck_behind())
+    with pytest.raises(KeyboardInterrupt):
+        held.leave()
+    assert (held.finished, manager.seen) == (True, ["cancelled"])
+
+
+def test_a_portal_that_closes(portal: Portal) -> None:
+    """What is held ends with it, leaving that later is nothing, and nothing more can be held."""
+    manager = Manager()
+    held = portal.hold(manager.plain())
+    portal.close()
+    assert held.finished
+    held.leave()
+    with pytest.raises(trio.ClosedResourceError):
+        portal.hold(manager.plain())
