@@ -110,16 +110,18 @@ class RocksScan:
         count, left = 0, bytes_max
         while count < rows_max and left > 0:
             self._read_ahead(min(rows_max - count, left // self._row_bytes + 1), left, bytes_max)
-            piece = self._ahead.slice(0, min(rows_max - count, len(self._ahead)))
-            if not len(piece):
-                break
-            if piece.nbytes > left:
+            piece = self._ahead.slice(0, rows_max - count)
+            size = piece.nbytes
+            if size > left:
                 # A row larger than the limit goes alone.
                 piece = piece.slice(0, piece.fitting(left) if count or piece.fitting(left) else 1)
-                left = 0
-            self._ahead = self._ahead.slice(len(piece), len(self._ahead))
-            left -= piece.nbytes
-            count += len(piece)
+                size = left
+            taken = len(piece)
+            if not taken:
+                break
+            self._ahead = self._ahead.slice(taken, len(self._ahead))
+            left -= size
+            count += taken
             pieces.append(piece)
         rows = RowBlock.concat(pieces)
         if count:
@@ -136,8 +138,13 @@ class RocksScan:
         """
         if len(self._ahead) or self._reader is None:
             return
+        rows = self._unjoined or self._reader.next_rows(min(rows_max, self._piece_rows))
+        if self._piece_rows == len(rows) == 1 < rows_max and len(rows[0]) * _PIECE_GROWTH < left:
+            # The first row alone says how large they are, and need not be a block of its own.
+            self._piece_rows = _PIECE_GROWTH
+            rows += self._reader.next_rows(min(rows_max - 1, self._piece_rows))
         # Joined at once, while they are in the cache, and freed: the next ones reuse their memory.
-        self._ahead = self._joined(self._unjoined or self._reader.next_rows(min(rows_max, self._piece_rows)))
+        self._ahead = self._joined(rows)
         if not len(self._ahead):
             return
         self._row_bytes = max(1, self._ahead.nbytes // len(self._ahead))
