@@ -107,14 +107,14 @@ class Client:
         Waits:
             For the server's SETTINGS, and while its limit of concurrent streams is reached.
         """
-        deadline = trio.move_on_after(float("inf") if timeout_s is None else timeout_s)
-        with deadline:
+        deadline = None if timeout_s is None else trio.move_on_after(timeout_s)
+        with deadline or contextlib.nullcontext():
             stream = await self._open(path, metadata, timeout_s, window_bytes)
             try:
                 yield stream
             finally:
                 stream.reset(ErrorCode.CANCEL)
-        if deadline.cancelled_caught:
+        if deadline is not None and deadline.cancelled_caught:
             raise _too_slow(path, timeout_s)
 
     async def call(
