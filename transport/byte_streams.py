@@ -49,7 +49,7 @@ class ByteStream(Protocol):
         """Wait for octets and write them into `buffers`, in order; 0: the peer has closed."""
 
     async def send(self, buffers: list[Buffer]) -> None:
-        """Write all of `buffers`. If it is cancelled or fails, the connection is broken."""
+        """Write all of `buffers`; perhaps without a checkpoint. If it is cancelled or fails, the connection is broken."""
 
     async def send_end(self) -> None:
         """Half-close: the peer reads an end."""
@@ -140,7 +140,7 @@ class SocketBytes:
         await trio.lowlevel.wait_readable(self._socket)
 
     async def send(self, buffers: list[Buffer]) -> None:
-        """See `ByteStream`.
+        """See `ByteStream`; without a checkpoint where the socket takes all of it.
 
         Raises:
             ConnectionLost: The socket failed.

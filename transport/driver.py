@@ -270,7 +270,7 @@ class Driver:
                     self.pump()
                     return None
                 self.bytes_sent += sum(map(len, buffers))
-                if core.outbound.queue.pending:
+                if core.outbound.queue.pending:  # Else it waits anyway.
                     await trio.lowlevel.checkpoint()
             elif self._over:
                 return buffers
