@@ -49,7 +49,10 @@ class ByteStream(Protocol):
         """Wait for octets and write them into `buffers`, in order; 0: the peer has closed."""
 
     async def send(self, buffers: list[Buffer]) -> None:
-        """Write all of `buffers`; perhaps without a checkpoint. If it is cancelled or fails, the connection is broken."""
+        """Write all of `buffers`, perhaps without a checkpoint.
+
+        If it is cancelled or fails, the connection is broken.
+        """
 
     async def send_end(self) -> None:
         """Half-close: the peer reads an end."""
