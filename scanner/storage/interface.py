@@ -277,6 +277,7 @@ class Bucket(Protocol):
         Args:
             prepared: The commit.
             group_states: What becomes of these reader groups in the same commit, by name; None: it is forgotten.
+                Their `epoch_history` is not looked at: the bucket knows what it has begun.
             applied: What is remembered of these transactions from the same commit on, by name; None: it is forgotten.
             unfinished: It is a part of something larger, which the next commits continue and the first one that is not
                 `unfinished` ends. Until then `log_end` stays where it is, no scan, snapshot, reader or checkpoint can

@@ -64,6 +64,11 @@ class Lineage:
         """Acknowledged changes that were lost at some open, as far as is known."""
         return sum(history.lost_end - history.start for history in self.histories)
 
+    @property
+    def newest(self) -> bytes:
+        """The id of the newest history."""
+        return self.histories[-1].history_id if self.histories else NO_HISTORY
+
     def begin(self, history_id: bytes, start: int, durable_end: int) -> Lineage:
         """The lineage with one more history.
 
@@ -81,6 +86,19 @@ class Lineage:
             if history.start < log_offset:
                 return history.history_id
         return NO_HISTORY
+
+    def end_of(self, history_id: bytes, log_end: int) -> int:
+        """The last offset as of which a state can be of a history, or of one before it, and of this bucket.
+
+        Args:
+            history_id: The history. Of one that is not known, or no longer, that is 0.
+            log_end: The end of the bucket's log now, which is that of the newest history.
+        """
+        ends = (*(history.start for history in self.histories[1:]), log_end)
+        for history, end in zip(self.histories, ends, strict=False):
+            if history.history_id == history_id:
+                return end
+        return 0
 
     def holds(self, history_id: bytes, log_offset: int) -> bool:
         """Whether the state as of an offset that was made of a history is one of this bucket's."""

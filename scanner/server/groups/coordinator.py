@@ -8,8 +8,9 @@ Invariants:
 2. A bucket has one scan for the group at a time, of its newest epoch and of a member that is there; the one before is
    closed before another is admitted.
 3. A position is stored only by the bucket's newest epoch, in a commit of the bucket, and is durable before it is
-   acknowledged. It is the end of an entry. By an epoch that an earlier server gave out, it is one that the log had when
-   this one began: who got further was reading another copy of the bucket, or commits that were lost.
+   acknowledged. It is the end of an entry. By an epoch that an earlier server gave out, it is at most where the newest
+   history ends that the bucket had begun then: who got further was reading another copy of the bucket, or commits that
+   were lost.
 4. A bucket that is to move from a member that is there waits until that has released it, at most
    `group_handover_s`. That saves repeats, and is not needed for 1 to 3.
 5. A member that is out has no bucket.
@@ -349,7 +350,7 @@ class ReaderGroup:
         Raises:
             BucketNotFound: There is no such bucket.
             GroupEpochStale: The bucket has another epoch; or its epoch is an earlier server's, and the position is of
-                what was written since.
+                what was written since, or is not there.
             ArgumentInvalid: The position is inside a commit.
             OffsetOutOfRange: It is not in the changelog.
             ScannerError: Storage failed.
@@ -362,22 +363,32 @@ class ReaderGroup:
         """
         seat = self._seat(index)
         async with seat.writing:
-            before = seat.state
-            if not before.epoch or epoch != before.epoch:
-                raise self._refusal(seat, epoch)
-            if epoch != seat.given_epoch and position > seat.bucket.log_end_at_start:
-                self._on_refused()
-                raise GroupEpochStale(
-                    f"{self._what}: epoch {epoch} of bucket {index} is an earlier server's, and {position} is behind"
-                    " what there was when this one started; join again"
-                )
             async with seat.bucket.between_commits():
-                storage = seat.bucket.storage
+                before, storage = seat.state, seat.bucket.storage
+                if not before.epoch or epoch != before.epoch:
+                    raise self._refusal(seat, epoch)
+                self._require_read(seat, before, position)
                 require_entry_end(storage, position, "the position")
                 history = storage.lineage.history_of(position)
-            state = GroupState(epoch, position, history)
+            state = before._replace(position=position, history=history)
             if state != before:
                 await seat.write(state)
+
+    def _require_read(self, seat: _Seat, state: GroupState, position: int) -> None:
+        """Refuse what no reader of the epoch can have read here.
+
+        The rule goes by histories, and not by where the log ended when this server began: a restored copy may have been
+        written on, and started again, since it parted from what the reader read.
+        """
+        storage = seat.bucket.storage
+        end = storage.lineage.end_of(state.epoch_history, storage.log_end)
+        # By one of this server's own, which have no such end, what is not there is the program's mistake.
+        if position > end and state.epoch != seat.given_epoch:
+            self._on_refused()
+            raise GroupEpochStale(
+                f"{self._what}: epoch {state.epoch} of bucket {seat.index} is an earlier server's, and {position} is"
+                f" behind {end}, where the changes end here that it can have read; join again"
+            )
 
     async def forget(self) -> None:
         """Delete what is stored of the group, which has no members. No commit and no scan of it outlives that.

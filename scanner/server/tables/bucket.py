@@ -281,8 +281,6 @@ class ServedBucket:
         room: Callable[[], AbstractAsyncContextManager[None]] | None = None,
     ) -> None:
         self.storage = bucket
-        self.log_end_at_start = bucket.log_end
-        """Where its log ended when this server began to serve it."""
         self._room_for_files = room or nullcontext
         self._floor = floor
         self._floor_us = 0

@@ -24,6 +24,7 @@ from scanner.errors import (
     StoreClosed,
     StoreFailed,
 )
+from scanner.storage.group_states import GivenEpochs
 from scanner.storage.interface import (
     ENTRY_BYTES_MAX,
     Change,
@@ -86,6 +87,7 @@ class MemoryBucket:
         self._open: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
         self._closed = False
         self._began_history = False
+        self._given_epochs = GivenEpochs()
         self._unfinished: BucketContents | None = None
         """Rows as they will be, and the changes since `log_end`, while something larger is being applied."""
 
@@ -221,16 +223,20 @@ class MemoryBucket:
                 contents.applied.pop(name, None)
             else:
                 contents.applied[name] = share
-        for name, state in (group_states or {}).items():
+        begun = bool(fresh.log) and not self._began_history
+        if begun:
+            contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
+            self._began_history = True
+        states = self._given_epochs.with_histories(
+            contents.group_states, group_states or {}, contents.lineage.newest, begun=begun
+        )
+        for name, state in states.items():
             if state is None:
                 contents.group_states.pop(name, None)
             else:
                 contents.group_states[name] = state
         if not fresh.log:
             return
-        if not self._began_history:
-            contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)
-            self._began_history = True
         contents.rows = fresh.rows
         contents.log += fresh.log
         contents.entries += fresh.entries

@@ -47,6 +47,7 @@ from scanner.errors import (
     TooManyFiles,
 )
 from scanner.storage.group_states import (
+    GivenEpochs,
     GroupState,
     decode_group_names,
     decode_group_state,
@@ -193,6 +194,8 @@ class RocksBucket:
         self._lineage = Lineage()
         self._applied: dict[str, AppliedShare] = {}
         self._group_states: dict[str, GroupState] = {}
+        self._given_epochs = GivenEpochs()
+        """Also over a failure after which it was opened anew: the readers are still there."""
         self._durable_end = 0
         self._database: Database | None = None
         self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
@@ -746,8 +749,16 @@ class RocksBucket:
         applied: Mapping[str, AppliedShare | None],
     ) -> None:
         batch, log_range = prepared.contents
+        lineage = self._lineage
+        begun = log_range.end != self._range.end and not self._began_history
+        if begun:
+            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), self._range.end, self._durable_end)
+            batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
+        changed = self._given_epochs.with_histories(
+            self._group_states, group_states, lineage.newest, begun=begun
+        )
         states = _put_changed(
-            database, batch, _GROUPS_KEY, _GROUP_KEY, self._group_states, group_states, encode_group_state
+            database, batch, _GROUPS_KEY, _GROUP_KEY, self._group_states, changed, encode_group_state
         )
         shares = _put_changed(
             database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, self._applied, applied, encode_applied
@@ -764,10 +775,6 @@ class RocksBucket:
         # What was truncated since it was prepared stays truncated.
         log_range = log_range._replace(start=self._range.start, start_ordinal=self._range.start_ordinal)
         batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
-        lineage = self._lineage
-        if not self._began_history:
-            lineage = lineage.begin(secrets.token_bytes(HISTORY_BYTES), self._range.end, self._durable_end)
-            batch.put(LINEAGE_KEY, encode_lineage(lineage), database.meta_family)
         self._make_durable(database, batch)
         # Who reads the log beside this sees the new end when its history is known, never before.
         self._lineage, self._range, self._began_history = lineage, log_range, True

@@ -11,24 +11,24 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted
 from scanner.storage.group_states import (
+    GivenEpochs,
     GroupState,
     decode_group_names,
     decode_group_state,
     encode_group_names,
     encode_group_state,
 )
+from scanner.storage.lineage import NO_HISTORY
 from tests.support.storage_tables import changes_of, put
 
 if TYPE_CHECKING:
     from scanner.storage.interface import Bucket, Store
 
 HISTORY = bytes(range(16))
-STATES = st.builds(
-    GroupState,
-    st.integers(0, 2**64 - 1),
-    st.none() | st.integers(0, 2**64 - 1),
-    st.binary(min_size=16, max_size=16),
-)
+OTHER_HISTORY = HISTORY[::-1]
+IDS = st.binary(min_size=16, max_size=16)
+NUMBERS = st.integers(0, 2**64 - 1)
+STATES = st.builds(GroupState, NUMBERS, st.none() | NUMBERS, IDS, IDS)
 
 
 def write(bucket: Bucket, **states: GroupState | None) -> None:
@@ -68,8 +68,58 @@ def test_states_and_rows_share_a_commit(store: Store, restart: Callable[[Store],
     store = restart(store)
     bucket = store.bucket("items", 0)
     assert changes_of(bucket) == [("+I", 1, "x")]
-    assert bucket.group_states == {"a": GroupState(2)}
+    assert bucket.group_states == {"a": GroupState(2, epoch_history=bucket.lineage.newest)}
     assert len(bucket.lineage.histories) == 1
+
+
+def test_an_epoch_has_the_newest_history_that_its_reader_can_have_read(
+    store: Store, restart: Callable[[Store], Store]
+) -> None:
+    """It goes on with the bucket that was told of it, over a failure, too, and stays where that was restarted."""
+
+    def histories() -> dict[str, bytes]:
+        return {name: state.epoch_history for name, state in bucket.group_states.items()}
+
+    bucket = store.bucket("items", 0)
+    write(bucket, a=GroupState(1, epoch_history=HISTORY))
+    assert histories() == {"a": NO_HISTORY}
+    bucket.commit_prepared(bucket.prepare([[put(1, "x")]]), {"b": GroupState(1)})
+    assert histories() == dict.fromkeys("ab", bucket.lineage.newest)
+    bucket.reopen(writable=True)
+    bucket.commit([[put(2, "x")]])
+    first = bucket.lineage.newest
+    assert histories() == dict.fromkeys("ab", first)
+
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    write(bucket, c=GroupState(1))
+    assert histories() == dict.fromkeys("abc", first)
+    bucket.commit_prepared(bucket.prepare([[put(3, "x")]]), {"a": GroupState(1, 1, HISTORY)})
+    second = bucket.lineage.newest
+    assert first != second
+    assert histories() == {"a": first, "b": first, "c": second}
+    write(bucket, b=GroupState(2, epoch_history=first))
+    assert histories() == {"a": first, "b": second, "c": second}
+
+    before = bucket.group_states
+    store = restart(store)
+    bucket = store.bucket("items", 0)
+    assert bucket.group_states == before
+    bucket.commit([[put(4, "x")]])
+    assert bucket.group_states == before
+
+
+def test_an_epoch_that_was_not_stored_leaves_the_one_before_alone() -> None:
+    """Its commit fails: the older epoch, of an earlier server, does not go on into the history that is begun then."""
+    given_epochs, stored = GivenEpochs(), {"a": GroupState(1, epoch_history=HISTORY)}
+    write_next = given_epochs.with_histories
+    assert write_next(stored, {"a": GroupState(2)}, HISTORY, begun=False) == {
+        "a": GroupState(2, epoch_history=HISTORY)
+    }
+    assert write_next(stored, {}, OTHER_HISTORY, begun=True) == {}
+    assert write_next(stored, {"a": GroupState(1, 5, OTHER_HISTORY)}, OTHER_HISTORY, begun=False) == {
+        "a": GroupState(1, 5, OTHER_HISTORY, HISTORY)
+    }
 
 
 @given(STATES)
@@ -79,6 +129,16 @@ def test_a_state_is_read_as_it_was_written(state: GroupState) -> None:
     assert decode_group_state("a", encoded) == state
     for damaged in (None, b"", encoded[:-1], encoded + b"\0", b"\x09" + encoded[1:]):
         with pytest.raises(DataCorrupted, match="reader group a"):
+            decode_group_state("a", damaged)
+
+
+@given(NUMBERS, st.none() | NUMBERS, IDS)
+def test_a_state_of_format_1_is_read(epoch: int, position: int | None, history: bytes) -> None:
+    """It has no history of the epoch: that of the position stands for it, which is no newer. Cut, it is damage."""
+    encoded = b"\x01" + encode_group_state(GroupState(epoch, position, history))[1:-16]
+    assert decode_group_state("a", encoded) == GroupState(epoch, position, history, history)
+    for damaged in (encoded[:-1], encoded + b"\0", encoded[:1]):
+        with pytest.raises(DataCorrupted, match="reader group a is missing or damaged"):
             decode_group_state("a", damaged)
 
 

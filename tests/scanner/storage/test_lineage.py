@@ -50,6 +50,19 @@ def test_what_was_made_later_than_its_history_lasted_is_refused() -> None:
             lineage.require(history, offset, end, "the token")
 
 
+def test_a_history_ends_where_the_next_one_begins() -> None:
+    """The newest one with the log; one that is not known, or was forgotten, has nothing."""
+    lineage = Lineage()
+    assert (lineage.newest, lineage.end_of(NO_HISTORY, 0)) == (NO_HISTORY, 0)
+    lineage = lineage.begin(_id(1), 5, 0).begin(_id(2), 10, 0).begin(_id(3), 30, 0)
+    assert lineage.newest == _id(3)
+    ends = [lineage.end_of(history, 99) for history in (NO_HISTORY, *map(_id, range(1, 5)))]
+    assert ends == [0, 10, 30, 99, 0]
+    for history, end in ((_id(1), 10), (_id(2), 30)):
+        assert lineage.holds(history, end)
+        assert not lineage.holds(history, end + 1)
+
+
 _STEPS = st.lists(
     st.tuples(st.sampled_from(["commit", "open", "copy", "lose"]), st.integers(0, 3), st.integers(1, 5)),
     max_size=40,
