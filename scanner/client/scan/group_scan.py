@@ -118,6 +118,8 @@ class GroupBatches:
         self._nursery: trio.Nursery | None = None
         self._seats: dict[int, _Seat] = {}
         self._handed: dict[int, _Handed] = {}
+        self._handed_before: dict[int, _Handed] = {}
+        """By bucket, how far it was ever handed out by an epoch that is over: the latest one, and the furthest."""
         self._releases: list[_Seat] = []
         self._more = False
         """Whether more buckets may be on their way."""
@@ -204,8 +206,9 @@ class GroupBatches:
                 stored, the newest batch included.
 
         Returns:
-            The buckets whose position was refused, because another reader has them now; it gets what came behind the
-            position that was stored last. Empty: all is stored.
+            The buckets whose position was refused, because they were given to a reader anew since it was told: to
+            another one, or to this one when it joined again. That reader gets what came behind the position that was
+            stored last. Empty: all is stored.
 
         Raises:
             ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
@@ -246,10 +249,26 @@ class GroupBatches:
             return {bucket: each for bucket, each in self._handed.items() if not each.committed}, ()
         wanted: dict[int, _Handed] = {}
         for bucket, position in positions.items():
-            owned = self._handed.get(bucket) or self._seats.get(bucket)
-            if owned is not None:
-                wanted[bucket] = _Handed(owned.epoch, position)
+            epoch = self._epoch_of(bucket, position)
+            if epoch is not None:
+                wanted[bucket] = _Handed(epoch, position)
         return wanted, tuple(bucket for bucket in positions if bucket not in wanted)
+
+    def _epoch_of(self, bucket: int, position: int) -> int | None:
+        """The epoch by which a position was told; the present one if it was not told by this reader. None: none.
+
+        By the present one the server would take what was told by an earlier one. It may be of another state of the
+        bucket: since a backup was restored, it would go past changes that nobody was given.
+        """
+        handed, before = self._handed.get(bucket), self._handed_before.get(bucket)
+        if (
+            before is not None
+            and position <= before.position
+            and (handed is None or position > handed.position)
+        ):
+            return before.epoch
+        present = handed or self._seats.get(bucket)
+        return None if present is None else present.epoch
 
     def _take_answer(self, wanted: Mapping[int, _Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}
@@ -266,7 +285,7 @@ class GroupBatches:
             if reason == GroupEpochStale.reason:
                 lost.append(bucket)
                 if current:
-                    del self._handed[bucket]
+                    self._forget_handed(bucket)
                 continue
             row = error_row_of_reason(reason)
             failure = (InternalError if row is None else row.exception)(refused[bucket].message)
@@ -286,6 +305,13 @@ class GroupBatches:
         handed = self._handed.get(delivery.bucket)
         if handed is None or handed.position != position:
             self._handed[delivery.bucket] = _Handed(delivery.epoch, position)
+
+    def _forget_handed(self, bucket: int) -> None:
+        """The epoch by which the bucket was handed out is over."""
+        handed, before = self._handed.pop(bucket, None), self._handed_before.get(bucket)
+        if handed is not None:
+            furthest = handed.position if before is None else max(handed.position, before.position)
+            self._handed_before[bucket] = _Handed(handed.epoch, furthest)
 
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
@@ -416,7 +442,7 @@ class GroupBatches:
 
     def _begin(self, assigned: pb.AssignedBucket) -> None:
         seat = self._seats[assigned.bucket] = _Seat(assigned.bucket, assigned.epoch, moving=assigned.moving)
-        self._handed.pop(assigned.bucket, None)  # Of an epoch that is over.
+        self._forget_handed(assigned.bucket)
         if not seat.moving and not self._finished:
             assert self._nursery is not None
             position = assigned.position if assigned.HasField("position") else None

@@ -36,14 +36,35 @@ class _Read(NamedTuple):
 
 
 @asynccontextmanager
-async def _served(data: Path) -> AsyncIterator[tuple[Server, scanner.Table]]:
+async def _served(data: Path, port: int = 0) -> AsyncIterator[tuple[Server, scanner.Table]]:
     async with (
-        open_server(data, port=0) as server,
+        open_server(data, port=port) as server,
         scanner.connect(f"{server.host}:{server.port}") as client,
     ):
         if not await client.tables():
             await client.create_table("items", SCHEMA, ["id"], 1)
         yield server, await client.table("items")
+
+
+class _Place(NamedTuple):
+    """A server in a task of its own, and a client of it."""
+
+    server: Server
+    table: scanner.Table
+    stop: trio.Event
+    stopped: trio.Event
+
+
+async def _serve(data: Path, port: int, *, task_status: trio.TaskStatus[_Place]) -> None:
+    stop, stopped = trio.Event(), trio.Event()
+    async with _served(data, port) as (server, table):
+        task_status.started(_Place(server, table, stop, stopped))
+        await stop.wait()
+    stopped.set()
+
+
+def _tail(table: scanner.Table) -> scanner.GroupScan:
+    return table.new_scan().with_source("log").in_group(GROUP)
 
 
 async def _write(table: scanner.Table, start: int, end: int, written_by: str) -> None:
@@ -160,3 +181,40 @@ async def test_a_restart_alone_costs_a_reader_nothing(tmp_path: Path) -> None:
         )  # Nobody has read that by the epoch.
         assert await _commit(server, read, 900) == ""
         assert await _read_on(table) == ["third"] * 100
+
+
+async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(tmp_path: Path) -> None:
+    """A reader that has joined the copy by itself says what it noted of the original: refused, and nothing is lost."""
+    data, restored = tmp_path / "data", tmp_path / "restored"
+    async with trio.open_nursery() as nursery:
+        first: _Place = await nursery.start(_serve, data, 0)
+        async with (
+            scanner.connect(f"{first.server.host}:{first.server.port}") as client,
+            _tail(await client.table("items")).execute() as batches,
+        ):
+            await _write(first.table, 0, 600, "original")
+            assert len(await anext(batches)) == 600
+            assert await batches.commit() == ()
+            backup = await _back_up(first.server, data)
+            await _write(first.table, 600, 900, "original")
+            assert len(await anext(batches)) == 300
+            noted, epoch = batches.positions, batches.epoch
+            first.stop.set()
+            await first.stopped.wait()
+            await _run("restore", backup, restored)
+
+            copy: _Place = await nursery.start(_serve, restored, first.server.port)
+            await _write(copy.table, 600, 900, "copy")
+            await _write(copy.table, 900, 950, "copy")
+            while batches.assigned.get(0, epoch) == epoch:
+                await trio.lowlevel.checkpoint()
+            assert (noted, await batches.commit(noted)) == ({0: 900}, (0,))
+            assert await _position(copy.table) == 600
+            got: list[str] = []
+            while len(got) < 350:
+                got += (await anext(batches))["written_by"].to_pylist()
+            assert got == ["copy"] * 350
+            assert await batches.commit({0: 900}) == ()
+            assert await batches.commit() == ()
+            assert await _position(copy.table) == 950
+        copy.stop.set()
