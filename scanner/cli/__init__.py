@@ -18,6 +18,7 @@ import click
 
 from scanner.cli.app import HungUp, Interrupted, OutputClosed, Terminated, interrupted_at_once, weir
 from scanner.cli.escapes import escaped
+from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
 
 __all__ = ["main", "weir"]
@@ -41,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # As Python has it for standard error: what the encoding lacks is written out.
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.meta_path.insert(0, NO_PANDAS)  # Not in `run`: who calls that may want pandas.
     code = run(arguments)
     with interrupted_at_once():  # What is left to do at exit takes time, too.
         sys.exit(code)

@@ -45,8 +45,8 @@ _TAIL: Final = 2**32 - 2
 BUCKETS_END: Final = _TAIL
 """Buckets have smaller numbers."""
 _DELETE: Final = 2**32 - 1
-_DELETE_LENGTH: Final = pa.scalar(-1, pa.int32())
-"""The same octets."""
+_DELETE_LENGTH: Final = -1
+"""The same octets. No scalar of Arrow: the first one that is made has pyarrow import pandas."""
 _HEADER: Final = struct.Struct("<IIIII")
 _FIELDS: Final = struct.Struct("<IIII")
 _CHECKSUM: Final = struct.Struct("<I")

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from scanner.data.row_block import RowBlock
 from scanner.errors import ScannerError, StoreClosed
 from scanner.storage.interface import KeysOf, Rows
@@ -23,7 +25,8 @@ from scanner.storage.interface import KeysOf, Rows
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.readers import RowReader
 
-_NO_ROWS = RowBlock.join([])
+_NO_ROWS = RowBlock(b"", np.zeros(1, np.int64))
+"""Not joined: the first array that Arrow makes of Python objects has pyarrow import pandas; a server does without."""
 _PIECE_ROWS = 1024
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
 _PIECE_GROWTH = 16

@@ -35,7 +35,19 @@ def say(message=None, *arguments, **options):
     echo(message, *arguments, **options)
 click.echo = say
 sys.meta_path.insert(0, recorder)
-main(sys.argv[1:])
+try:
+    main(sys.argv[1:])
+finally:
+    if "pandas" in sys.modules: print("imported pandas", file=sys.__stderr__)
+"""
+COMMAND = """
+import sys
+from scanner.cli import main
+try:
+    main(["--version"])
+finally:
+    import pyarrow as pa
+    print(pa.array([0]).to_pylist(), "pandas" in sys.modules)
 """
 PRINCIPALS = """
 [principals.all]
@@ -99,7 +111,7 @@ def _use(client: scanner.sync.Client) -> None:
 
 @pytest.mark.parametrize("secured", [False, True], ids=["plain", "secured"])
 def test_nothing_is_imported_after_listening(tmp_path: Path, secured: bool) -> None:
-    """Not for the first scans, calls, errors, nor for the end."""
+    """Not for the first scans, calls, errors, nor for the end; pandas, which pyarrow looks for, not before either."""
     token = make_token()
     words: list[object] = []
     options: dict[str, Any] = {}
@@ -124,3 +136,11 @@ def test_nothing_is_imported_after_listening(tmp_path: Path, secured: bool) -> N
             process.kill()
     assert [line for line in errors.splitlines() if line.startswith("imported")] == []
     assert process.returncode == 0
+
+
+def test_commands_do_without_pandas() -> None:
+    """Arrow finds none in the process of a command, and makes arrays of Python objects all the same."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[0] False"
