@@ -13,9 +13,10 @@ import scanner.sync
 from tests.support.server import RunningServer, running_server
 
 TABLE = "blobs"
-ROWS = 1_500
+ROWS = 600
 SIZES = 31
-ROW_BYTES_STEP = 300
+ROW_BYTES_STEP = 500
+"""All rows together are more than the 4 MiB that gRPC takes in one message."""
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("blob", pa.binary())])
 
 
