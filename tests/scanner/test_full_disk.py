@@ -75,8 +75,12 @@ class _Writer:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("storage", [_STORAGE, _NO_RESERVE], ids=["reserve", "no reserve"])
-def test_a_disk_filled_and_freed_twenty_times(tmp_path: Path, storage: StorageConfig) -> None:
+def test_a_disk_filled_and_freed_twenty_times(
+    tmp_path: Path, storage: StorageConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Writers fill the disk together with somebody else: every acknowledged row is there, scans go on, no restart."""
+    # A bucket whose write has failed is tried again after a second, and later and later: the test would only wait.
+    monkeypatch.setattr("scanner.server.tables.bucket._RECOVER_DELAY_S_MIN", 0.05)
     with small_disk(tmp_path / "disk", _DISK_BYTES) as disk:
         if storage is _NO_RESERVE and not disk.is_real:
             return  # Nothing would ever refuse.
