@@ -48,8 +48,9 @@ class _Scheduling(Random):
         return self._rng().random()
 
     def shuffle(self, x: MutableSequence[Any]) -> None:
-        """See `random.Random`."""
-        self._rng().shuffle(x)
+        """See `random.Random`. Most turns of trio have one task, for which nothing is drawn."""
+        if len(x) > 1:
+            self._rng().shuffle(x)
 
     def _rng(self) -> Random:
         return self._own if threading.get_ident() == self._thread else self._others

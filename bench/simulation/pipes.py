@@ -219,6 +219,9 @@ class Pipe:
     async def _wait_change(self, until: float) -> None:
         if self._changed.is_set():  # reader and writer wait on the same event
             self._changed = trio.Event()
+        if until >= NEVER_S:
+            await self._changed.wait()
+            return
         with trio.move_on_at(until):
             await self._changed.wait()
 
