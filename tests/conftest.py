@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,7 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
 _JVM: Final = "the JVM"
+_SPACE: Final = "scanner.storage.rocksdb.space"
 _BEGUN: Final = pytest.StashKey[bool]()
 _LONGEST: Final = (
     "tests/simulation/",
@@ -126,10 +128,17 @@ def pytest_runtest_makereport() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected lives as long as the process: the garbage collector need not look through it again."""
+    """What was collected lives as long as the process: the garbage collector need not look through it again.
+
+    And a data directory has a small ballast.
+    """
     gc.collect()
     gc.freeze()
     gc.enable()
+    if _SPACE in sys.modules:
+        # For good. Thousands of data directories are made, and the 16 MiB took most of the time of each.
+        # The small disks of tests/scanner/test_full_disk.py have less than this.
+        pytest.MonkeyPatch().setattr(f"{_SPACE}._BALLAST_BYTES_MAX", 1024 * 1024)
 
 
 @pytest.fixture(scope="session")
