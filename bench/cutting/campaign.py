@@ -231,7 +231,8 @@ class Campaign:
         Raises:
             ScannerError: It failed.
         """
-        with suppress(scanner.SessionUnknown):  # A scan that follows a cut one is cut into other frames.
+        # A scan that follows a cut one is cut into other frames. What becomes of this one is judged in its turn.
+        with suppress(scanner.ScannerError):
             await self._scan(Cut(Direction.DOWN, frames=_WARM_UP_FRAMES))
         path, _, _ = await self._scan(None)
         (stream,) = path.streams

@@ -44,7 +44,9 @@ class _Call(ABC):
     """Something that a caller waits for, and its place to wait. For each way of doing it there is a subclass."""
 
     def __init__(self) -> None:
-        self._done = False
+        self.begun = False
+        self.done = False
+        """Whether it has ended, and `wait` would return at once."""
         # A lock and not an event: each batch of a scan is a call, and an event is made of two locks and a queue.
         self._running = threading.Lock()
         self._running.acquire()
@@ -60,28 +62,26 @@ class _Call(ABC):
         """End it soon, unless it is done; called in the loop."""
 
     def refuse(self) -> None:
-        if not self._done:
+        if not self.done:
             self._error = trio.ClosedResourceError(_CLOSED)
             self._finish()
 
     def _finish(self) -> None:
-        self._done = True
+        self.done = True
         self._running.release()
 
-    def wait(self, cancel_soon: Callable[[Callable[[], object]], None]) -> object:
-        try:
-            self._running.acquire()
-        except BaseException:
-            cancel_soon(self.cancel)
-            if not self._done:  # Else it may have been acquired before the interrupt came.
-                self._running.acquire()
-            raise
+    def wait(self) -> object:
+        self._running.acquire()
         if self._error is not None:
             try:
                 raise self._error
             finally:
                 del self  # Else the traceback would hold the call, which holds the traceback.
         return self._value
+
+    def wait_ended(self) -> None:
+        """Wait for the end alone, where an interrupt came before it."""
+        self._running.acquire()
 
 
 class _Run(_Call):
@@ -132,7 +132,7 @@ class _Enter(_Call):
         self._finish()
 
     def failed(self, error: Exception) -> None:
-        if not self._done:
+        if not self.done:
             self._error = error
             self._finish()
 
@@ -152,7 +152,7 @@ class _Leave(_Call):
         self._held.cancel()
 
     def left(self, error: Exception | None) -> None:
-        if not self._done:
+        if not self.done:
             self._error = None if self._abandoned else error
             self._finish()
 
@@ -175,7 +175,7 @@ class _Take(_Call):
         self._finish()
 
     def cancel(self) -> None:
-        if not self._done:
+        if not self.done:
             self._source.when_ready(None)
             self._error = trio.ClosedResourceError(_INTERRUPTED)
             self._finish()
@@ -244,7 +244,12 @@ class Portal:
             self._pending.add(call)
         try:
             self.soon(lambda: self._start(call))
-            return call.wait(self.soon)
+            return call.wait()
+        except BaseException:
+            if not call.done:  # An interrupt, which may have come before the call was begun.
+                self.soon(lambda: self._end(call))
+                call.wait_ended()
+            raise
         finally:
             with self._lock:
                 self._pending.discard(call)
@@ -293,7 +298,14 @@ class Portal:
 
     def _start(self, call: _Call) -> None:
         assert self._nursery is not None
+        call.begun = True
         call.begin(self._nursery)
+
+    def _end(self, call: _Call) -> None:
+        if call.begun:
+            call.cancel()
+        else:
+            call.refuse()
 
     def _begin_stop(self) -> None:
         assert self._stop is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -235,9 +235,9 @@ def interrupt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let an interrupt come in the very moment at which the next call has its result."""
     wait = _Call.wait
 
-    def wait_and_interrupt(call: _Call, cancel_soon: Callable[[Callable[[], object]], None]) -> object:
+    def wait_and_interrupt(call: _Call) -> object:
         monkeypatch.setattr(_Call, "wait", wait)
-        wait(call, cancel_soon)
+        wait(call)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(_Call, "wait", wait_and_interrupt)

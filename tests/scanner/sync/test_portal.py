@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from scanner.sync.portal import Portal
+from scanner.sync.portal import Portal, _Call
 
 
 @pytest.fixture
@@ -41,6 +41,12 @@ class Manager:
         self.seen.append("left")
 
     @asynccontextmanager
+    async def endless(self) -> AsyncIterator[int]:
+        """One whose entering does not end by itself."""
+        await self._wait()
+        yield 7
+
+    @asynccontextmanager
     async def stuck_before(self) -> AsyncIterator[int]:
         """Ctrl-C comes while it is being entered, which does not end by itself."""
         await self._be_interrupted()
@@ -62,6 +68,9 @@ class Manager:
 
     async def _be_interrupted(self) -> None:
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        await self._wait()
+
+    async def _wait(self) -> None:
         try:
             await trio.sleep_forever()
         finally:
@@ -113,6 +122,22 @@ def test_interrupted_while_it_is_left(portal: Portal) -> None:
     with pytest.raises(KeyboardInterrupt):
         held.leave()
     assert (held.finished, manager.seen) == (True, ["cancelled"])
+
+
+@pytest.mark.parametrize("before", ["soon", "wait"], ids=["it is begun", "the wait"])
+def test_interrupted_before(portal: Portal, monkeypatch: pytest.MonkeyPatch, before: str) -> None:
+    """It may come before the loop was told, or before the caller waits: what runs is cancelled all the same."""
+    manager = Manager()
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Portal if before == "soon" else _Call, before, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        portal.hold(manager.endless())
+    assert manager.seen == ([] if before == "soon" else ["cancelled"])
+    portal.hold(manager.plain()).leave()
 
 
 def test_a_portal_that_closes(portal: Portal) -> None:
