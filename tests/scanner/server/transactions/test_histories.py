@@ -167,10 +167,12 @@ async def test_a_server_that_does_not_wait_is_caught(
 
     monkeypatch.setattr(Transactions, "_wait_earlier", staticmethod(never))
     caught = 0
-    for seed in range(3):
+    for seed in range(30):  # The order of tasks is chance, so not each history shows it.
         try:
             await History(seed, faults).run()
         except* AssertionError:
             caught += 1
         faults.clear()
+        if caught:
+            break
     assert caught
