@@ -74,6 +74,8 @@ class Recording:
     """Where the frames of an uninterrupted run end."""
 
     ends: dict[Direction, tuple[int, ...]]
+    failed: str = ""
+    """Why the cut scan before it could not go on; it counts as the others do. Empty: it could."""
 
     @property
     def frames(self) -> int:
@@ -231,12 +233,17 @@ class Campaign:
         Raises:
             ScannerError: It failed.
         """
-        # A scan that follows a cut one is cut into other frames. What becomes of this one is judged in its turn.
-        with suppress(scanner.ScannerError):
-            await self._scan(Cut(Direction.DOWN, frames=_WARM_UP_FRAMES))
+        # A scan that follows a cut one is cut into other frames.
+        first, failed = Cut(Direction.DOWN, frames=_WARM_UP_FRAMES), ""
+        try:
+            await self._scan(first)
+        except scanner.SessionUnknown:
+            pass
+        except scanner.ScannerError as error:
+            failed = f"{first}: {error}"
         path, _, _ = await self._scan(None)
         (stream,) = path.streams
-        return Recording({way: tuple(meter.ends) for way, meter in stream.meters.items()})
+        return Recording({way: tuple(meter.ends) for way, meter in stream.meters.items()}, failed)
 
     async def run(self, cut: Cut) -> Outcome:
         """Run the scan with one cut, to its end.

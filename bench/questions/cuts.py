@@ -164,6 +164,8 @@ async def _run_campaign(
 ) -> Found:
     report = None if told is None else functools.partial(_report, told, name, len(cuts))
     tally = await run_cuts(campaign, cuts, report)
+    if recording.failed:
+        tally.failed.append(recording.failed)
     seconds = round(time.perf_counter() - started, 1)
     return Found(scenario=name, frames=recording.frames, seconds=seconds, tally=tally)
 

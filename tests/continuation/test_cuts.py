@@ -154,6 +154,7 @@ async def test_a_session_past_its_last_page(autojump_clock: trio.testing.MockClo
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "session")
     async with open_campaign(MemoryStore(), 100, scenario, rng) as campaign:
         recording = await campaign.record()
+        assert not recording.failed
         down = len(recording.ends[Direction.DOWN])
         tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
 
@@ -170,7 +171,9 @@ async def test_a_scan_by_token_past_its_last_page(
         monkeypatch.setattr(SnapshotPool, "let_linger", lambda *_: False)
     (scenario,) = (scenario for scenario in SCENARIOS if scenario.name == "token")
     async with open_campaign(MemoryStore(), 100, scenario, random.Random(SEED)) as campaign:
-        down = len((await campaign.record()).ends[Direction.DOWN])
+        recording = await campaign.record()
+        assert not recording.failed
+        down = len(recording.ends[Direction.DOWN])
         tally = await run_cuts(campaign, [Cut(Direction.DOWN, frames=down - back) for back in range(6)])
 
     assert tally.perfect == lingers, str(tally)
