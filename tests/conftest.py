@@ -36,7 +36,7 @@ settings.register_profile(
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
-# Collecting makes a million objects that all stay: looking through them again and again is a seventh of its time.
+# Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()
 
 # A shell has its background jobs ignore Ctrl-C, and so would the commands that are interrupted here.

@@ -1,7 +1,7 @@
 """A process that does without pandas.
 
-pyarrow looks for pandas the first time that it makes an array of Python objects, and imports it if it is there: a third
-of a second, and 45 MB for as long as the process lives. No command has a use for it.
+pyarrow looks for pandas the first time that it makes an array of Python objects, and imports it if it is there, for as
+long as the process lives. No command has a use for it.
 """
 
 from __future__ import annotations

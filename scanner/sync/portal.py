@@ -381,6 +381,10 @@ class Held(Generic[T]):
             self._portal.leave(self, abandoned=abandoned)
         except trio.ClosedResourceError:
             return
+        except BaseException:
+            # An interrupt may come before the loop was told, and nobody would leave it a second time.
+            self.leave_soon()
+            raise
 
     def leave_soon(self) -> None:
         """Leave after an exception, and do not wait for it; from any thread, also amidst garbage collection."""
@@ -395,7 +399,7 @@ class Held(Generic[T]):
             leaving: Is told of the end.
         """
         self._abandoned = abandoned
-        self._leaving = leaving
+        self._leaving = leaving or self._leaving  # Who waits goes on waiting, whoever else leaves.
         self._leave.set()
         if self.finished:
             self._tell_left()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from scanner.sync.portal import Portal, _Call
 
@@ -138,6 +139,24 @@ def test_interrupted_before(portal: Portal, monkeypatch: pytest.MonkeyPatch, bef
         portal.hold(manager.endless())
     assert manager.seen == ([] if before == "soon" else ["cancelled"])
     portal.hold(manager.plain()).leave()
+
+
+def test_interrupted_before_the_loop_was_told_to_leave(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left all the same."""
+    manager = Manager()
+    held = portal.hold(manager.plain())
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Portal, "soon", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        held.leave()
+    portal.call(trio.testing.wait_all_tasks_blocked)
+    assert (held.finished, manager.seen) == (True, ["entered", "abandoned"])
 
 
 def test_a_portal_that_closes(portal: Portal) -> None:
