@@ -111,7 +111,9 @@ class Ending:
 
 
 def _takes_more(descriptor: int) -> bool:
-    return bool(select.select([], [descriptor], [], 0)[1])
+    poll = select.poll()  # `select.select` takes no descriptor from 1024 on.
+    poll.register(descriptor, select.POLLOUT)
+    return bool(poll.poll(0))
 
 
 def _watch_reader(descriptor: int, on_gone: Callable[[], None]) -> Callable[[], None]:

@@ -205,5 +205,7 @@ def _keys() -> Iterator[IO[str] | None]:
 
 def _wait_key(keys: IO[str] | None, seconds: float) -> str:
     """The key that is pressed within so many seconds; empty if none is."""
-    readable, _, _ = select.select([] if keys is None else [keys], [], [], seconds)
-    return keys.read(1) if readable and keys is not None else ""
+    poll = select.poll()
+    if keys is not None:
+        poll.register(keys, select.POLLIN)
+    return keys.read(1) if poll.poll(seconds * 1000) and keys is not None else ""

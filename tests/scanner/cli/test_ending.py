@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 
 import pytest
 
 from scanner.cli.app import Interrupted
+from scanner.cli.descriptors import raise_files_limit
 from scanner.cli.ending import Ending
 
 MUCH = bytes(1 << 20)
@@ -40,6 +42,24 @@ def test_lines_that_are_read_are_written_whole() -> None:
     finally:
         os.close(reading)
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+
+
+def test_an_output_with_a_high_descriptor_is_looked_at_too() -> None:
+    """As in a process that has more than a thousand files open."""
+    if raise_files_limit() <= 1024:
+        pytest.skip("the limit of open files cannot be raised")
+    reading, low = os.pipe()
+    writing = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)
+    os.close(low)
+    try:
+        with pytest.raises(Interrupted), open(writing, "wb", buffering=0) as out, Ending(out) as ending:
+            signal.raise_signal(signal.SIGINT)
+            out.write(b"a line\n")
+            with ending.at_once():
+                pytest.fail("the signal was forgotten")
+        assert os.read(reading, 100) == b"a line\n"
+    finally:
+        os.close(reading)
 
 
 def test_a_hangup_that_is_ignored_ends_nothing() -> None:
