@@ -20,6 +20,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from xdist.scheduler import LoadFileScheduling
 
+from scanner.cli.descriptors import raise_files_limit
+
 # No deadlines: a shared machine is slow at times, and how long a test may take is pytest-timeout's business.
 settings.register_profile("dev", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
@@ -38,6 +40,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 # Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()
+
+# Those that share the JVM have one server with all their tables open: more files than many systems allow at first.
+raise_files_limit()
 
 # A shell has its background jobs ignore Ctrl-C, and so would the commands that are interrupted here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
