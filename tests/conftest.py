@@ -41,7 +41,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 # Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()
 
-# Those that share the JVM have one server with all their tables open: more files than many systems allow at first.
+# Servers in the tests' own processes have buckets open: more files than many systems allow at first.
 raise_files_limit()
 
 # A shell has its background jobs ignore Ctrl-C, and so would the commands that are interrupted here.

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
 from tests.spark_source import python_of_workers
 from tests.spark_source.cluster.processes import Cluster, running_cluster
@@ -45,8 +46,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """A server with a data directory of its own."""
-    with running_server(tmp_path_factory.mktemp("weir")) as running:
+    """A server with a data directory of its own.
+
+    It closes buckets that nobody reads, so that the tables of hundreds of tests do not take a thousand descriptors of
+    this process: PySpark waits for its own sockets with select, which knows no descriptor from 1024 on.
+    """
+    config = ScannerConfig(buckets_open_max=32)
+    with running_server(tmp_path_factory.mktemp("weir"), config) as running:
         yield running
 
 
