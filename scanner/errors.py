@@ -223,7 +223,7 @@ class TransactionDecided(ScannerError):
 
 
 class StageNotFound(ScannerError):
-    """An attempt was named that has staged nothing, or whose stages were freed; nothing was decided."""
+    """An attempt was named that has staged nothing, or of whose rows some are gone; nothing was decided."""
 
     reason = "STAGE_NOT_FOUND"
 

@@ -106,6 +106,7 @@ class TransactionService:
             raise ArgumentInvalid(
                 f"a version of {len(attempts)} parts is too large; {self._config.transaction_parts_max} are allowed"
             )
+        rows_min = {each.part: each.rows_min for each in message.attempts}
         overwrite = message.overwrite
 
         def decided() -> None:
@@ -115,7 +116,7 @@ class TransactionService:
 
         with stream.blocked_on(StallReason.STORAGE):
             published = await self._transactions.publish(
-                key, attempts, overwrite=overwrite, when_decided=decided
+                key, attempts, rows_min=rows_min, overwrite=overwrite, when_decided=decided
             )
         return pb.PublishResponse(
             decided=published.decided,

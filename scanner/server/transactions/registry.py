@@ -2,8 +2,9 @@
 
 Invariants:
 
-1. Before a version is decided, every stage that counts was read and is whole, no key is in two parts, and the disk has
-   room to apply it. The decision is durable before any bucket applies a row.
+1. Before a version is decided, every stage that counts was read and is whole, no part has fewer rows than its publisher
+   knows of, no key is in two parts, and the disk has room to apply it. The decision is durable before any bucket
+   applies a row.
 2. A version is decided once. Whoever publishes it again gets what was decided; a version below the newest that is
    decided, or applied by a bucket, is refused.
 3. What is decided is completed, by this server or the next (`scanner.server.transactions.completion`), before a newer
@@ -255,6 +256,7 @@ class Transactions:
         key: VersionKey,
         attempts: Mapping[int, int],
         *,
+        rows_min: Mapping[int, int] | None = None,
         overwrite: bool = False,
         when_decided: Callable[[], None] | None = None,
     ) -> Published:
@@ -263,13 +265,14 @@ class Transactions:
         Args:
             key: Which version.
             attempts: By part, the attempt that is to count; not looked at if the version is decided.
+            rows_min: By part, the rows and keys that its attempt has at least; likewise.
             overwrite: Delete the rows that no part names; likewise.
             when_decided: Called once this call has decided it, whatever becomes of the rest.
 
         Raises:
             TableNotFound: There is no such table, or not any more.
             VersionSuperseded: A newer version is decided.
-            StageNotFound: An attempt has staged nothing.
+            StageNotFound: An attempt has staged nothing, or less than `rows_min`; nothing was decided.
             DataCorrupted: A stage is damaged; nothing was decided.
             PartsConflict: Two parts touch one key; nothing was decided.
             DiskFull: There is no room to apply it; nothing was decided.
@@ -291,7 +294,7 @@ class Transactions:
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
                 await self._resolve_others(table, name)
-                await self._decide(table, name, key, attempts, overwrite=overwrite)
+                await self._decide(table, name, key, attempts, rows_min or {}, overwrite=overwrite)
                 decided = True
                 if when_decided is not None:
                     when_decided()
@@ -414,6 +417,7 @@ class Transactions:
         name: _Name,
         key: VersionKey,
         attempts: Mapping[int, int],
+        rows_min: Mapping[int, int],
         *,
         overwrite: bool,
     ) -> None:
@@ -423,7 +427,9 @@ class Transactions:
             part: self._staged(name, key, Attempt(part, attempt))
             for part, attempt in sorted(attempts.items())
         }
-        buckets = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
+        verified = await self._verified(table, {p: [s.key for s in stages] for p, stages in chosen.items()})
+        _require_rows(key, attempts, verified.rows, rows_min)
+        buckets = verified.buckets
         if overwrite:
             buckets = set(range((await self._served(table)).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
@@ -455,7 +461,7 @@ class Transactions:
             )
         return stages
 
-    async def _verified(self, table: _Table, chosen: Mapping[int, Sequence[StageKey]]) -> set[int]:
+    async def _verified(self, table: _Table, chosen: Mapping[int, Sequence[StageKey]]) -> Verification:
         served = await self._served(table)
         codec = served.schema.key_codec
 
@@ -466,7 +472,7 @@ class Transactions:
         steps = verification.steps()
         while not await self._run_blocking(functools.partial(_take, steps)):
             pass
-        return verification.buckets
+        return verification
 
     async def _require_unapplied(self, table: _Table, key: VersionKey) -> None:
         """Refuse what buckets have applied, though nothing is known of a decision: the directory was restored."""
@@ -741,6 +747,24 @@ def _chosen(name: _Name, decision: Decision) -> list[StageKey]:
         for part, attempt in sorted(decision.attempts.items())
         for stage in name.stages.of_attempt(decision.version, Attempt(part, attempt))
     ]
+
+
+def _require_rows(
+    key: VersionKey, attempts: Mapping[int, int], rows: Mapping[int, int], rows_min: Mapping[int, int]
+) -> None:
+    """See that every part has the rows that its publisher knows of.
+
+    Raises:
+        StageNotFound: One has fewer.
+    """
+    for part, expected in sorted(rows_min.items()):
+        found = rows.get(part, 0)
+        if found < expected:
+            raise StageNotFound(
+                f"of part {part}, attempt {attempts[part]}, of {key} at least {expected} rows and keys were staged, and"
+                f" {found} are there: stages have expired, were aborted, or were lost when the server's data was"
+                " restored; nothing was decided: stage all rows of the part in a new attempt"
+            )
 
 
 def _with_transactions(store: Store, names: Sequence[str]) -> list[str]:

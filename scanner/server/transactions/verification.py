@@ -8,6 +8,7 @@ Blocking, in steps of a few milliseconds. This module knows no tasks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -49,6 +50,8 @@ class Verification:
         self._keys_max = keys_max
         self.buckets: set[int] = set()
         """Those that have something to apply."""
+        self.rows: Counter[int] = Counter()
+        """By part, the rows and keys of its stages."""
         self.passes = 0
         """How often the stages were read."""
 
@@ -65,6 +68,8 @@ class Verification:
             piece = _Hashes(start, self._keys_max)
             for part, bucket, mutations in self._read():
                 self.buckets.add(bucket)
+                if not self.passes:
+                    self.rows[part] += len(mutations)
                 if len(self._chosen) > 1:
                     piece.add(part, mutations)
                 yield

@@ -74,12 +74,14 @@ class StageResponse(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., bytes: _Optional[int] = ..., decided: _Optional[bool] = ...) -> None: ...
 
 class PartAttempt(_message.Message):
-    __slots__ = ("part", "attempt")
+    __slots__ = ("part", "attempt", "rows_min")
     PART_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROWS_MIN_FIELD_NUMBER: _ClassVar[int]
     part: int
     attempt: int
-    def __init__(self, part: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    rows_min: int
+    def __init__(self, part: _Optional[int] = ..., attempt: _Optional[int] = ..., rows_min: _Optional[int] = ...) -> None: ...
 
 class AppliedRange(_message.Message):
     __slots__ = ("bucket", "start_offset", "end_offset")

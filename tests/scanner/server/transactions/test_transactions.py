@@ -317,6 +317,27 @@ async def test_stages_and_names_expire() -> None:
         assert (await transactions.publish(_key("done", 1), {})).decided
 
 
+async def test_rows_that_expired_are_missed() -> None:
+    """Staged further in the same attempt, the version is refused to whoever knows of them."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        for number in range(3):
+            writer = await transactions.open_stage(_key("load", 1), Attempt(0, 0), bytes([number] * 16))
+            mutations = [Mutation(store.key_codec("t").encode([number]), b"row")]
+            await writer.append(list(mutation_frames({0: mutations})))
+            await writer.finish()
+            clock.hours += 24 if number == 1 else 23
+            await transactions.sweep()
+        with pytest.raises(
+            StageNotFound, match="at least 3 rows and keys were staged, and 1 are there: stages have expired"
+        ):
+            await transactions.publish(_key("load", 1), {0: 0}, rows_min={0: 3})
+        assert (await transactions.publish(_key("load", 1), {0: 0}, rows_min={0: 1})).decided
+
+
 async def test_names_that_are_used_once() -> None:
     """A name that begins with `once:` goes an hour after its use, or with its stages, a day after them."""
     clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
