@@ -4,12 +4,15 @@ Invariants:
 
 1. A stage counts as a whole or not at all, and once, however often it had to be sent.
 2. `publish` decides a version once. Asked again, by whomever, it answers with what was decided.
+3. `publish` decides nothing if an attempt has fewer rows on the server than it has acknowledged to the same
+   `Transaction`, since its last `abort`.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -106,6 +109,9 @@ class Transaction:
         """Names the writer: versions of one name are published in ascending order, each once."""
         self.version = _number("version", version, _NUMBER_END)
         """0 to 2^63 - 1."""
+        # Rows of a version that was decided before count, too: if a restore loses the decision, they are missing.
+        self._counted: Counter[tuple[int, int]] = Counter()
+        """By part and attempt, the rows and keys that the server has acknowledged since the last `abort`."""
 
     async def stage(self, rows: Rows, *, part: int, attempt: int, operation: Operation = "upsert") -> Staged:
         """Stage rows, or keys to delete: durable when this returns, and seen by nobody until they are published.
@@ -135,6 +141,7 @@ class Transaction:
         if operation not in ("upsert", "delete"):
             raise ArgumentInvalid(f"an operation is upsert or delete, not {operation!r}")
         session = secrets.token_bytes(_SESSION_BYTES)
+        counted = self._counted  # `abort` replaces it: what is staged meanwhile may be freed or not.
 
         async def send() -> Staged:
             async with self._open_part(part, attempt, session) as writer:
@@ -144,7 +151,10 @@ class Transaction:
                     await writer.delete(rows)
             return await writer.close()
 
-        return await retried(self._connection.attempts(), send)
+        # Here and not in `send`, which may be made again behind an answer: the stage counts once.
+        staged = await retried(self._connection.attempts(), send)
+        counted[part, attempt] += staged.rows
+        return staged
 
     @asynccontextmanager
     async def part(self, part: int, attempt: int) -> AsyncIterator[PartWriter]:
@@ -167,24 +177,41 @@ class Transaction:
         Cancellation:
             Nothing is staged.
         """
-        async with self._open_part(part, attempt, secrets.token_bytes(_SESSION_BYTES)) as writer:
+        counted = self._counted
+
+        def count(staged: Staged) -> None:
+            counted[part, attempt] += staged.rows
+
+        async with self._open_part(part, attempt, secrets.token_bytes(_SESSION_BYTES), count) as writer:
             yield writer
 
-    async def publish(self, attempts: Mapping[int, int], *, overwrite: bool = False) -> Published:
+    async def publish(
+        self,
+        attempts: Mapping[int, int],
+        *,
+        overwrite: bool = False,
+        rows: Mapping[int, int] | None = None,
+    ) -> Published:
         """Decide that these attempts count, and wait until every bucket has applied them.
 
         The server decides once, durably, and completes what is decided, whatever becomes of it and of its clients. So a
         call that was cut off is made again; a version that is decided is answered with what was decided.
         Within a bucket a version is seen whole or not at all; buckets show it one after the other.
 
+        What this object has staged since its last `abort` has to be there; else nothing is decided.
+
         Args:
             attempts: By part, the attempt that counts. None: the version is empty.
             overwrite: Also delete every row that no part names, of those that a bucket has when it applies the version:
                 the table is what was staged then.
+            rows: By part, how many rows and keys the attempt has staged at least, over all processes: the sum of
+                `Staged.rows`. For parts that others have staged; of its own this object knows.
 
         Raises:
+            ArgumentInvalid: `rows` names a part that `attempts` does not, or what is no number of rows.
             VersionSuperseded: A newer version is decided.
-            StageNotFound: An attempt has staged nothing, or it has expired; nothing was decided.
+            StageNotFound: An attempt has staged nothing, or has fewer rows than were staged, because some have expired,
+                were aborted, or were lost in a restore. Nothing was decided: stage the part in a new attempt.
             PartsConflict: Two parts touch one key, which the message names; nothing was decided.
             DataCorrupted: A stage is damaged; nothing was decided.
             DiskFull: The server has no room to apply it.
@@ -198,14 +225,7 @@ class Transaction:
             The version may be decided; it is applied then all the same.
         """
         request = pb.PublishRequest(
-            version=self._key,
-            attempts=[
-                pb.PartAttempt(
-                    part=_number("part", part, _PART_END), attempt=_number("attempt", attempt, _NUMBER_END)
-                )
-                for part, attempt in sorted(attempts.items())
-            ],
-            overwrite=overwrite,
+            version=self._key, attempts=self._part_attempts(attempts, rows or {}), overwrite=overwrite
         )
 
         async def call() -> pb.PublishResponse:
@@ -220,7 +240,7 @@ class Transaction:
         )
 
     async def abort(self) -> int:
-        """Free what is staged of the version. Idempotent.
+        """Free what is staged of the version. Idempotent. If it raises, call it again, or stage in new attempts.
 
         Returns:
             Octets that were freed on the server's disk.
@@ -241,7 +261,9 @@ class Transaction:
         async def call() -> pb.AbortResponse:
             return await call_unary(self._connection, methods.ABORT, request, pb.AbortResponse)
 
-        return (await retried(self._connection.attempts(), call)).bytes
+        freed = (await retried(self._connection.attempts(), call)).bytes
+        self._counted = Counter()
+        return freed
 
     @property
     def _key(self) -> pb.TransactionVersion:
@@ -249,8 +271,31 @@ class Transaction:
             table=self._table.name, table_id=self._table_id, name=self.name, version=self.version
         )
 
+    def _part_attempts(self, attempts: Mapping[int, int], rows: Mapping[int, int]) -> list[pb.PartAttempt]:
+        for part in rows:
+            if part not in attempts:
+                raise ArgumentInvalid(
+                    f"rows names part {part!r}, and attempts does not; name an attempt of it"
+                )
+        return [
+            pb.PartAttempt(
+                part=_number("part", part, _PART_END),
+                attempt=_number("attempt", attempt, _NUMBER_END),
+                rows_min=max(
+                    _number("number of rows", rows.get(part, 0), _NUMBER_END), self._counted[part, attempt]
+                ),
+            )
+            for part, attempt in sorted(attempts.items())
+        ]
+
     @asynccontextmanager
-    async def _open_part(self, part: int, attempt: int, session: bytes) -> AsyncIterator[PartWriter]:
+    async def _open_part(
+        self,
+        part: int,
+        attempt: int,
+        session: bytes,
+        when_staged: Callable[[Staged], None] | None = None,
+    ) -> AsyncIterator[PartWriter]:
         opening = pb.StageOpen(
             version=self._key,
             part=_number("part", part, _PART_END),
@@ -259,7 +304,7 @@ class Transaction:
         )
         try:
             async with self._connection.open_stream(methods.STAGE) as stream:
-                writer = PartWriter(stream, self._table, opening)
+                writer = PartWriter(stream, self._table, opening, when_staged)
                 yield writer
                 await writer.close()
         except TransportError as error:
@@ -273,12 +318,20 @@ class PartWriter:
         stream: A fresh Stage stream.
         table: The table.
         opening: What it begins with.
+        when_staged: Called once, when the server has said that it is durable.
     """
 
-    def __init__(self, stream: Stream, table: TableDescription, opening: pb.StageOpen) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        table: TableDescription,
+        opening: pb.StageOpen,
+        when_staged: Callable[[Staged], None] | None = None,
+    ) -> None:
         self._stream = stream
         self._table = table
         self._opening: pb.StageOpen | None = opening
+        self._when_staged = when_staged
         self._rows = 0
         self._staged: Staged | None = None
 
@@ -334,6 +387,8 @@ class PartWriter:
             except TransportError as error:
                 raise await self._failure(error) from error
             self._staged = self._read(answer)
+            if self._when_staged is not None:
+                self._when_staged(self._staged)
         return self._staged
 
     async def _send(self, rows: Rows, operation: pb.StageRows.Operation) -> None:

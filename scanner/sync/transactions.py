@@ -56,9 +56,16 @@ class Transaction:
             raise
         held.leave()
 
-    def publish(self, attempts: Mapping[int, int], *, overwrite: bool = False) -> Published:
+    def publish(
+        self,
+        attempts: Mapping[int, int],
+        *,
+        overwrite: bool = False,
+        rows: Mapping[int, int] | None = None,
+    ) -> Published:
         """Decide that these attempts count, and wait until they are applied; see `scanner.Transaction.publish`."""
-        return self._portal.call(functools.partial(self._transaction.publish, overwrite=overwrite), attempts)
+        publish = functools.partial(self._transaction.publish, overwrite=overwrite, rows=rows)
+        return self._portal.call(publish, attempts)
 
     def abort(self) -> int:
         """Free what is staged of the version; see `scanner.Transaction.abort`."""

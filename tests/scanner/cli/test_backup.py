@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -117,6 +118,32 @@ def test_ids_of_tables_are_not_given_again(tmp_path: Path) -> None:
         table.write(rows(0, 10, "another table's"))
         with pytest.raises(scanner.TableNotFound, match="created anew"):
             table.new_scan().with_table_id(lost).to_arrow()
+
+
+def test_what_was_staged_before_is_missed(tmp_path: Path) -> None:
+    """No backup has stages: who stages on in the same attempt is told, and nothing is decided; a new one is whole."""
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    with contextlib.ExitStack() as stack:
+        with running_server(data) as server:
+            client = stack.enter_context(scanner.sync.connect(server.endpoint))
+            table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=2)
+            version = table.transaction("load", 7)
+            version.stage(rows(0, 10, "before"), part=0, attempt=0)
+            made = weir("backup", destination, "--data", data, "-e", server.endpoint, "--json")
+            assert (made.returncode, made.stderr) == (0, ""), made
+        again = weir("restore", destination / json.loads(made.stdout)["backup_id"], restored)
+        assert (again.returncode, again.stderr) == (0, ""), again
+        with running_server(restored, port=server.server.port):
+            version.stage(rows(10, 5, "after"), part=0, attempt=0)
+            with pytest.raises(
+                scanner.StageNotFound,
+                match=r"at least 15 rows and keys were staged, and 5 are there: .* restored",
+            ):
+                version.publish({0: 0})
+            assert table.new_scan().to_arrow().num_rows == 0
+            version.stage(rows(0, 15, "after"), part=0, attempt=1)
+            assert version.publish({0: 1}).decided
+            assert table.new_scan().to_arrow()["text"].to_pylist() == ["after"] * 15
 
 
 def test_what_fails_says_so(tmp_path: Path, weir_here: Weir) -> None:
