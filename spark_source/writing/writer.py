@@ -171,6 +171,7 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
     Raises:
         VersionSuperseded: A later version of the transaction was published; nothing of this one ever will be.
         PartsConflict: Two tasks wrote one key, so that nobody can say which is the later; nothing was published.
+        StageNotFound: The server has less than the tasks staged; nothing was published.
         ScannerError: The server cannot be reached, or failed. If it had decided before, the rows appear all the same.
 
     Waits: Until every bucket has applied its share.
@@ -178,24 +179,27 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
     assert None not in messages, "Spark commits only what every task wrote"
     staged = _staged_parts(messages)
     attempts = {message.part: message.attempt for message in staged}
-    rows = sum(message.rows for message in staged)
+    rows = {message.part: message.rows for message in staged}
     what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
     try:
         with open_client_again(options.target) as client:
             publishing = planned_table(client, options, plan).transaction(
                 transaction.name, transaction.version
             )
-            published = publishing.publish(attempts, overwrite=plan.overwrite)
+            published = publishing.publish(attempts, overwrite=plan.overwrite, rows=rows)
     except ScannerError as error:
         raise without_traceback(error) from None
     of_another_run = (published.attempts, published.overwrite) != (attempts, plan.overwrite)
     if not published.decided and of_another_run:
         instead = ", and replaced none" if plan.overwrite else ""
         _logger.warning(
-            "%s was published before: the %d rows of this run were not added%s", what, rows, instead
+            "%s was published before: the %d rows of this run were not added%s",
+            what,
+            sum(rows.values()),
+            instead,
         )
     else:
-        _logger.info("published %s: %d rows in %d parts", what, rows, len(attempts))
+        _logger.info("published %s: %d rows in %d parts", what, sum(rows.values()), len(attempts))
 
 
 def _abort(options: WriteOptions, plan: WritePlan, transaction: Transaction) -> None:

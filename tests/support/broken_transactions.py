@@ -39,3 +39,13 @@ def decide_otherwise(patch: pytest.MonkeyPatch) -> None:
         return dataclasses.replace(published, attempts=dict(attempts))
 
     patch.setattr(registry.Transactions, "publish", answer)
+
+
+def stage_half(patch: pytest.MonkeyPatch) -> None:
+    """Of what is staged in one go every second frame is acknowledged and not kept."""
+    append = registry.StageWriter.append
+
+    async def half(self: Any, frames: Any) -> None:
+        await append(self, frames[::2])
+
+    patch.setattr(registry.StageWriter, "append", half)

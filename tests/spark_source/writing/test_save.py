@@ -16,6 +16,7 @@ from pyspark.sql import types as spark_types
 import weir.spark
 from scanner.sync import Client
 from tests.spark_source.frames import last_line, read, table_name
+from tests.support import broken_transactions
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
@@ -206,6 +207,19 @@ def test_one_key_in_two_tasks(spark: SparkSession, client: Client, table: str, s
     assert contents(client, table) == {0: "old", 1: "old"}
     save(frame.repartition("k"))
     assert contents(client, table) == {0: "old", 1: "old", 7: "new", 8: "new"}
+
+
+def test_rows_that_the_server_lost(spark: SparkSession, client: Client, table: str, save: Save) -> None:
+    """A save whose tasks staged more than the server has is refused as a whole; with all of it, it is taken."""
+    frame = spark.range(2, 42, 1, 2).selectExpr("id AS k", "'new' AS v")
+    with pytest.MonkeyPatch.context() as patch:
+        broken_transactions.stage_half(patch)
+        line = refused(lambda: save(frame))
+    assert "scanner.errors.StageNotFound: of part 0, attempt " in line
+    assert "at least 20 rows and keys were staged" in line
+    assert contents(client, table) == {0: "old", 1: "old"}
+    save(frame)
+    assert len(contents(client, table)) == 42
 
 
 STORED: dict[str, tuple[pa.DataType, spark_types.DataType, list[object]]] = {

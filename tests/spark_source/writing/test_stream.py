@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scanner.sync import Client
 from tests.spark_source.frames import table_name
+from tests.support import broken_transactions
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
@@ -105,6 +106,19 @@ def test_a_batch_that_fails(client: Client, table: str, tmp_path: Path, start: S
     assert contents(client, table) == {}
     start(lambda frame: frame.selectExpr("k", "v", "'insert' AS _change_type")).awaitTermination()
     assert contents(client, table) == {1: "one", 2: "two"}
+
+
+def test_rows_that_the_server_lost(client: Client, table: str, tmp_path: Path, start: Start) -> None:
+    """A batch whose tasks staged more than the server has shows nothing; run again it is published, once."""
+    arrive(tmp_path, "first", *((key, "new", "insert") for key in range(20)))
+    with pytest.MonkeyPatch.context() as patch:
+        broken_transactions.stage_half(patch)
+        with pytest.raises(StreamingQueryException, match="at least 20 rows and keys were staged"):
+            start().awaitTermination()
+    assert contents(client, table) == {}
+    start().awaitTermination()
+    assert contents(client, table) == dict.fromkeys(range(20), "new")
+    assert changes(client, table) == 20
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The writers without Spark: what tasks and commits do with a real server."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
@@ -353,6 +354,34 @@ def test_an_empty_version_that_is_saved_again_as_another(
             source.writer(SCHEMA, overwrite).commit([])
     assert "was published before: the 0 rows of this run were not added, and replaced none" in caplog.text
     assert contents(client, table) == {0: "old"}
+
+
+@pytest.mark.parametrize("kind", ["save", "stream"])
+def test_a_task_that_staged_more_than_is_there(
+    request: pytest.FixtureRequest, client: Client, table: str, task: Task, kind: str
+) -> None:
+    """The commit asks for the rows that each task tells of; with fewer nothing is published."""
+    writer: SaveWriter | StreamWriter = request.getfixturevalue(kind)
+    of = {} if kind == "save" else {"query": QUERY, "batch": 0}
+    first, second, empty = (
+        task(writer, part, rows, **of) for part, rows in enumerate(({1: "one"}, {2: "two"}, {}))
+    )
+
+    def commit(messages: Sequence[StagedPart]) -> None:
+        if isinstance(writer, SaveWriter):
+            writer.commit(messages)
+        else:
+            writer.commit(messages, 0)
+
+    lost = dataclasses.replace(second, rows=2)
+    with pytest.raises(
+        StageNotFound, match=r"part 1, .* at least 2 rows and keys were staged, and 1 are there"
+    ):
+        commit([first, lost, empty])
+    assert contents(client, table) == {0: "old"}
+    for again in (second, lost):  # The second time it is decided.
+        commit([first, again, empty])
+        assert contents(client, table) == {0: "old", 1: "one", 2: "two"}
 
 
 def test_a_micro_batch_that_is_replayed(
