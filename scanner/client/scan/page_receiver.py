@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scanner.client.scan.columns import AskedColumns, as_asked
 from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -38,6 +39,7 @@ class PageReceiver:
         progress: Counters to keep.
         as_of: Log offset to scan as of (`asof` only); None: as of the first page's.
         history: The history of the bucket that `as_of` is of; empty: whichever it is.
+        columns: Which ones are asked for; None: those of the query.
     """
 
     def __init__(
@@ -50,11 +52,14 @@ class PageReceiver:
         progress: BucketProgress,
         as_of: int | None = None,
         history: bytes = b"",
+        columns: AskedColumns | None = None,
     ) -> None:
         self._what = what
         self._request = pb.ScanPageRequest(
             model=model, query=query, batch_size_bytes=page_bytes, as_of=as_of, as_of_history=history
         )
+        self.columns = columns or as_asked()
+        """See `PageSource`."""
         self._schema = schema
         self._progress = progress
         self._sequence = RowSequence(what)
@@ -77,7 +82,10 @@ class PageReceiver:
         return self.keeps and bool(self._request.resume_token) and not self.ended
 
     def next_request(self) -> pb.ScanPageRequest:
-        """The request that fetches the next page; the same again until a page is received."""
+        """See `PageSource`."""
+        if not self._begun:
+            self.columns.open_anew()
+            self.columns.put_into(self._request.query)
         return self._request
 
     def release_request(self) -> pb.ScanPageRequest:

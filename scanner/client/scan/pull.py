@@ -8,7 +8,8 @@ Invariants:
 2. Pages that arrived or are on their way and are not consumed: `page_depth` + 1 at most, the one in the consumer's
    hands included. With a depth of 1 the next page is asked for as soon as one arrives.
 3. A page that failed to come is asked for again, by the same request, over a new connection if need be: every model
-   answers with the same page. Nothing is lost or repeated by that.
+   answers with the same page. Nothing is lost or repeated by that. The first page may be asked for with its columns by
+   name then (`AskedColumns`).
 4. A model that makes the server keep something *confirms* its first page: it closes the request side only when the page
    is here. Until then the server lets go when the stream or the connection ends, so a page that is lost leaks nothing.
 5. What the server keeps is released, once, when the scan is left early; a scan that ended by itself sends nothing more.
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
     from scanner.client.scan.batch_queue import HandOff
+    from scanner.client.scan.columns import AskedColumns
     from scanner.client.scan.statistics import BucketProgress
 
 OPEN_RETRY_DELAYS_S: Final = (0.1, 0.2, 0.4)
@@ -53,6 +55,9 @@ Taken: TypeAlias = "tuple[pa.RecordBatch, int] | None"
 class PageSource(Protocol):
     """The requests of one scan of one bucket, and what the answers mean."""
 
+    columns: AskedColumns
+    """Which ones are asked for."""
+
     @property
     def keeps(self) -> bool:
         """Whether the first page makes the server keep something."""
@@ -66,7 +71,7 @@ class PageSource(Protocol):
         """Whether the server keeps something for us, as far as we know."""
 
     def next_request(self) -> Message:
-        """The request that fetches the next page; the same again until a page is received."""
+        """The request that fetches the next page; the same until one is received, but for the columns of the first."""
 
     def release_request(self) -> Message:
         """The request that lets go of what the server keeps."""
@@ -213,6 +218,8 @@ class BucketFetcher:
             else:
                 self._attempts.progress()
                 return taken
+            if self._source.columns.asked_too_early(failure):
+                continue
             if refusal_delays_s is not None and isinstance(failure, TooManyScans):
                 delay_s = next(refusal_delays_s, None)
                 if delay_s is None:

@@ -128,6 +128,8 @@ class BucketReceiver:
             began = self._receiver.take_failure(failure)
             if not self._receiver.resumable:
                 raise failure
+            if self._receiver.columns.asked_too_early(failure):
+                continue
             await self._attempts.wait_retry(failure)
             # A server that is away, or refuses, says nothing of what its lines carry.
             if began:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scanner.client.scan.columns import AskedColumns, as_asked
 from scanner.client.scan.sequence import RowSequence, no_rows, require_rows, require_schema
 from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
@@ -87,6 +88,7 @@ class PushReceiver:
         credit: Fresh; the message bytes that may wait for the consumer.
         progress: Counters to keep.
         on_advance: Called whenever something brought the scan on, or showed that it waits for nobody but us.
+        columns: Which ones are asked for; None: those of the query.
     """
 
     def __init__(
@@ -96,11 +98,14 @@ class PushReceiver:
         credit: ReceiveCredit,
         progress: BucketProgress,
         on_advance: Callable[[], None] = lambda: None,
+        columns: AskedColumns | None = None,
     ) -> None:
         self._what = what
         self._schema = schema
         self._progress = progress
         self._on_advance = on_advance
+        self.columns = columns or as_asked()
+        """Which ones the newest stream was asked for."""
         self._sequence = RowSequence(what)
         self._token = b""
         self._row_limit: int | None = None
@@ -152,6 +157,9 @@ class PushReceiver:
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
+        if not self._token:
+            self.columns.open_anew()
+        self.columns.put_into(request.query)
         if self._token:
             request.resume_token = self._token
             request.ClearField("as_of")

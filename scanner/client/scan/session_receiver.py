@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scanner.client.scan.columns import AskedColumns, as_asked
 from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -35,13 +36,22 @@ class SessionReceiver:
         page_bytes: Size of the pages to ask for, >= 1.
         schema: What the pages must be.
         progress: Counters to keep.
+        columns: Which ones are asked for; None: those of the query.
     """
 
     def __init__(
-        self, what: str, query: pb.ScanQuery, page_bytes: int, schema: pa.Schema, progress: BucketProgress
+        self,
+        what: str,
+        query: pb.ScanQuery,
+        page_bytes: int,
+        schema: pa.Schema,
+        progress: BucketProgress,
+        columns: AskedColumns | None = None,
     ) -> None:
         self._what = what
         self._query = query
+        self.columns = columns or as_asked()
+        """See `PageSource`."""
         self._page_bytes = page_bytes
         self._schema = schema
         self._progress = progress
@@ -62,8 +72,10 @@ class SessionReceiver:
         return bool(self._scanner_id) and not self.ended
 
     def next_request(self) -> pb.ScanSessionRequest:
-        """The request that fetches the next page; the same again until a page is received."""
+        """See `PageSource`."""
         if not self._scanner_id:
+            self.columns.open_anew()
+            self.columns.put_into(self._query)
             return pb.ScanSessionRequest(query=self._query, call_seq_id=0, batch_size_bytes=self._page_bytes)
         return pb.ScanSessionRequest(
             scanner_id=self._scanner_id, call_seq_id=self._call_seq_id, batch_size_bytes=self._page_bytes
@@ -112,8 +124,9 @@ class SessionReceiver:
             raise DataCorrupted(f"{self._what}: the server opened a session without a log offset")
         if fields.has_more_results and not fields.scanner_id:
             raise DataCorrupted(f"{self._what}: the server opened a session without an id")
-        self._scanner_id = fields.scanner_id
+        # In front of the id: a session of other columns is not confirmed, so the server lets go of it by itself.
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
+        self._scanner_id = fields.scanner_id
         self._progress.log_offset, self._progress.history = fields.log_offset, fields.history
         self._progress.add_read_source(fields.read_source)
 

@@ -29,6 +29,7 @@ from scanner.client.scan.builder import (
     ScanPlan,
     ScanSource,
 )
+from scanner.client.scan.columns import AskedColumns
 from scanner.client.scan.credit import ScanCredit
 from scanner.client.scan.fetch import LogFetcher
 from scanner.client.scan.fetch_receiver import FetchOptions, FetchReceiver
@@ -323,7 +324,7 @@ class Batches:
         plan, what = self._plan, self._name(progress)
         scan_open = pb.ScanOpen(
             source=_SOURCES[plan.source],
-            query=self._query(progress),
+            query=bucket_query(plan, progress.bucket, progress.key_range),
             as_of=plan.as_of_bucket(progress.bucket),
             as_of_history=plan.histories.get(progress.bucket, b""),
             lease_id=plan.lease_id,
@@ -333,7 +334,7 @@ class Batches:
         bucket = BucketReceiver(
             connection,
             scan_open,
-            PushReceiver(what, plan.schema, credit, progress, attempts.progress),
+            PushReceiver(what, plan.schema, credit, progress, attempts.progress, self._columns()),
             progress,
             self._hand_off,
             attempts,
@@ -352,25 +353,24 @@ class Batches:
 
     def _page_source(self, progress: BucketProgress, what: str) -> tuple[str, PageSource]:
         """The path of the plan's pull model, and what is asked for there."""
-        plan, query = self._plan, self._query(progress)
+        plan, columns = self._plan, self._columns()
+        query = bucket_query(plan, progress.bucket, progress.key_range)
         if plan.mode is ScanMode.SESSION:
-            return methods.SCAN_SESSION, SessionReceiver(what, query, plan.page_bytes, plan.schema, progress)
+            return methods.SCAN_SESSION, SessionReceiver(
+                what, query, plan.page_bytes, plan.schema, progress, columns
+            )
         model, as_of = _PAGE_MODELS[plan.mode], plan.as_of_bucket(progress.bucket)
         history = plan.histories.get(progress.bucket, b"")
         return methods.SCAN_PAGE, PageReceiver(
-            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history
+            what, model, query, plan.page_bytes, plan.schema, progress, as_of, history, columns
         )
 
-    def _query(self, progress: BucketProgress) -> pb.ScanQuery:
-        """What to ask of one bucket.
-
-        Not by name as long as no bucket has begun: a table that has more columns than this client knows is refused.
-        Then by name: what is added to the table meanwhile is not this scan's, though it opens some buckets late.
-        """
-        query = bucket_query(self._plan, progress.bucket, progress.key_range)
-        if any(each.log_offset is not None for each in self._progress.values()):
-            query.columns[:] = self._plan.schema.names
-        return query
+    def _columns(self) -> AskedColumns:
+        """What is asked of one bucket."""
+        progress = self._progress.values()
+        return AskedColumns(
+            self._plan.schema.names, lambda: any(each.log_offset is not None for each in progress)
+        )
 
     def _name(self, progress: BucketProgress) -> str:
         return f"{self._plan.table.name} bucket {progress.bucket}"

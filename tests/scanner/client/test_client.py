@@ -355,6 +355,41 @@ async def test_a_column_that_is_added_meanwhile(tmp_path: Path, source: ScanSour
             await scan.to_arrow()
 
 
+every_isolated_mode = pytest.mark.parametrize("mode", ["push", "session", "token", "asof"])
+
+
+@every_isolated_mode
+async def test_a_column_that_is_added_while_a_bucket_is_refused(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that is asked for again, after the scan has begun elsewhere, is asked for the scan's columns."""
+    monkeypatch.setattr("scanner.client.scan.pull.OPEN_RETRY_DELAYS_S", (0.02,) * 1000)
+    monkeypatch.setattr("scanner.client.retries.RetryPolicy.delay_bound_s", lambda *_: 0.02)
+    config = ScannerConfig(snapshots_max=1, snapshot_linger_s=0)
+    async with open_table(tmp_path, 3_000, buckets=2, config=config) as (table, _):
+        scan = table.new_scan().with_mode(mode).with_retries(1000).with_credit(2_000).with_page_bytes(2_000)
+        async with scan.execute() as batches:
+            seen = (await anext(batches))["k"].to_pylist()
+            await table.add_column(pa.field("added", pa.int64()))
+            seen += [key async for batch in batches for key in batch["k"].to_pylist()]
+        assert sorted(seen) == list(range(3_000))
+
+
+@every_isolated_mode
+async def test_a_column_that_is_added_while_a_bucket_is_opened(tmp_path: Path, mode: str) -> None:
+    """A bucket that was asked for before any had begun, and answers with the new column, is asked for once more."""
+    async with open_table(tmp_path, 3_000, buckets=2) as (table, server):
+        catalog = server._services.catalog
+        late = await catalog.bucket(await catalog.table("items"), 1)
+        async with table.new_scan().with_mode(mode).execute() as batches:
+            async with late.between_commits():
+                seen = (await anext(batches))["k"].to_pylist()
+                await table.add_column(pa.field("added", pa.int64()))
+            seen += [key async for batch in batches for key in batch["k"].to_pylist()]
+        assert sorted(seen) == list(range(3_000))
+        assert server.statistics().sessions_open == server.statistics().page_snapshots_kept == 0
+
+
 async def test_session_is_refused_by_a_cap_after_retries(tmp_path: Path) -> None:
     """An open that the cap refuses is tried again three times, then the refusal surfaces."""
     config = ScannerConfig(sessions_per_bucket_max=1)
