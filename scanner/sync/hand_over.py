@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
+import trio
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -40,10 +42,15 @@ class HandOver(Generic[PlaceT]):
         self._batches = batches
         self._ready = batches if isinstance(batches, ReadyBatches) else None
         self._place_of = place_of
-        self._taken: pa.RecordBatch | None = None
-        """A batch that nobody has got yet, because an interrupt came when it was there."""
-        self._reached = self.place = place_of()
-        """`place` is as of the newest batch that the caller has got, and what without rows came behind it."""
+        self._taken: tuple[pa.RecordBatch, PlaceT] | None = None
+        """A batch that nobody has got yet, since an interrupt came when it was there, and how far the scan is with it.
+        Looked at in the portal's thread before another one is taken: a caller that is interrupted twice goes on before
+        its call has ended, which may yet bring this."""
+        self._passed: PlaceT | None = None
+        """How far the scan came since without a batch; None: it is not known to have come further."""
+        self._taking = trio.Lock()
+        self.place = place_of()
+        """As of the newest batch that the caller has got, and what without rows came behind it."""
 
     @property
     def waits(self) -> bool:
@@ -69,25 +76,32 @@ class HandOver(Generic[PlaceT]):
             except StopAsyncIteration:
                 raise StopIteration from None
             finally:
-                if self._taken is None:  # What was passed over has no rows, so nobody misses them.
-                    self.place = self._reached
-        batch, self._taken, self.place = self._taken, None, self._reached
-        assert batch is not None
+                if self._taken is None and self._passed is not None:
+                    self.place = self._passed  # What was passed over has no rows, so nobody misses them.
+        assert self._taken is not None
+        (batch, self.place), self._taken, self._passed = self._taken, None, None
         return batch
 
     async def _take(self) -> None:
-        try:
-            self._taken = await anext(self._batches)
-        finally:
-            self._reached = self._place_of()
+        async with self._taking:
+            if self._taken is None:
+                try:
+                    batch = await anext(self._batches)
+                except BaseException:
+                    self._passed = self._place_of()
+                    raise
+                self._taken = batch, self._place_of()
 
     def take_nowait(self) -> None:
         """Called in the portal's thread: take the next batch, if it is there, for `next`."""
         assert self._ready is not None
-        try:
-            self._taken = self._ready.next_nowait()
-        finally:
-            self._reached = self._place_of()
+        if self._taken is None:
+            try:
+                batch = self._ready.next_nowait()
+            except BaseException:
+                self._passed = self._place_of()
+                raise
+            self._taken = batch, self._place_of()
 
     def when_ready(self, callback: Callable[[], None] | None) -> None:
         """Called in the portal's thread. See `Takeable`."""

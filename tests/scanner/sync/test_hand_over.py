@@ -1,0 +1,98 @@
+"""Batches handed from the portal's thread to a caller: none is lost or repeated, whatever interrupts the caller."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+import pytest
+import trio
+
+from scanner.sync.hand_over import HandOver
+
+if TYPE_CHECKING:
+    from scanner.sync.portal import Portal, Takeable
+
+BATCHES = 6
+
+
+class Numbered:
+    """Batches that are numbered from 0, for one who waits at a time."""
+
+    def __init__(self) -> None:
+        self.given = 0
+        self._waiting = False
+
+    def __aiter__(self) -> AsyncIterator[pa.RecordBatch]:
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """The next one, a round of the loop later."""
+        if self._waiting:
+            raise trio.BusyResourceError
+        self._waiting = True
+        try:
+            await trio.lowlevel.checkpoint()
+        finally:
+            self._waiting = False
+        return self._next()
+
+    def _next(self) -> pa.RecordBatch:
+        if self.given == BATCHES:
+            raise StopAsyncIteration
+        self.given += 1
+        return pa.record_batch({"number": [self.given - 1]})
+
+
+class ReadyNumbered(Numbered):
+    """The same, taken without a task."""
+
+    def next_nowait(self) -> pa.RecordBatch:
+        """The next one, which is there."""
+        return self._next()
+
+    def when_ready(self, callback: Callable[[], None] | None) -> None:
+        """Nobody waits."""
+
+
+class TwiceInterrupted:
+    """A portal whose every other caller is interrupted twice: its call ends beside the next one."""
+
+    def __init__(self) -> None:
+        self._left = False
+
+    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run it in a task."""
+        self._interrupt()
+
+        async def run_both() -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(function)
+                nursery.start_soon(function)
+
+        trio.run(run_both)
+
+    def take(self, source: Takeable[None]) -> None:
+        """Run it without one."""
+        self._interrupt()
+        source.take_nowait()
+        source.take_nowait()
+
+    def _interrupt(self) -> None:
+        self._left = not self._left
+        if self._left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
+def test_interrupted_twice(kind: type[Numbered]) -> None:
+    """What a call brings that its caller no longer waits for is there for the next one, and counts only then."""
+    batches = kind()
+    over = HandOver(cast("Portal", TwiceInterrupted()), batches, lambda: batches.given)
+    for number in range(BATCHES):
+        with pytest.raises(KeyboardInterrupt):
+            over.next()
+        assert over.place == number
+        assert over.next()["number"].to_pylist() == [number]
+        assert over.place == number + 1
