@@ -372,13 +372,13 @@ class Held(Generic[T]):
         """
         if self._left:
             return
-        self._left = True
-        if self._portal.is_own_thread:
-            # The garbage collector closes a generator that nobody kept in whatever thread it happens to run.
-            self._portal.soon(functools.partial(self.begin_leave, abandoned=abandoned))
-            return
         try:
-            self._portal.leave(self, abandoned=abandoned)
+            self._left = True
+            if self._portal.is_own_thread:
+                # The garbage collector closes a generator that nobody kept in whatever thread it happens to run.
+                self._portal.soon(functools.partial(self.begin_leave, abandoned=abandoned))
+            else:
+                self._portal.leave(self, abandoned=abandoned)
         except trio.ClosedResourceError:
             return
         except BaseException:

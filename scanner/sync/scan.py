@@ -279,8 +279,9 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
             self._held.leave_soon()
 
     def _opened(self) -> Batches:
-        if self._batches is None:
+        if self._held is None:
             self._held = self._scan._hold()
+        if self._batches is None:
             self._batches = Batches(self._scan._portal, self._held)
         return self._batches
 

@@ -141,8 +141,9 @@ def test_interrupted_before(portal: Portal, monkeypatch: pytest.MonkeyPatch, bef
     portal.hold(manager.plain()).leave()
 
 
+@pytest.mark.parametrize("where", ["is_own_thread", "soon"])
 def test_interrupted_before_the_loop_was_told_to_leave(
-    portal: Portal, monkeypatch: pytest.MonkeyPatch
+    portal: Portal, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It is left all the same."""
     manager = Manager()
@@ -152,7 +153,7 @@ def test_interrupted_before_the_loop_was_told_to_leave(
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Portal, "soon", interrupt)
+    monkeypatch.setattr(Portal, where, property(interrupt) if where == "is_own_thread" else interrupt)
     with pytest.raises(KeyboardInterrupt):
         held.leave()
     portal.call(trio.testing.wait_all_tasks_blocked)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import duckdb
 import polars
@@ -256,6 +256,23 @@ def test_an_interrupt_loses_no_batch_of_a_reader(
     with pytest.raises(KeyboardInterrupt):
         next(reader)
     assert count + reader.read_all().num_rows == ROWS
+
+
+def test_an_interrupt_behind_the_opening_leaves_nothing_open(
+    server: RunningServer, scan: scanner.sync.Scan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever goes on reads the scan that is open, and no second one stays open beside it."""
+    reader = scan.to_batches()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("scanner.sync.scan.HandOver", interrupted)
+        next(reader)
+    assert reader.read_all().num_rows == ROWS
+    server.wait_until(lambda it: it.statistics().push_scans_open == 0)
+
+
+def interrupted(*_: object) -> Never:
+    """Ctrl-C comes here."""
+    raise KeyboardInterrupt
 
 
 def test_an_interrupt_ends_what_pulls_from_c(
