@@ -34,7 +34,7 @@ class DecodedBlock:
     @property
     def size_bytes(self) -> int:
         """Memory that it takes, about, once its keys were looked for."""
-        return self.block.size_bytes + len(self.block) * self.keys.row_bytes(len(self.block.last_key))
+        return self.block.size_bytes + self.keys.size_bytes
 
 
 @dataclass(slots=True)

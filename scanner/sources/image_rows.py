@@ -138,13 +138,14 @@ class BlockKeys:
         self._codec = key_codec
         self._keys: list[bytes] | NDArray[np.bytes_] | None = None
 
-    def row_bytes(self, key_bytes: int) -> int:
-        """Memory that each row's key takes here once one is looked for, about.
-
-        Args:
-            key_bytes: Length of a key of the block.
-        """
-        return self._codec.fixed_bytes or key_bytes + _LISTED_KEY_BYTES
+    @property
+    def size_bytes(self) -> int:
+        """Memory that the rows' keys take here once one is looked for, about."""
+        rows = len(self._batch)
+        if self._codec.fixed_bytes is not None:
+            return rows * self._codec.fixed_bytes
+        listed: int = self._batch.select(self._codec.schema.names).nbytes
+        return listed + rows * _LISTED_KEY_BYTES
 
     def find(self, keys: Sequence[bytes]) -> tuple[list[int], list[bool]]:
         """Where keys are, or would be: of each the number of the first row whose key is not smaller, and if it has it.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.harness.images import write_image
+from scanner.data.keys import KeyCodec
+from scanner.data.table import TableDescription
 from scanner.sources.block_cache import BlockCache, DecodedBlock
 from scanner.sources.image_rows import BlockKeys
 from scanner.wire.batches import decode_batch
@@ -85,6 +89,18 @@ def test_what_is_kept_is_counted(store: MemoryStore, image: Image) -> None:
     assert cache.size_bytes == block.size_bytes == block.block.size_bytes + 8 * BLOCK_ROWS
     image.retire()
     assert cache.size_bytes == 0
+
+
+def test_keys_of_many_lengths_are_counted() -> None:
+    """A short last key does not make little of long ones."""
+    table = TableDescription(
+        "words", pa.schema([pa.field("word", pa.string(), nullable=False)]), ("word",), 1
+    )
+    words = [letter * 10_000 for letter in "abcdefgh"] + ["z"]
+    keys = BlockKeys(pa.record_batch([words], table.schema), KeyCodec(table))
+    assert keys.find([b"a"]) == ([0], [False])
+    assert isinstance(keys._keys, list)
+    assert sum(map(sys.getsizeof, keys._keys)) <= keys.size_bytes <= 100_000
 
 
 def test_scans_that_go_round_find_what_fits(store: MemoryStore, image: Image) -> None:
