@@ -312,7 +312,8 @@ class LeaseRegistry:
     def from_document(cls, content: bytes | None, now_ms: int) -> LeaseRegistry:
         """Read what `to_document` wrote.
 
-        A lease has at most its time to live left, however the clock was set back meanwhile.
+        However the clock was set back meanwhile, a lease has at most its time to live left, and none ended later than
+        now: else the ids of all that are made from now on would be older than what is forgotten.
 
         Args:
             content: The text; None: nothing was ever written.
@@ -326,10 +327,10 @@ class LeaseRegistry:
         try:
             document = json.loads(content)
             # An older server has not written down what ended.
-            registry = cls(int(document.get("forgotten_ms", now_ms)))
+            registry = cls(min(int(document.get("forgotten_ms", now_ms)), now_ms))
             for each in document.get("ended", ()):
                 key = LeaseKey(str(each["principal"]), str(each["id"]))
-                registry._remember(key, _Ended(int(each["at_ms"]), str(each["why"])))
+                registry._remember(key, _Ended(min(int(each["at_ms"]), now_ms), str(each["why"])))
             for each in document["leases"]:
                 registry._read(each, now_ms)
         except (ValueError, KeyError, TypeError, AttributeError) as error:

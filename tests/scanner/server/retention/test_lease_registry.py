@@ -204,6 +204,23 @@ def test_what_is_forgotten_may_have_been() -> None:
         assert len(read.frozen_ended().leases) == 1000
 
 
+def test_a_clock_set_back_makes_no_new_id_older_than_what_is_forgotten() -> None:
+    """Ended by a clock that was ahead, or restored by one: ids from before this start are refused, and no others."""
+    registry = LeaseRegistry(forgotten_ms=9000)
+    for number in range(1000):
+        registry.acquire(LeaseKey("anna", f"{number}"), [state()], ttl_ms=1, now_ms=9000 + number)
+    registry.expire(99_999)
+    read = reread(registry, 500)
+    new = LeaseKey("anna", "new")
+    assert read.may_have_ended(new, 500)
+    assert not read.may_have_ended(new, 501)
+    for number in range(10):  # Now the oldest of those that were read are forgotten.
+        read.acquire(LeaseKey("bert", f"{number}"), [state()], ttl_ms=1, now_ms=510)
+    read.expire(600)
+    assert read.may_have_ended(LeaseKey("anna", "0"), 500)
+    assert not read.may_have_ended(new, 512)
+
+
 def test_an_older_server_wrote_down_no_ends() -> None:
     """What ended before this one began is not known: an id that was there by then is refused."""
     document = json.dumps({"leases": []}).encode()
