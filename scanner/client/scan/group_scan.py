@@ -476,7 +476,9 @@ class GroupBatches:
                 seat.done = True
                 self._finish_if_done()
         except GroupEpochStale:
-            self._lose(seat)  # The assignment says so, too, or will.
+            # The assignment says so, too, or will; until then nobody knows whether the bucket comes back.
+            self._more |= self._seats.get(seat.bucket) is seat
+            self._lose(seat)
         except (ScannerError, trio.ClosedResourceError) as error:
             if self._seats.get(seat.bucket) is seat:
                 self._fail(error)

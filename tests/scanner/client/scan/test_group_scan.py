@@ -1,0 +1,83 @@
+"""A reader of a group, at a server that plays what it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+import trio.testing
+
+from scanner.client.table import Table
+from scanner.data.changes import ChangeRange
+from scanner.data.table import TableDescription
+from scanner.errors import GroupEpochStale
+from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
+from scanner.wire import methods
+from scanner.wire.statuses import to_call_failed
+from tests.support.hosts import connected_to, memory_host, settle
+from tests.support.push_messages import SCHEMA, rows, started
+
+if TYPE_CHECKING:
+    from transport import ServerStream
+
+
+def _assignment(**epochs: int) -> bytes:
+    buckets = [
+        groups_pb2.AssignedBucket(bucket=int(bucket[1:]), epoch=epoch, position=0)
+        for bucket, epoch in epochs.items()
+    ]
+    return groups_pb2.JoinResponse(assignment=groups_pb2.Assignment(buckets=buckets)).SerializeToString()
+
+
+def _for_epoch(batch: bytes, epoch: int) -> bytes:
+    response = scanner_pb2.ScanResponse.FromString(batch)
+    response.batch.group_epoch = epoch
+    return response.SerializeToString()
+
+
+def _end(total: int) -> bytes:
+    message = scanner_pb2.ScanEnd(reason=scanner_pb2.ScanEnd.REASON_STOP_OFFSET, rows=total, end_offset=total)
+    return scanner_pb2.ScanResponse(end=message).SerializeToString()
+
+
+async def test_a_reader_with_a_stop_is_not_through_while_a_bucket_was_taken_from_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A scan is refused before the assignment says why, then the last other bucket comes to its stop."""
+    taken, through = trio.Event(), trio.Event()
+
+    async def join(stream: ServerStream) -> None:
+        await stream.receive()
+        joined = groups_pb2.Joined(session_timeout_ms=30_000)
+        await stream.send(groups_pb2.JoinResponse(joined=joined).SerializeToString())
+        await stream.send(_assignment(b0=1, b1=1))
+        await through.wait()
+        await settle()
+        await stream.send(_assignment(b0=1, b1=2))
+        while await stream.receive() is not None:
+            pass
+
+    async def scan(stream: ServerStream) -> None:
+        asked = scanner_pb2.ScanRequest.FromString(bytes(await stream.receive())).open
+        if (asked.query.bucket, asked.group_epoch) == (1, 1):
+            taken.set()
+            raise to_call_failed(GroupEpochStale("bucket 1 was taken from this reader"))
+        await stream.send(started(log_offset=0))
+        if asked.query.bucket == 0:
+            await taken.wait()
+            await settle()
+            await stream.send(_end(0))
+            through.set()
+        else:
+            batch = rows(0, [7], changes=ChangeRange(0, 1, commit_end=True))
+            await stream.send(_for_epoch(batch, asked.group_epoch))
+            await stream.send(_end(1))
+
+    async with (
+        memory_host({methods.SCAN: scan, methods.JOIN: join}) as host,
+        connected_to(host) as connection,
+    ):
+        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 2), 0)
+        changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
+        async with changes.execute() as batches:
+            assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
