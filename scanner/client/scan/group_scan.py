@@ -270,6 +270,11 @@ class GroupBatches:
         present = handed or self._seats.get(bucket)
         return None if present is None else present.epoch
 
+    def _was_told_before(self, bucket: int, position: int) -> bool:
+        """Whether an earlier epoch may have told a position: the end of a commit of another state of the bucket."""
+        before = self._handed_before.get(bucket)
+        return before is not None and position <= before.position
+
     def _take_answer(self, wanted: Mapping[int, _Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}
         lost: list[int] = []
@@ -286,6 +291,9 @@ class GroupBatches:
                 lost.append(bucket)
                 if current:
                     self._forget_handed(bucket)
+                continue
+            if reason == ArgumentInvalid.reason and self._was_told_before(bucket, each.position):
+                lost.append(bucket)
                 continue
             row = error_row_of_reason(reason)
             failure = (InternalError if row is None else row.exception)(refused[bucket].message)

@@ -196,8 +196,11 @@ async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(tmp_path:
             assert len(await anext(batches)) == 600
             assert await batches.commit() == ()
             backup = await _back_up(first.server, data)
-            await _write(first.table, 600, 900, "original")
-            assert len(await anext(batches)) == 300
+            await _write(first.table, 600, 700, "original")
+            assert len(await anext(batches)) == 100
+            inside_of_the_copys = batches.positions
+            await _write(first.table, 700, 900, "original")
+            assert len(await anext(batches)) == 200
             noted, epoch = batches.positions, batches.epoch
             first.stop.set()
             await first.stopped.wait()
@@ -215,6 +218,7 @@ async def test_a_position_noted_before_a_restore_is_not_the_new_epochs(tmp_path:
                 got += (await anext(batches))["written_by"].to_pylist()
             assert got == ["copy"] * 350
             assert await batches.commit({0: 900}) == ()
+            assert (inside_of_the_copys, await batches.commit(inside_of_the_copys)) == ({0: 700}, (0,))
             assert await batches.commit() == ()
             assert await _position(copy.table) == 950
         copy.stop.set()
