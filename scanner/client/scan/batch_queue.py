@@ -72,6 +72,17 @@ class HandOff:
         self._unfinished -= 1
         self._tell()
 
+    def take_back_finish(self) -> bool:
+        """Let one that has finished put more, unless everything was taken.
+
+        Returns:
+            Whether it may; else the end stays.
+        """
+        if not self._waiting.ready:
+            return False
+        self._unfinished += 1
+        return True
+
     def fail(self, error: Exception) -> None:
         """End with a failure; the first one counts."""
         if self._failure is None and not self._closed:

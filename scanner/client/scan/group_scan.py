@@ -9,6 +9,8 @@ Invariants:
 3. A membership that is lost is begun anew, with every bucket that it had: none is read without one.
 4. A bucket that is to move is read no further, and is given back as soon as nothing of it is left to commit.
 5. Leaving the block, however, leaves the group.
+6. A reader with a stop has ended well when what waits was handed out, too: a bucket that is lost before that is read
+   anew if it comes back.
 """
 
 from __future__ import annotations
@@ -461,6 +463,9 @@ class GroupBatches:
         self._schema_outdated |= seat.progress.schema_outdated
         if self._seats.get(seat.bucket) is seat:
             del self._seats[seat.bucket]
+        # What waits of it is dropped. At the limit nothing that waits counts.
+        if self._finished and self._rows_left != 0 and self._hand_off.take_back_finish():
+            self._finished = False
 
     def _lose_all(self) -> None:
         for seat in list(self._seats.values()):

@@ -48,6 +48,21 @@ async def test_end_comes_after_the_last_batch_and_stays() -> None:
     assert await hand_off.take() is None
 
 
+async def test_a_producer_goes_on_as_long_as_something_waits() -> None:
+    """One that has finished may put more; once everything was taken the end stays."""
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery([], 1))
+    hand_off.finish()
+    assert hand_off.take_back_finish()
+    assert await hand_off.take() is not None
+    assert hand_off.waits
+    hand_off.put(delivery([], 2))
+    hand_off.finish()
+    assert await hand_off.take() is not None
+    assert not hand_off.take_back_finish()
+    assert await hand_off.take() is None
+
+
 async def test_failure_comes_at_once_and_stays() -> None:
     """A failure goes before batches that wait, is never followed by an end, and the first one counts."""
     hand_off = HandOff(producers=1)

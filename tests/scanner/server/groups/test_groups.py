@@ -281,6 +281,29 @@ async def test_a_reader_that_stops_waits_for_buckets_that_are_on_their_way(
         assert sorted(found) == list(range(40))
 
 
+async def test_a_reader_that_stops_hands_out_what_a_restart_took_from_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Everything up to the stop has come, and most of it waits; then the membership is lost: it comes anew."""
+    async with group_world(buckets=2) as world, world.client() as client:
+        table = await client.table("items")
+        for _ in range(5):
+            await world.write(table, 40)
+        scan = table.new_scan().with_source("log").in_group(GROUP).stop_at("end")
+        async with scan.execute() as batches:
+            found = (await anext(batches))["id"].to_pylist()
+            assert await batches.commit() == ()
+            await pass_time(1)
+            await world.kill()
+            await world.start()
+            await until(lambda: len(batches.assigned) == 2)
+            async for batch in batches:
+                found += batch["id"].to_pylist()
+                await batches.commit()
+        assert sorted(set(found)) == list(range(200))
+        assert world.stored() == world.log_ends()
+
+
 async def test_a_limit_stores_no_more_than_was_handed_out(autojump_clock: trio.testing.MockClock) -> None:
     """A batch that the limit cuts comes again."""
     async with group_world(buckets=1) as world, world.client() as client:
