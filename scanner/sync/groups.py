@@ -41,11 +41,13 @@ class GroupScan(ScanBuilder):
             ...         batches.commit()
         """
         held = self._portal.hold(self._scan.execute())
+        batches = GroupBatches(self._portal, held)
         try:
-            yield GroupBatches(self._portal, held)
+            yield batches
         except BaseException:
             held.leave(abandoned=True)
             raise
+        batches._hold_back()
         held.leave()
 
 
@@ -125,6 +127,11 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         if positions is None and self._hand_over.waits:
             positions = self._hand_over.place.positions  # Not that of the batch which nobody has got.
         return self._portal.call(self._batches.commit, positions)
+
+    def _hold_back(self) -> None:
+        """Let the end store nothing of a batch that is there, and that nobody has got because of an interrupt."""
+        if self._hand_over.waits:
+            self._batches.hold_back(self._hand_over.place.positions)
 
     def close(self) -> None:
         """Leave the group soon, from any thread: who waits for a batch gets `trio.ClosedResourceError`. Idempotent."""

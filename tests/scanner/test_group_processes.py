@@ -181,3 +181,28 @@ def test_the_command_line_reads_for_a_group(
         assert b"no reader groups" in capfdbinary.readouterr().err
         for option in ("--snapshot", "--bucket=0"):
             assert run(["tail", "items", "--group", "audit", option, *server]) == 1
+
+
+def test_what_an_interrupt_kept_from_a_reader_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when the batch is there, and the block ends well: the next reader gets it."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        reader = table.new_scan().with_source("log").in_group("audit", auto_commit=True)
+        table.write(pa.table([[1], ["got"]], schema=SCHEMA))
+        with reader.execute() as batches:
+            assert next(batches)["id"].to_pylist() == [1]
+            table.write(pa.table([[2], ["not got"]], schema=SCHEMA))
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                call = batches._portal.call
+
+                def call_and_interrupt(*arguments: Any) -> None:
+                    call(*arguments)
+                    raise KeyboardInterrupt
+
+                patch.setattr(batches._portal, "call", call_and_interrupt)
+                next(batches)
+        assert [each.position for each in table.group("audit").buckets] == [1]
+        with reader.stop_at("end").execute() as batches:
+            assert [each for batch in batches for each in batch["id"].to_pylist()] == [2]

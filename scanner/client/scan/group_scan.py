@@ -134,6 +134,8 @@ class GroupBatches:
         self._left = trio.Event()
         """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
+        self._got: Mapping[int, int] | None = None
+        """What to store at the end; None: what was handed out."""
         self.member = plan.member or _member_name()
         """Names this reader within the group."""
         self.bucket: int | None = None
@@ -353,9 +355,17 @@ class GroupBatches:
         self._wake_speaker()
         await self._left.wait()
 
+    def hold_back(self, positions: Mapping[int, int]) -> None:
+        """Store no more than this when the block ends well: what came behind it was handed out, but nobody has got it.
+
+        Args:
+            positions: As `positions` told them before.
+        """
+        self._got = positions
+
     async def _commit_rest(self) -> None:
         if self._plan.auto_commit:
-            await self.commit()
+            await self.commit(self._got)
 
     def _fail(self, error: Exception) -> None:
         self._hand_off.fail(error)
