@@ -2,7 +2,8 @@
 
 Invariants:
 
-1. A group is there from its first member on, and until it is deleted or its table dropped; a restart keeps it.
+1. A group is there from its first member on, and until it is deleted or its table dropped; a restart keeps it. One
+   whose members have left before anything of it could be stored is none, and takes no other's place.
 2. A group that has members is not deleted, and none joins one that is being deleted.
 """
 
@@ -149,7 +150,10 @@ class ReaderGroups:
         return self._make(served, buckets, name)
 
     def _begin(self, served: ServedTable, buckets: list[ServedBucket], name: str) -> ReaderGroup:
-        names = self._stored(buckets) | set(self._groups.get(served.table_id, ()))
+        groups = self._groups.get(served.table_id, {})
+        for nothing in [each.name for each in groups.values() if not (each.balancing or each.stored)]:
+            del groups[nothing]
+        names = self._stored(buckets) | set(groups)
         if len(names) >= self._config.groups_per_table_max:
             table = served.description.name
             raise TooManyGroups(

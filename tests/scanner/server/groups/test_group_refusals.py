@@ -13,6 +13,7 @@ import trio.testing
 
 from scanner.errors import (
     ArgumentInvalid,
+    DiskFull,
     GroupEpochStale,
     GroupNotEmpty,
     GroupNotFound,
@@ -25,6 +26,8 @@ from scanner.errors import (
 )
 from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.proto.weir.v1 import scanner_pb2
+from scanner.server.groups.coordinator import _Seat
+from scanner.wire import methods
 from tests.support.groups import (
     CONFIG,
     GROUP,
@@ -40,6 +43,7 @@ from tests.support.scans import failure, open_scan
 if TYPE_CHECKING:
     import scanner
     import transport
+    from scanner.storage.interface import GroupState
 
 LOG = scanner_pb2.SCAN_SOURCE_LOG
 ALIVE = pb.JoinRequest(alive=pb.Alive()).SerializeToString()
@@ -234,6 +238,31 @@ async def test_groups_are_listed_and_deleted(autojump_clock: trio.testing.MockCl
 
 async def _first(batches: Any) -> None:
     await anext(batches)
+
+
+async def test_a_group_of_which_nothing_was_stored_takes_no_place(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reader has left while storage took nothing, as a full disk does: nobody could see or delete it."""
+
+    async def refuse(_seat: _Seat, _state: GroupState) -> None:
+        raise DiskFull("no room")
+
+    async with group_world(config=replace(CONFIG, groups_per_table_max=2)) as world, world.raw() as raw:
+        with monkeypatch.context() as patch:
+            patch.setattr(_Seat, "write", refuse)
+            for name in ("first", "second"):
+                async with raw.open_stream(methods.JOIN) as stream:
+                    await stream.send(join_request("reader", group=name))
+                    await stream.receive()
+        async with world.client() as client:
+            table = await client.table("items")
+            await world.write(table, 10)
+            for name in ("third", "fourth"):
+                scan = table.new_scan().with_source("log").in_group(name).stop_at("end")
+                async with scan.execute() as batches:
+                    assert sum([len(batch) async for batch in batches]) == 10
+            assert [each.name for each in await table.groups()] == ["fourth", "third"]
 
 
 async def test_what_a_group_does_not_read(autojump_clock: trio.testing.MockClock) -> None:
