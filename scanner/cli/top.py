@@ -41,6 +41,7 @@ _STYLES: Final = {
     StallReason.CONSUMER: "yellow",
 }
 _SLOW_STYLE: Final = "red"
+_END_KEYS: Final = frozenset({"q", "Q", "\x03", "\x04"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +144,16 @@ def top(interval: float, once: bool, endpoint: str) -> None:
     with connected(endpoint) as client, contextlib.suppress(KeyboardInterrupt):
         if once or not is_terminal(sys.stdout):
             _print_looks(client, endpoint, None if once else interval)
+        elif Console().is_dumb_terminal:  # There nothing is drawn over.
+            with _keys() as keys:
+                _print_looks(client, endpoint, interval, keys)
         else:
             _watch(client, endpoint, interval)
 
 
-def _print_looks(client: Client, endpoint: str, interval_s: float | None) -> None:
+def _print_looks(
+    client: Client, endpoint: str, interval_s: float | None, keys: IO[str] | None = None
+) -> None:
     """Print one look, or one after another, as `top -b` does."""
     console = Console(width=None if is_terminal(sys.stdout) else _WIDTH_PIPED, highlight=False)
     before = None
@@ -158,7 +164,8 @@ def _print_looks(client: Client, endpoint: str, interval_s: float | None) -> Non
         if interval_s is None:
             return
         before = now
-        _wait_key(None, interval_s)
+        if _wait_key(keys, interval_s) in _END_KEYS:
+            return
 
 
 def _watch(client: Client, endpoint: str, interval_s: float) -> None:
@@ -170,7 +177,7 @@ def _watch(client: Client, endpoint: str, interval_s: float) -> None:
             room = max(1, live.console.height - _LINES_AROUND)
             live.update(render(rows, _title(rows, endpoint), rows_max=room), refresh=True)
             before = now
-            if _wait_key(keys, interval_s) in {"q", "Q", "\x03", "\x04"}:
+            if _wait_key(keys, interval_s) in _END_KEYS:
                 return
 
 

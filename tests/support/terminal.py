@@ -20,12 +20,12 @@ WAIT_S = 100
 
 @contextmanager
 def on_a_terminal(
-    *words: str, columns: int = 80, lines: int = 24
+    *words: str, columns: int = 80, lines: int = 24, kind: str = "xterm"
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`weir` with a terminal for input and output; the other end is a file descriptor."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    environment = {**os.environ, "TERM": "xterm", "PAGER": "cat"}
+    environment = {**os.environ, "TERM": kind, "PAGER": "cat"}
     for variable in ("COLUMNS", "LINES"):
         environment.pop(variable, None)
     command = [sys.executable, "-m", "scanner.cli", *words]

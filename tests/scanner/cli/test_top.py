@@ -138,3 +138,21 @@ def test_it_ends_with_a_key_and_leaves_the_terminal_as_it_was(tmp_path: Path, ke
         assert b"\x1b[?1049l" in rest
         assert b"\x1b[?25h" in rest
         assert b"Traceback" not in rest
+
+
+@pytest.mark.socket
+@pytest.mark.rocks
+@pytest.mark.slow
+def test_a_terminal_that_cannot_be_drawn_over_shows_one_look_after_another(tmp_path: Path) -> None:
+    """Without an escape sequence, and q ends it there, too."""
+    with (
+        running_server(tmp_path) as server,
+        on_a_terminal("top", "--interval", "0.05", "-e", server.endpoint, kind="dumb") as (process, terminal),
+    ):
+        shown = shown_until(terminal, b"STREAM")
+        assert b"STREAM" in shown
+        shown += shown_until(terminal, b"STREAM")
+        os.write(terminal, b"q")
+        assert process.wait(WAIT_S) == 0
+    assert shown.count(b"STREAM") >= 2
+    assert b"\x1b" not in shown
