@@ -21,6 +21,7 @@ import trio
 from google.protobuf.message import DecodeError
 
 from scanner.client.failures import as_scanner_error
+from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
@@ -291,7 +292,8 @@ def split_rows(rows: Rows) -> Iterator[pa.RecordBatch]:
 
 
 def _halve(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows <= 1 or batch.nbytes <= REQUEST_BYTES_MAX:
+    # As they are sent: a slice of a dictionary or of views has all the values of the whole.
+    if batch.num_rows <= 1 or sum(map(spelled_out_bytes, batch.columns)) <= REQUEST_BYTES_MAX:
         if batch.num_rows:
             yield batch
         return

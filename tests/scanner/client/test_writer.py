@@ -32,6 +32,27 @@ def test_pieces_have_a_bounded_size(width: int) -> None:
     assert all(piece.num_rows == 1 or piece.nbytes <= REQUEST_BYTES_MAX for piece in pieces)
 
 
+_TEXTS = pa.array([f"{index:0100}" for index in range(20_000)])
+
+
+@pytest.mark.parametrize(
+    "column", [_TEXTS.dictionary_encode(), _TEXTS.cast(pa.string_view())], ids=["dictionary", "view"]
+)
+def test_values_that_slices_share_count_where_they_are_used(column: pa.Array) -> None:
+    """A column whose values take more than a request is cut by what its rows take, not into rows."""
+    pieces = list(split_rows(pa.record_batch({"text": column})))
+    assert pa.concat_arrays([piece["text"].cast(pa.string()) for piece in pieces]) == _TEXTS
+    assert len(pieces) == 3
+
+
+def test_a_value_that_many_rows_name_counts_for_each() -> None:
+    """A dictionary of one long value makes short pieces: it is sent for each row."""
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int8()), ["x" * 100_000])
+    pieces = list(split_rows(pa.record_batch({"text": column})))
+    assert sum(piece.num_rows for piece in pieces) == 100
+    assert max(piece.num_rows for piece in pieces) <= REQUEST_BYTES_MAX // 100_000
+
+
 def test_many_tiny_chunks_become_few_requests() -> None:
     """A table in a thousand chunks is not a thousand requests."""
     table = pa.concat_tables([pa.table({"k": [i]}) for i in range(1_000)])
