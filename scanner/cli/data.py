@@ -245,10 +245,9 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
                 writer.write(batch)
                 rows_before += batch.num_rows
     except BaseException as error:
-        if created and not acknowledged:
-            with suppress(ScannerError):
-                client.drop_table(table.name)  # Nothing is in it, and the next try may want another one.
-        elif isinstance(error, click.ClickException):
+        if created and not acknowledged and _drop_if_unwritten(client, table):
+            raise
+        if isinstance(error, click.ClickException):
             fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             note(
@@ -257,6 +256,19 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
         raise
     _require_all(writer.result, source, rows_before, repeated.count, table.name, created=created)
     return rows_before
+
+
+def _drop_if_unwritten(client: Client, table: Table) -> bool:
+    """Drop a table that was just made, since the next try may want another one; not if somebody has written to it.
+
+    Returns:
+        Whether it is gone.
+    """
+    with suppress(ScannerError):
+        if not any(each.end_offset for each in table.offsets()):
+            client.drop_table(table.name)
+            return True
+    return False
 
 
 def _require_all(

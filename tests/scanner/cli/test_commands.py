@@ -15,6 +15,7 @@ import pytest
 import scanner.sync
 from scanner.cli import run, weir
 from scanner.cli.repeated_keys import RepeatedKeys
+from scanner.errors import KeyInvalid
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -291,6 +292,28 @@ def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
         (["--encoding", "base64"], "no encoding 'base64'"),
     ]:
         assert message in one_line(command("load", path, "-k", "id", *words), code=2)
+
+
+def test_load_that_fails_drops_its_table_unless_others_wrote_to_it(
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A load that fails before its first row takes back the table that it made, and never the rows of others."""
+    path = tmp_path / "shared.csv"
+    path.write_text('id,n\n"",1\n')
+    assert "every row needs a key" in one_line(
+        command("load", path, "-k", "id", "--types", "id=int64,n=int64")
+    )
+    with scanner.sync.connect(server.endpoint) as client:
+        assert "shared" not in [each.name for each in client.tables()]
+
+        def check(*_: object) -> None:
+            client.table("shared").write(pa.table({"id": [1], "n": [1]}))
+            raise KeyInvalid("no key")
+
+        monkeypatch.setattr("scanner.cli.data._require_keys", check)
+        assert "no key" in one_line(command("load", path, "-k", "id", "--types", "id=int64,n=int64"))
+        assert client.table("shared").new_scan().to_arrow().num_rows == 1
+    assert command("drop", "shared", "--yes")[0] == 0
 
 
 def test_keys_that_a_file_repeats_are_told(command: Weir, tmp_path: Path) -> None:
