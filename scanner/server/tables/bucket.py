@@ -13,6 +13,7 @@ Invariants:
 6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
 7. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
 8. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
+9. A share of a transaction is written once, also if the commit that has written it was said to have failed.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -133,6 +134,14 @@ class PendingWrite:
             raise type(self.error)(self.error.message, metadata=self.error.metadata) from self.error
         assert self.offsets is not None
         return self.offsets
+
+
+def applied_share(shares: Mapping[str, AppliedShare], transaction: TransactionShare) -> AppliedShare | None:
+    """What a bucket has applied of a decided version; None: nothing yet."""
+    share = shares.get(transaction.name)
+    if share is None or share.version < transaction.version:
+        return None
+    return share if share.version == transaction.version else AppliedShare(transaction.version, 0, 0)
 
 
 def _applied(transaction: TransactionShare, start: int, end: int) -> AppliedShare | None:
@@ -699,6 +708,12 @@ class ServedBucket:
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
         await self.wake()  # Storage would open itself, whether there is room for its files or not.
         prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
+        # Storage that was opened anew knows by now what a commit that failed has left all the same.
+        fresh = [write for write in writes if not self._was_applied(write)]
+        if len(fresh) < len(writes):
+            if fresh:
+                await self._commit_together(fresh)
+            return
         groups = {name: state for write in writes for name, state in write.group_states.items()}
         applied = {
             write.transaction.name: _applied(write.transaction, *prepared.offsets[index])
@@ -717,11 +732,23 @@ class ServedBucket:
         for index, (write, offsets) in enumerate(zip(writes, prepared.offsets, strict=True)):
             write.offsets, write.error = offsets, prepared.refusals.get(index)
 
+    def _was_applied(self, write: PendingWrite) -> bool:
+        """Whether it is a share of a transaction that the bucket has applied; it has its offsets then."""
+        if write.transaction is None or write.transaction.version == FORGOTTEN:
+            return False
+        share = applied_share(self.storage.applied_shares, write.transaction)
+        if share is not None:
+            write.offsets = (share.start, share.end)
+        return share is not None
+
     async def _commit_pieces(
         self, write: PendingWrite, pieces: Generator[Sequence[Mutation], None, None]
     ) -> None:
         assert write.transaction is not None
         async with self.between_commits():
+            if self._was_applied(write):
+                pieces.close()
+                return
             self._writing = True
             try:
                 try:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, TableNotFound
-from scanner.server.tables.bucket import TransactionShare
+from scanner.server.tables.bucket import TransactionShare, applied_share
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.verification import share_pieces
 from scanner.storage.transactions import AppliedShare
@@ -177,10 +177,10 @@ class Applier:
         decision: Decision,
         keys: Sequence[StageKey],
     ) -> AppliedShare:
-        found = applied_share(bucket.storage.applied_shares, decision)
+        transaction = TransactionShare(decision.name, decision.version)
+        found = applied_share(bucket.storage.applied_shares, transaction)
         if found is not None:
             return found
-        transaction = TransactionShare(decision.name, decision.version)
         if decision.overwrite:
             pieces = self._overwriting(files, keys, index, bucket)
             return AppliedShare(
@@ -216,14 +216,6 @@ class Applier:
     ) -> Generator[Sequence[Mutation], None, None]:
         config = self._config
         return share_pieces(files, keys, index, config.transaction_piece_bytes, config.commit_rows_max)
-
-
-def applied_share(shares: Mapping[str, AppliedShare], decision: Decision) -> AppliedShare | None:
-    """What a bucket has applied of a decided version; None: nothing yet."""
-    share = shares.get(decision.name)
-    if share is None or share.version < decision.version:
-        return None
-    return share if share.version == decision.version else AppliedShare(decision.version, 0, 0)
 
 
 def _begin(

@@ -12,7 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
-from scanner.server.tables.bucket import OpenScan, ServedBucket
+from scanner.server.tables.bucket import OpenScan, ServedBucket, TransactionShare
 from scanner.server.tables.catalog import Catalog
 from scanner.sources.kv import KvSource
 from scanner.storage.rocksdb.store import RocksStore
@@ -268,6 +268,21 @@ async def test_a_request_that_is_refused_fails_alone(monkeypatch: pytest.MonkeyP
             await large.wait_durable()
         assert await small.wait_durable() == (1, 2)
     assert recorder.commits == [1, 2]
+
+
+async def test_a_share_that_was_written_is_not_written_again() -> None:
+    """Not beside other writes, not in pieces, and not if a newer version was: what came between stays."""
+    share = TransactionShare("load", 2)
+    async with served() as (bucket, recorder, disk):
+        disk.release(100)
+        assert await bucket.submit(BATCHES[0], transaction=share).wait_durable() == (0, 1)
+        again = bucket.submit(BATCHES[0], transaction=share), bucket.submit(BATCHES[1])
+        assert [await write.wait_durable() for write in again] == [(0, 1), (1, 2)]
+        pieces = (batch for batch in BATCHES[:1])
+        assert await bucket.submit_pieces(pieces, share).wait_durable() == (0, 1)
+        older = TransactionShare("load", 1)
+        assert await bucket.submit(BATCHES[2], transaction=older).wait_durable() == (0, 0)
+        assert recorder.bucket.log_end == 2
 
 
 async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:
