@@ -40,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _complain("standard output is closed; send it to /dev/null if nobody wants it")
         sys.exit(1)
     if isinstance(sys.stdout, io.TextIOWrapper):
+        if isinstance(sys.stdout.buffer, io.RawIOBase):
+            sys.stdout = _buffered(sys.stdout)
         # As Python has it for standard error: what the encoding lacks is written out.
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.meta_path.insert(0, NO_PANDAS)  # Not in `run`: who calls that may want pandas.
@@ -59,6 +61,15 @@ def _open_standard_files() -> bool:
                 os.close(null)
             setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
     return output
+
+
+def _buffered(output: io.TextIOWrapper) -> io.TextIOWrapper:
+    """The same output, but a write of it is whole or fails.
+
+    With PYTHONUNBUFFERED or `python -u` Python writes to the descriptor itself. That may take a part, as on a disk that
+    becomes full, and tells by a number that nobody looks at.
+    """
+    return os.fdopen(output.fileno(), "w", encoding=output.encoding, closefd=False)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

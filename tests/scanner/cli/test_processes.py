@@ -20,6 +20,7 @@ import pytest
 
 import scanner.sync as weir_sync
 from scanner.errors import ScannerError
+from tests.support.file_limit import file_size_limit
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -145,6 +146,21 @@ def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
                 1,
                 "weir: cannot write standard output: No space left on device\n",
             ), kind
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "arrow", "parquet", "table"])
+def test_output_that_python_does_not_buffer(tmp_path: Path, csv_file: Path, kind: str) -> None:
+    """A disk that becomes full within the last write is a failure all the same, and not a file that is cut off."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with serving(tmp_path / "data") as (_, endpoint):
+        weir("load", csv_file, "--primary-key", "id", "--buckets", 1, "-e", endpoint)
+        command = [*WEIR, "scan", "items", "--limit", "100", "--format", kind, "-e", endpoint]
+        whole = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
+        with (tmp_path / "rows").open("w") as output, file_size_limit(len(whole) - 1):
+            full = subprocess.run(
+                command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment, check=False
+            )
+    assert (full.returncode, full.stderr) == (1, "weir: cannot write standard output: File too large\n")
 
 
 def test_interrupted_at_the_beginning() -> None:
