@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -357,9 +358,9 @@ def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch
     """Read keys as written on the command line, one CSV record each.
 
     Raises:
-        KeyInvalid: A key has too few or too many values, or one that is not of its column's type.
+        KeyInvalid: A key is no CSV record, has too few or too many values, or one that is not of its column's type.
     """
-    rows = list(csv.reader(keys))
+    rows = [_key_record(key) for key in keys]
     for row in rows:
         if len(row) != len(table.primary_key):
             wanted = ",".join(table.primary_key)
@@ -369,6 +370,19 @@ def parse_keys(table: TableDescription, keys: tuple[str, ...]) -> pa.RecordBatch
         for field, texts in zip(table.key_schema, zip(*rows, strict=True), strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, names=list(table.primary_key))
+
+
+def _key_record(key: str) -> list[str]:
+    """The values of one key. Read with others, a quote that it does not close would take in the next key."""
+    try:
+        if key.endswith(("\n", "\r")):  # Outside of quotes: taken for the end of a line, and left out.
+            raise csv.Error("it ends with a line break")
+        return next(csv.reader([key], strict=True), [])
+    except csv.Error as error:
+        raise KeyInvalid(
+            f"key {key!r} is no CSV record: {str(error).partition(' - ')[0]}; put a value with a quote or a line break"
+            " in it in double quotes, and write a quote in it twice"
+        ) from error
 
 
 def _key_value(text: str, field: pa.Field) -> object:
@@ -382,7 +396,7 @@ def _key_value(text: str, field: pa.Field) -> object:
         if types.is_integer(kind):
             return int(text)
         if types.is_floating(kind):
-            return float(text)
+            return _float_value(text)
         if types.is_decimal(kind):
             return decimal_literal(text)
         if types.is_date(kind) or types.is_timestamp(kind):
@@ -390,3 +404,16 @@ def _key_value(text: str, field: pa.Field) -> object:
     except (ValueError, KeyError, ArgumentInvalid) as error:
         raise KeyInvalid(f"{text!r} is no {kind}, which key column {field.name!r} is") from error
     return text.encode() if types.is_binary(kind) else text
+
+
+def _float_value(text: str) -> float:
+    """The number that is nearest to the text; that of a whole number is it.
+
+    Raises:
+        ValueError: It is no number, or there is none so large or so exact.
+    """
+    value = float(text)
+    is_number = any(character.isdigit() for character in text)
+    if is_number and (math.isinf(value) or (text.strip().lstrip("+-").isdigit() and int(text) != value)):
+        raise ValueError(text)
+    return value

@@ -98,3 +98,32 @@ def test_what_cannot_be_read_is_one_line(command: Weir, words: list[str], messag
     assert (code, out) == (1, "")
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_each_key_is_read_by_itself(server: RunningServer, command: Weir) -> None:
+    """A quote that a key does not close takes in no other key, and no line break is left out of a value."""
+    schema = pa.schema([("key", pa.string()), ("number", pa.float64())])
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("texts", schema, ["key"], 1)
+        table.write(pa.table([['"x', "xy", "y", "x"], [1.0, 2.0, 3.0, 4.0]], schema=schema))
+    for keys in (['"x', "y"], ["x\n"], ["x\r"], ["x\ny"], ['"x"y']):
+        for verb in ("get", "delete"):
+            code, out, err = command(verb, "texts", *keys)
+            assert (code, out, len(err.splitlines())) == (1, "", 1), keys
+            assert "is no CSV record" in err
+    code, out, _ = command("get", "texts", '"""x"', "y", "--format", "json", "-c", "number")
+    assert (code, [json.loads(line)["number"] for line in out.splitlines()]) == (0, [1.0, 3.0])
+
+
+def test_a_float_that_is_not_the_number_is_no_key(server: RunningServer, command: Weir) -> None:
+    """A whole number is that number or refused, as in a filter; one with a point is the nearest float."""
+    schema = pa.schema([("key", pa.float64()), ("text", pa.string())])
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("floats", schema, ["key"], 1)
+        table.write(pa.table([[2.0**53, 0.1, float("inf")], ["large", "small", "endless"]], schema=schema))
+    for key in ("9007199254740993", "1e400"):
+        code, out, err = command("get", "floats", key)
+        assert (code, out) == (1, "")
+        assert f"'{key}' is no double" in err
+    found = command("get", "floats", "9007199254740992", "0.1", "inf", "--format", "csv", "-c", "text")
+    assert found == (0, '"text"\n"large"\n"small"\n"endless"\n', "")
