@@ -73,7 +73,8 @@ def sql(
 
     Columns that are not needed, and rows that the conditions on one table leave out, stay at the server. All uses of a
     table see the same state: one log offset for each bucket, kept by a lease while the query runs.
-    QUERY may read files as well: 'data.parquet'. A table whose name is no plain word is in double quotes.
+    QUERY may read files as well: 'data.parquet'. A table whose name is no plain word is in double quotes. Columns of
+    one name, as of a join, get a number: id, id_1.
 
     Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
     arrow and parquet take all of them; none only counts. A file appears when it is complete.
@@ -163,12 +164,12 @@ def _copy(
     written = 0
     try:
         reader = interruptibly(lambda: query.connection.sql(query.text).to_arrow_reader(_BATCH_ROWS))
-        schema = reader.schema if form in BINARY else _plain_schema(reader.schema)
+        schema = _named_apart(reader.schema if form in BINARY else _plain_schema(reader.schema))
         writer = open_rows(form, file, schema)
         more = False
         while (batch := interruptibly(lambda: next(reader, None))) is not None:
             kept = batch if rows_max is None else batch.slice(0, rows_max - written)
-            writer.write(kept if form in BINARY else _plain(kept, schema))
+            writer.write(_plain(kept, schema))
             written += kept.num_rows
             more = kept.num_rows < batch.num_rows
             if more or (written == rows_max and not shortened):
@@ -190,6 +191,24 @@ def _told(error: Exception) -> Failure:
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
     """The columns as text formats write them: DuckDB's types that no table has, such as lists, become text."""
     return pa.schema([(each.name, each.type if _is_plain(each.type) else pa.string()) for each in schema])
+
+
+def _named_apart(schema: pa.Schema) -> pa.Schema:
+    """The columns with names of their own: `a`, `a`, as of a join, become `a` and `a_1`.
+
+    An object of JSON has one value for a name, and most readers of the other formats find the first column of it.
+    """
+    taken = set(schema.names)
+    seen = set[str]()
+    fields = []
+    for each in schema:
+        name, number = each.name, 0
+        while name in seen or (number and name in taken):
+            number += 1
+            name = f"{each.name}_{number}"
+        seen.add(name)
+        fields.append(each.with_name(name))
+    return pa.schema(fields, schema.metadata)
 
 
 def _is_plain(kind: pa.DataType) -> bool:

@@ -84,6 +84,19 @@ def test_every_format(command: Weir, tmp_path: Path) -> None:
         assert read(tmp_path / name).equals(ITEMS.select(["item", "price"]))
 
 
+def test_columns_of_one_name(command: Weir, tmp_path: Path) -> None:
+    """None is lost: the later ones get a number that is no other column's."""
+    query = "SELECT a.id, b.id, 7 AS id_1, a.item, b.item FROM items a JOIN items b ON b.id = a.id + 1 WHERE a.id = 1"
+    names = ["id", "id_2", "id_1", "item", "item_1"]
+    values = [1, 2, 7, "boat", "oar"]
+    assert objects(command(query, "--format", "json")[1]) == [dict(zip(names, values, strict=True))]
+    assert command(query, "--format", "csv")[1].splitlines()[0] == ",".join(f'"{name}"' for name in names)
+    assert command(query)[1].splitlines()[0].split() == names
+    path = tmp_path / "rows.parquet"
+    assert command(query, "-o", path) == (0, "", "")
+    assert pq.read_table(path).to_pylist() == [dict(zip(names, values, strict=True))]
+
+
 def test_types_that_no_table_has(command: Weir, tmp_path: Path) -> None:
     """Lists, structures and the like are text where rows are text, and themselves in a file of Parquet."""
     query = "SELECT [1, NULL] AS list, {'day': DATE '2020-02-29'} AS struct, TIME '10:00' AS t, NULL AS n, 1::UBIGINT u"
