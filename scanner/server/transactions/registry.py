@@ -139,6 +139,8 @@ class _Table:
         self.names: dict[str, _Name] = {}
         self.decisions = 0
         """The `order` of the newest decision."""
+        self.deciding = trio.Lock()
+        """Held while a decision gets its place in that order and is written. Nothing else is waited for meanwhile."""
 
 
 class Transactions:
@@ -293,7 +295,6 @@ class Transactions:
             if not name.is_decided(key):
                 if name.completion is not None and not name.completion.over:
                     await name.completion.wait()
-                await self._resolve_others(table, name)
                 await self._decide(table, name, key, attempts, rows_min or {}, overwrite=overwrite)
                 decided = True
                 if when_decided is not None:
@@ -434,7 +435,6 @@ class Transactions:
             buckets = set(range((await self._served(table)).description.buckets))
         size = sum(stage.size for stages in chosen.values() for stage in stages)
         await self._run_blocking(functools.partial(table.files.require_room, _APPLYING_SHARE * size))
-        table.decisions += 1
         decision = Decision(
             table_id=key.table_id,
             name=key.name,
@@ -442,15 +442,32 @@ class Transactions:
             attempts=dict(attempts),
             buckets=tuple(sorted(buckets)),
             overwrite=overwrite,
-            decided_ms=self._now_ms(),
-            order=table.decisions,
+            decided_ms=0,
+            order=0,
         )
-        name.uncertain = True
-        await self._write(table, decision)
-        name.uncertain = False
-        name.decision, name.used_ms = decision, decision.decided_ms
-        self._complete(table, name, decision)
-        await self._drop_superseded(table, name, frozenset(_chosen(name, decision)))
+        while not await self._write_in_order(table, name, decision):
+            pass
+        assert name.decision is not None
+        await self._drop_superseded(table, name, frozenset(_chosen(name, name.decision)))
+
+    async def _write_in_order(self, table: _Table, name: _Name, decision: Decision) -> bool:
+        """Give a decision its time and its place in the order, write it, and have it applied.
+
+        Returns:
+            Whether it is decided; not if nobody knows what another name has decided, which would come before.
+        """
+        await self._resolve_others(table, name)
+        async with table.deciding:
+            if any(other.uncertain for other in table.names.values() if other is not name):
+                return False
+            table.decisions += 1
+            decision = replace(decision, decided_ms=self._now_ms(), order=table.decisions)
+            name.uncertain = True
+            await self._write(table, decision)
+            name.uncertain = False
+            name.decision, name.used_ms = decision, decision.decided_ms
+            self._complete(table, name, decision)
+            return True
 
     def _staged(self, name: _Name, key: VersionKey, attempt: Attempt) -> list[StoredStage]:
         stages = name.stages.of_attempt(key.version, attempt)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
 import trio
+import trio.testing
 
 import scanner
 from scanner.data.table import TableDescription
@@ -46,6 +47,8 @@ from tests.scanner.server.auth import test_access as access
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
 
 pytestmark = [pytest.mark.socket]
+
+T = TypeVar("T")
 
 
 def found_in(directory: Path, pattern: str) -> list[Path]:
@@ -603,6 +606,37 @@ async def test_a_decision_whose_writing_failed_comes_before_the_next(
         for name in ("a", "z"):
             await table.transaction(name, 1).publish({0: 0})
         assert await contents(table) == dict.fromkeys(range(30), "a")
+
+
+async def test_what_gets_its_place_first_is_decided_first() -> None:
+    """Two names decide at the same time: the second is not durable, and not applied, before the first."""
+    verified, decide, writing, write = (trio.Event() for _ in range(4))
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()
+        step = function.func if isinstance(function, functools.partial) else function
+        for what, reached, go_on in (("require_room", verified, decide), ("write_decision", writing, write)):
+            if step.__name__ == what and not reached.is_set():
+                reached.set()
+                await go_on.wait()
+        return function()
+
+    async with open_server(MemoryStore(), run_blocking=run_blocking) as server:
+        async with scanner.connect(f"127.0.0.1:{server.port}") as client:
+            table = await make_table(client)
+            for name in ("z", "a"):
+                await table.transaction(name, 1).stage(
+                    rows(dict.fromkeys(range(30), name)), part=0, attempt=0
+                )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(table.transaction("a", 1).publish, {0: 0})
+                await verified.wait()
+                nursery.start_soon(table.transaction("z", 1).publish, {0: 0})
+                await writing.wait()
+                decide.set()
+                await trio.testing.wait_all_tasks_blocked()
+                write.set()
+            assert await contents(table) == dict.fromkeys(range(30), "a")
 
 
 async def test_rights_are_those_of_writing() -> None:
