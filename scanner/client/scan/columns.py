@@ -29,10 +29,17 @@ class AskedColumns:
         self._names = names
         self._begun = begun
         self._named = False
+        self._opening = False
+        """Whether the bucket is being opened anew, and its columns are not named."""
 
     def open_anew(self) -> None:
         """The bucket is opened without a token, which would hold for the columns that it was made for."""
         self._named = self._begun()
+        self._opening = not self._named
+
+    def opened(self) -> None:
+        """The bucket has begun, or is opened with a token: what fails from now on failed for another reason."""
+        self._opening = False
 
     def put_into(self, query: pb.ScanQuery) -> None:
         """Name the columns, if that is what the bucket is asked for."""
@@ -40,8 +47,11 @@ class AskedColumns:
             query.columns[:] = self._names
 
     def asked_too_early(self, error: ScannerError) -> bool:
-        """Whether an opening failed for a column that was added when the scan had begun elsewhere: to be repeated."""
-        return isinstance(error, SchemaMismatch) and not self._named and self._begun()
+        """Whether an opening failed for a column that was added when the scan had begun elsewhere.
+
+        It is to be repeated then, by name, which can be so once.
+        """
+        return isinstance(error, SchemaMismatch) and self._opening and self._begun()
 
 
 def as_asked() -> AskedColumns:

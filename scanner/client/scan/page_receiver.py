@@ -148,6 +148,7 @@ class PageReceiver:
         if not self._begun or fields.log_offset != self._log_offset:
             progress.states += 1
         self._begun = True
+        self.columns.opened()
         self._log_offset, self._history = fields.log_offset, fields.history
         progress.add_read_source(fields.read_source)
         progress.bytes_received += message_bytes

@@ -157,7 +157,9 @@ class PushReceiver:
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
-        if not self._token:
+        if self._token:
+            self.columns.opened()
+        else:
             self.columns.open_anew()
         self.columns.put_into(request.query)
         if self._token:
@@ -238,6 +240,7 @@ class PushReceiver:
         if self.state is not ReceiverState.OPENING:
             raise DataCorrupted(f"{self._what}: the server started the scan twice")
         self._schema = require_schema(self._what, started.arrow_schema, self._schema)
+        self.columns.opened()
         if self._source == pb.SCAN_SOURCE_LOG:
             self._log_started(started)
         elif self._log_offset is not None and started.log_offset != self._log_offset:

@@ -127,6 +127,7 @@ class SessionReceiver:
         # In front of the id: a session of other columns is not confirmed, so the server lets go of it by itself.
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         self._scanner_id = fields.scanner_id
+        self.columns.opened()
         self._progress.log_offset, self._progress.history = fields.log_offset, fields.history
         self._progress.add_read_source(fields.read_source)
 
