@@ -41,13 +41,13 @@ class GroupScan(ScanBuilder):
             ...         batches.commit()
         """
         held = self._portal.hold(self._scan.execute())
-        batches = GroupBatches(self._portal, held)
         try:
+            batches = GroupBatches(self._portal, held)
             yield batches
+            batches._hold_back()
         except BaseException:
             held.leave(abandoned=True)
             raise
-        batches._hold_back()
         held.leave()
 
 

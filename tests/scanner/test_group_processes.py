@@ -206,3 +206,21 @@ def test_what_an_interrupt_kept_from_a_reader_is_not_stored(
         assert [each.position for each in table.group("audit").buckets] == [1]
         with reader.stop_at("end").execute() as batches:
             assert [each for batch in batches for each in batch["id"].to_pylist()] == [2]
+
+
+@pytest.mark.parametrize("where", ["__init__", "_hold_back"])
+def test_an_interrupt_around_a_readers_block_leaves_no_member(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Ctrl-C comes just before the block begins, or when it has ended well: the group is left."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        reader = table.new_scan().with_source("log").in_group("audit")
+        monkeypatch.setattr(scanner.sync.groups.GroupBatches, where, interrupt)
+        with pytest.raises(KeyboardInterrupt), reader.execute():
+            pass
+        table.delete_group("audit")  # One with members is not deleted.
