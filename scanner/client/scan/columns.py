@@ -38,7 +38,7 @@ class AskedColumns:
         self._opening = not self._named
 
     def opened(self) -> None:
-        """The bucket has begun, or is opened with a token: what fails from now on failed for another reason."""
+        """The bucket has begun: what fails from now on failed for another reason."""
         self._opening = False
 
     def put_into(self, query: pb.ScanQuery) -> None:

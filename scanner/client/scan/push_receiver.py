@@ -157,9 +157,7 @@ class PushReceiver:
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
-        if self._token:
-            self.columns.opened()
-        else:
+        if not self._token:
             self.columns.open_anew()
         self.columns.put_into(request.query)
         if self._token:

@@ -206,8 +206,8 @@ class PushScan:
     async def _send_first(self) -> None:
         """Begin the scan, and send what its first step brings; a short one has come to its end then.
 
-        Nothing is received meanwhile: a task beside this one would cost a short scan a tenth of its time. A step, and
-        what it sends, wait for nothing that the client says.
+        Nothing is received meanwhile: a step, and what it sends, wait for nothing that the client says. So a short scan
+        needs no task beside this one.
         """
         self._take_first_demand()
         started = self._pushed.started()

@@ -29,26 +29,12 @@ def test_a_reader_that_stops_after_the_signal_is_not_waited_for() -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
-def test_lines_that_are_read_are_written_whole() -> None:
-    """A signal waits for the next moment at which nothing is half written."""
-    reading, writing = os.pipe()
-    try:
-        with pytest.raises(Interrupted), open(writing, "wb", buffering=0) as out, Ending(out) as ending:
-            signal.raise_signal(signal.SIGINT)
-            out.write(b"a line\n")
-            with ending.at_once():
-                pytest.fail("the signal was forgotten")
-        assert os.read(reading, 100) == b"a line\n"
-    finally:
-        os.close(reading)
-    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
-
-
-def test_an_output_with_a_high_descriptor_is_looked_at_too() -> None:
-    """As in a process that has more than a thousand files open."""
+@pytest.mark.parametrize("lowest", [0, 1024])
+def test_lines_that_are_read_are_written_whole(lowest: int) -> None:
+    """A signal waits for the next moment at which nothing is half written; also with a thousand files open."""
     assert raise_files_limit() > 1024
     reading, low = os.pipe()
-    writing = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)
+    writing = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, lowest)
     os.close(low)
     try:
         with pytest.raises(Interrupted), open(writing, "wb", buffering=0) as out, Ending(out) as ending:
@@ -59,6 +45,7 @@ def test_an_output_with_a_high_descriptor_is_looked_at_too() -> None:
         assert os.read(reading, 100) == b"a line\n"
     finally:
         os.close(reading)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 
 def test_a_hangup_that_is_ignored_ends_nothing() -> None:
