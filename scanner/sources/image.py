@@ -19,7 +19,7 @@ This module knows no transport, no task and no clock.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from scanner.data.keys import KeyCodec
+    from scanner.data.rows import RowCodec
     from scanner.sources.interface import ReadRows, StoredRows
+    from scanner.sources.merged_rows import MergedRows
     from scanner.storage.images.format import BlockPlace
     from scanner.storage.images.reader import Image, ImageBlock
     from scanner.storage.interface import BucketScan
@@ -115,6 +117,19 @@ class Changes(Protocol):
             more up to there; None: no entry is left at all.
         """
 
+    def state_of(self, block: int) -> Hashable | None:
+        """Names what a block of the image is with these changes: the same for all scans that get the same name.
+
+        Args:
+            block: Its number. All its keys are in the scan's range.
+
+        Returns:
+            The name; None: nothing changes the block, or it is not known who else sees it like that.
+        """
+
+    def pass_over(self, last_key: bytes) -> None:
+        """Remove the entries up to and with a key: those of a block that has a state, and was got with them."""
+
     def close(self) -> None:
         """Free what only this scan uses. Idempotent."""
 
@@ -128,6 +143,8 @@ class _OpenBlock:
     """The first row that was not given."""
     stop: int
     """The row behind the last one in the range."""
+    state: Hashable | None
+    """Of the whole block with its changes; None: not known, or not all of the block is in the range."""
 
     def cut(self, stop: int) -> ImageRows:
         """The next rows, in front of `stop`; they count as given."""
@@ -142,6 +159,7 @@ class ImageScan:
         image: Held until this is closed or has ended.
         key_range: What of it.
         key_codec: Of the table.
+        row_codec: Of the table as this scan sees it.
         from_rows: Opens the row store as of the same offset, from a key on, when the image fails.
         on_damage: Told when it does; called once.
         changes: What differs from the image at the offset that is shown, in this range; closed with this scan. None:
@@ -155,6 +173,7 @@ class ImageScan:
         image: Image,
         key_range: KeyRange,
         key_codec: KeyCodec,
+        row_codec: RowCodec,
         from_rows: Callable[[KeyRange], BucketScan],
         on_damage: Callable[[ImageDamaged], None],
         changes: Changes | None = None,
@@ -166,6 +185,7 @@ class ImageScan:
         self._schema = image.header.schema
         self._range = key_range
         self._key_codec = key_codec
+        self._row_codec = row_codec
         self._from_rows = from_rows
         self._on_damage = on_damage
         self._first = self._next = image.block_of(key_range.start)
@@ -229,6 +249,9 @@ class ImageScan:
             skipped = self._skipped(self._image)
             if skipped:
                 return RowsRead(SkippedRows(skipped))
+            merged_before = self._merged_before(self._image)
+            if merged_before is not None:
+                return RowsRead(merged_before)
             self._open = self._next_block(self._image)
             if self._open is None and self.fetch is not None:
                 return _UNFINISHED
@@ -263,6 +286,25 @@ class ImageScan:
             number > self._first or not low or (number > 0 and low <= successor(image.last_key(number - 1)))
         )
 
+    def _state_of_next(self, image: Image) -> Hashable | None:
+        """Names the next block with its changes, if all of it is in the range; None: it has no name."""
+        number = self._next
+        if self._changes is None or number == len(image) or not self._is_whole(image, number):
+            return None
+        return self._changes.state_of(number)
+
+    def _merged_before(self, image: Image) -> ImageRows | None:
+        """The next block, if a scan that shows the same of it has merged it with its changes; it counts as given."""
+        state = self._state_of_next(image) if self.fetch is None else None
+        decoded = None if state is None else self._cache.get(image, self._next, state)
+        if decoded is None:
+            return None
+        assert self._changes is not None
+        self._changes.pass_over(image.last_key(self._next))
+        self.blocks_cached += 1
+        self._next += 1
+        return _all_of(decoded)
+
     def _next_block(self, image: Image) -> _OpenBlock | None:
         """The next block; None: there are none left, and the image is released, or it has to be fetched first."""
         if self._next == len(image) or self._is_past_end(image):
@@ -278,8 +320,9 @@ class ImageScan:
         else:
             self.blocks_cached += 1
         start, stop = self._inside(decoded, first=self._next == self._first)
+        state = self._state_of_next(image)
         self._next += 1
-        return _OpenBlock(decoded, start, stop)
+        return _OpenBlock(decoded, start, stop, state)
 
     def _read_block(self, image: Image) -> DecodedBlock | None:
         """Read the next block from the file; None: it has to be fetched first."""
@@ -324,7 +367,21 @@ class ImageScan:
             (place,), (is_there,) = keys.find([reached])
             stop = place + is_there
         rows = merged(part.cut(stop), [place - start for place in places], found, entries)
-        return _UNFINISHED if rows is None else RowsRead(rows)
+        if rows is None:
+            return _UNFINISHED
+        return RowsRead(self._kept(part, rows) if whole and not start else rows)
+
+    def _kept(self, part: _OpenBlock, rows: MergedRows) -> StoredRows:
+        """All rows of a block with its changes; kept for scans that come, if one has asked for them before."""
+        image, number = self._image, self._next - 1
+        assert image is not None  # It is held until the block behind its last one is asked for.
+        if part.state is None or not self._cache.wants(image, number, part.decoded.size_bytes, part.state):
+            return rows
+        block = rows.as_block(self._row_codec, self._key_codec)
+        batch = decode_batch(block.payload, self._row_codec.schema)
+        decoded = DecodedBlock(block, batch, BlockKeys(batch, self._key_codec))
+        self._cache.put(image, number, decoded, part.state)
+        return _all_of(decoded)
 
     def _decoded(self, block: ImageBlock) -> pa.RecordBatch:
         try:
@@ -370,6 +427,10 @@ class ImageScan:
         if self._image is not None:
             image, self._image = self._image, None
             image.release()
+
+
+def _all_of(decoded: DecodedBlock) -> ImageRows:
+    return ImageRows(decoded.block, decoded.batch, 0, len(decoded.block))
 
 
 def _added(entries: Entries, *, more: bool) -> RowsRead:

@@ -27,7 +27,7 @@ from scanner.storage.images.format import ImageDamaged
 from scanner.storage.interface import ChangeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
 
     from scanner.data.keys import KeyRange
     from scanner.storage.interface import Bucket, ChangeBlock
@@ -59,7 +59,10 @@ class ImageDelta:
         """Those of `_changes`."""
         self._start = start
         self._block_of: Callable[[bytes], int] | None = None
-        self._blocks: set[int] = set()
+        self._touched: dict[int, int] = {}
+        """Of each block of the image that changes touch, by number: the offset behind the last of them."""
+        self._identity = object()
+        """Of the states of its blocks: another delta may have read other changes at the same offsets."""
         self.end = start
         """E: it has the changes with a smaller offset."""
         self.memory_bytes = 0
@@ -70,12 +73,15 @@ class ImageDelta:
         return DeltaChanges(self, log_offset, key_range)
 
     def count_blocks(self, block_of: Callable[[bytes], int]) -> None:
-        """Count the blocks of the image that changes touch. Called again it does nothing.
+        """Keep count of the blocks of the image that changes touch. Called again it does nothing.
 
         Args:
             block_of: Tells in which block a key is, or would be.
         """
-        self._block_of = self._block_of or block_of
+        if self._block_of is None:
+            self._block_of = block_of
+            for key, changes in self._changes.items():
+                self._touch(block_of(key), changes[-1][0])
 
     def blocks_touched(self, log_offset: int) -> int:
         """How many blocks of the image the changes up to an offset touch, about.
@@ -84,8 +90,16 @@ class ImageDelta:
         """
         known = self.end - self._start
         if log_offset <= self.end or not known:
-            return len(self._blocks)
-        return len(self._blocks) * (log_offset - self._start) // known
+            return len(self._touched)
+        return len(self._touched) * (log_offset - self._start) // known
+
+    def state_of(self, number: int, log_offset: int) -> Hashable | None:
+        """See `Changes.state_of`: what a block is as of an offset, at most `end`.
+
+        It is the same as of all offsets behind the last change that touches it.
+        """
+        touched = self._touched.get(number)
+        return None if touched is None or touched > log_offset else (self._identity, touched)
 
     def extend(self, until: int) -> None:
         """Read some more changes, up to `until` at most.
@@ -140,12 +154,15 @@ class ImageDelta:
             if changes is None:
                 changes = self._changes[key] = []
                 self._keys.add(key)
-                if self._block_of is not None:
-                    self._blocks.add(self._block_of(key))
                 self.memory_bytes += len(key)
+            if self._block_of is not None:
+                self._touch(self._block_of(key), offset)
             changes.append((offset, row if present else None))
             self.memory_bytes += _ENTRY_BYTES + (len(row) if present else 0)
         self.end += len(rows)
+
+    def _touch(self, number: int, offset: int) -> None:
+        self._touched[number] = max(offset + 1, self._touched.get(number, 0))
 
     def keys(self, start: bytes, count: int) -> list[bytes]:
         """The first `count` keys that were changed, from `start` on; fewer: there are no more."""
@@ -218,6 +235,14 @@ class DeltaChanges:
             reached = last_key if all_there else keys[stop - 1]
         self._next = max(self._next, successor(reached or keys[-1])) if keys else self._next
         return entries, reached
+
+    def state_of(self, block: int) -> Hashable | None:
+        """See `Changes`."""
+        return self._delta.state_of(block, self.log_offset)
+
+    def pass_over(self, last_key: bytes) -> None:
+        """See `Changes`."""
+        self._next = max(self._next, successor(last_key))
 
     def close(self) -> None:
         """See `Changes`; the delta is shared."""

@@ -13,8 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.data.crc_shift import shifted, shifted_each
-from scanner.data.digest import checksum
+from scanner.data.digest import DIGEST_EMPTY, checksum
 from scanner.data.row_block import RowBlock
+from scanner.storage.images.reader import ImageBlock
+from scanner.wire.batches import encode_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,12 +112,22 @@ class MergedRows:
         """See `StoredRows`."""
         parts = [part.decode(codec, columns) for part in (self._base, self._changed) if len(part)]
         rows = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
-        shifts = np.repeat(self._firsts - self._passed[:-1], np.diff(self._passed))
-        return pc.take(rows, pa.array(shifts + np.arange(len(self))), boundscheck=False)
+        return pc.take(rows, pa.array(self._numbers()), boundscheck=False)
 
     def encoded(self, schema: pa.Schema) -> None:
         """See `StoredRows`; they are not."""
         return
+
+    def as_block(self, codec: RowCodec, key_codec: KeyCodec) -> ImageBlock:
+        """A block of these rows with all columns of the table, as if an image had been made of them.
+
+        Raises:
+            DataCorrupted: Some row is not one of the table.
+        """
+        encoded = encode_rows(self.decode(codec, ()))
+        crcs, ends = self._running_digests()
+        last_key = self.key_of(len(self) - 1, codec, key_codec)()
+        return ImageBlock(encoded.payload, encoded.crc32c, crcs, ends, last_key)
 
     def key_of(self, index: int, codec: RowCodec, key_codec: KeyCodec) -> WorkOutKey:
         """See `StoredRows`."""
@@ -128,6 +140,42 @@ class MergedRows:
     def _stretch_of(self, index: int) -> int:
         """Which stretch has a row; the last one: none behind it has."""
         return min(int(np.searchsorted(self._passed, index, "right")), len(self._firsts)) - 1
+
+    def _running_digests(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
+        """Of each row: CRC-32C of these up to and with it, and their length."""
+        base, changed, numbers = self._base, self._changed, self._numbers()
+        is_base, sizes = numbers < len(base), self._sizes()
+        lengths = np.append(np.diff(base.bytes_before(np.arange(len(base) + 1))), np.diff(changed.starts))
+        ends = np.cumsum(lengths[numbers])
+        differences, of_changed = self._differences(sizes)
+        counts, in_front = np.diff(self._passed), np.cumsum(sizes) - sizes
+        crcs = shifted_each(np.repeat(differences, counts), ends - np.repeat(in_front, counts))
+        crcs[is_base] ^= base.crcs_before(numbers[is_base] + 1)
+        crcs[~is_base] = of_changed
+        return crcs, ends.astype(np.uint32)
+
+    def _differences(self, sizes: NDArray[np.int64]) -> tuple[NDArray[np.uint32], list[int]]:
+        """Of each stretch: how the digest in front of it differs from the base's; and the digests at changed rows."""
+        of_base, ends = self._firsts < len(self._base), self._ends()
+        before, after = np.zeros((2, len(sizes)), np.uint32)
+        before[of_base] = self._base.crcs_before(self._firsts[of_base])
+        after[of_base] = self._base.crcs_before(ends[of_base])
+        octets, starts = memoryview(self._changed.buffer), self._changed.starts.tolist()
+        differences, of_changed, crc = np.zeros(len(sizes), np.uint32), [], DIGEST_EMPTY
+        for stretch, (first, end) in enumerate(zip(self._firsts.tolist(), ends.tolist(), strict=True)):
+            if of_base[stretch]:
+                difference = crc ^ int(before[stretch])
+                differences[stretch] = difference
+                crc = int(after[stretch]) ^ shifted(difference, int(sizes[stretch]))
+                continue
+            for row in range(first - len(self._base), end - len(self._base)):
+                crc = checksum(octets[starts[row] : starts[row + 1]], crc)
+                of_changed.append(crc)
+        return differences, of_changed
+
+    def _numbers(self) -> NDArray[np.int64]:
+        """Of each row."""
+        return np.repeat(self._firsts - self._passed[:-1], np.diff(self._passed)) + np.arange(len(self))
 
     def _ends(self) -> NDArray[np.int64]:
         """Number behind the last row of each stretch."""

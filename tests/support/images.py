@@ -46,7 +46,12 @@ def unexpected_damage(error: ImageDamaged) -> Never:
 
 
 def source_over(
-    scan: RowScan, store: MemoryStore, query: ScanQuery, position: Position = START, table: str = "items"
+    scan: RowScan,
+    store: MemoryStore,
+    query: ScanQuery,
+    position: Position = START,
+    table: str = "items",
+    rows_max: int = 50,
 ) -> KvSource:
     """A source as the server makes it."""
     return KvSource(
@@ -55,7 +60,7 @@ def source_over(
         store.row_codec(table),
         query,
         position=position,
-        block_rows_max=50,
+        block_rows_max=rows_max,
         block_bytes_max=ANY,
     )
 
@@ -70,7 +75,9 @@ def scan_of(
 ) -> ImageScan:
     """A scan of an image, with the row store behind it."""
     open_rows = store.bucket(table, 0).open_scan
-    return ImageScan(image, key_range, store.key_codec(table), open_rows, on_damage, cache=cache)
+    return ImageScan(
+        image, key_range, store.key_codec(table), store.row_codec(table), open_rows, on_damage, cache=cache
+    )
 
 
 def drive(source: KvSource, payload_bytes_max: int = ANY, batches_max: int = ANY) -> list[Batch]:
@@ -116,6 +123,7 @@ def scan_with_changes(
 ) -> ImageScan:
     """A scan of an image with what was changed up to an offset, and the row store as of that offset behind it."""
     bucket = store.bucket("items", 0)
+    delta.count_blocks(image.block_of)
 
     def from_rows(rest: KeyRange) -> BucketScan:
         return AsOfScan(bucket, bucket.open_scan(rest), log_offset, rest, OverlayLimits())
@@ -124,6 +132,7 @@ def scan_with_changes(
         image,
         key_range,
         store.key_codec("items"),
+        store.row_codec("items"),
         from_rows,
         lambda _: None,
         delta.as_of(log_offset, key_range),

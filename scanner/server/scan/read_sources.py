@@ -288,7 +288,15 @@ class ReadSources:
 
         wanted = _wanted_blocks(image, query, table.schema.description.schema)
         return ImageScan(
-            image, key_range, table.schema.key_codec, open_rows, drop, changes, wanted, self.block_cache
+            image,
+            key_range,
+            table.schema.key_codec,
+            table.schema.row_codec,
+            open_rows,
+            drop,
+            changes,
+            wanted,
+            self.block_cache,
         )
 
 

@@ -130,16 +130,33 @@ def test_without_room_nothing_is_kept(store: MemoryStore, image: Image, bytes_ma
     assert cache.size_bytes == 0
 
 
+def test_only_the_last_state_of_a_block_is_kept(store: MemoryStore, image: Image) -> None:
+    """Who asks for another one makes room for it; the block without changes is another matter."""
+    cache, block = BlockCache(ANY), block_of(store, image, 3)
+    for state in (None, "old", "new"):
+        for _ in range(2):
+            assert cache.get(image, 3, state) is None
+            cache.put(image, 3, block, state)
+        assert cache.get(image, 3, state) is block
+        assert cache.size_bytes == block.size_bytes * (1 if state is None else 2)
+    assert cache.get(image, 3, "old") is None
+    assert cache.get(image, 3) is block
+    assert cache.size_bytes == block.size_bytes
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    questions=st.lists(st.tuples(st.booleans(), st.integers(0, BLOCKS - 1)), max_size=60),
+    questions=st.lists(
+        st.tuples(st.booleans(), st.integers(0, BLOCKS - 1), st.sampled_from([None, "one", "two"])),
+        max_size=60,
+    ),
     blocks=st.integers(0, 2 * BLOCKS),
     closed_after=st.integers(0, 60),
 )
 def test_any_questions(
     tmp_path: Path,
     store: MemoryStore,
-    questions: list[tuple[bool, int]],
+    questions: list[tuple[bool, int, str | None]],
     blocks: int,
     closed_after: int,
 ) -> None:
@@ -147,17 +164,22 @@ def test_any_questions(
     images = [write_image(tmp_path / name, store, rows_max=BLOCK_ROWS) for name in ("one", "two")]
     bound = blocks * block_of(store, images[0], 0).size_bytes
     cache, batches = BlockCache(bound), {}
-    for count, (second, number) in enumerate(questions):
+    for count, (second, number, state) in enumerate(questions):
         if count == closed_after:
             images[0].retire()
         image = images[second]
         if not second and count >= closed_after:
             continue
-        kept = cache.get(image, number)
+        kept = cache.get(image, number, state)
         if kept is None:
-            kept = batches[second, number] = block_of(store, image, number)
-            cache.put(image, number, kept)
-        assert kept is batches[second, number]
+            kept = batches[second, number, state] = block_of(store, image, number)
+            wanted = cache.wants(image, number, kept.size_bytes, state)
+            cache.put(image, number, kept, state)
+            before = cache.size_bytes
+            cache.put(image, number, kept, state)
+            assert cache.size_bytes == before
+            assert (number, state) in cache._images[image].kept if wanted else True
+        assert kept is batches[second, number, state]
         assert cache.size_bytes <= bound
     for image in images:
         image.retire()

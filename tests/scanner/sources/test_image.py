@@ -30,6 +30,7 @@ from scanner.sources.overlay import OverlayLimits
 from scanner.storage.images.format import BLOCK_BYTES_MIN, ImageDamaged, ImageHeader
 from scanner.storage.images.reader import Image
 from scanner.storage.images.writer import ImageWriter
+from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.batches import decode_batch, encode_rows
 from scanner.wire.queries import ScanQuery
@@ -282,6 +283,84 @@ def test_changes_are_laid_over_an_image(tmp_path: Path, data: st.DataObject) -> 
     assert (position, source.end) == (reference.position, reference.end)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_scans_share_what_they_merge(tmp_path: Path, data: st.DataObject) -> None:
+    """Beside changes and a new column, as of any offset and in any range: what the row store gives, and its digest."""
+    number = st.integers(-20, 100)
+    store = filled_store(80)
+    image = write_image(tmp_path / "image", store, rows_max=data.draw(st.integers(1, 30)))
+    bucket, codec = store.bucket("items", 0), store.key_codec("items")
+    made_at = bucket.log_end
+    delta, cache = ImageDelta(bucket, made_at, ANY), BlockCache(data.draw(st.sampled_from([3000, ANY])))
+    for do in data.draw(st.lists(st.sampled_from(["change", "add", *["scan"] * 6]), min_size=4, max_size=24)):
+        if do == "add":
+            store.add_column(
+                "items", pa.field(f"added_{len(store.table('items').column_names)}", pa.string())
+            )
+        elif do == "change":
+            puts, deletes = (data.draw(st.lists(number, unique=True, max_size=6)) for _ in range(2))
+            newest = store.table("items").column_names[-1]
+            rows = pa.RecordBatch.from_pylist(
+                [
+                    {"id": each, "name": "new"} | ({} if newest == "sold" else {newest: "red"})
+                    for each in puts
+                ],
+                schema=store.table("items").schema,
+            )
+            deleted = [Mutation(key, None) for key in codec.encode_batch(sample(deletes))]
+            bucket.commit([mutations(store, "items", rows), deleted])
+        else:
+            # The newest state as a rule: others share nothing.
+            log_offset = data.draw(st.just(bucket.log_end) | st.integers(made_at, bucket.log_end))
+            key_range = data.draw(
+                st.just(ALL_KEYS) | st.builds(lambda low: KeyRange(codec.encode([low]), b""), number)
+            )
+            scan = scan_with_changes(image, store, delta, log_offset, key_range, cache=cache)
+            expected = AsOfScan(bucket, bucket.open_scan(key_range), log_offset, key_range, OverlayLimits())
+            rows_max = data.draw(st.sampled_from([50, 1]))
+            source, reference = (
+                source_over(each, store, ScanQuery(table="items", range=key_range), rows_max=rows_max)
+                for each in (scan, expected)
+            )
+            payload_bytes_max = data.draw(st.sampled_from([1000, ANY]))
+            tables = [table_of(drive(each, payload_bytes_max), each.schema) for each in (source, reference)]
+            assert tables[0].equals(tables[1])
+            assert source.position == reference.position
+
+
+def test_what_is_merged_is_kept_until_it_changes(tmp_path: Path) -> None:
+    """From the second scan on a changed block is one of its own, which goes out as it lies, however it is cut."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket, cache = store.bucket("items", 0), BlockCache(ANY)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    query, found = ScanQuery(table="items"), []
+    for change in ([70, 71], [], [], [], [72], []):
+        if change:
+            changed(store, change, [127])
+        scan = scan_with_changes(image, store, delta, bucket.log_end, cache=cache)
+        source = source_over(scan, store, query)
+        batches = drive(source)
+        reference = source_over(bucket.open_scan(), store, query)
+        assert table_of(batches).equals(table_of(drive(reference)))
+        assert source.position == reference.position
+        found.append((batches[1].encoded is not None, scan.blocks_cached))
+    # The second scan merges it and keeps it, like the blocks that nothing has changed.
+    assert found == [(False, 0), (True, 0), (True, 4), (True, 4), (False, 4), (True, 4)]
+
+    # A block that is read in pieces is not: no piece is all of it.
+    changed(store, [65, 66, 67], [])
+    for _ in range(4):
+        scan = scan_with_changes(image, store, delta, bucket.log_end, cache=cache)
+        assert table_of(drive(source_over(scan, store, query, rows_max=1))).num_rows == ROWS - 1
+
+    key = store.key_codec("items").encode([100])
+    inside = KeyRange(key, b"")
+    scan = scan_with_changes(image, store, delta, bucket.log_end, inside, cache=cache)
+    assert table_of(drive(source_over(scan, store, query), 1000)).column("id")[0].as_py() == 100
+
+
 def test_untouched_blocks_go_out_as_they_lie(tmp_path: Path) -> None:
     """A change in one block is merged there; the others are sent as before, and added rows come behind."""
     store = filled_store(ROWS)
@@ -336,6 +415,7 @@ def test_without_its_changes_an_image_is_given_up(tmp_path: Path, how: str) -> N
         image,
         ALL_KEYS,
         store.key_codec("items"),
+        store.row_codec("items"),
         bucket.open_scan,
         told.append,
         delta.as_of(bucket.log_end, ALL_KEYS),
@@ -436,7 +516,7 @@ def test_a_store_that_fails_too_is_asked_again(tmp_path: Path) -> None:
         reads += 1
         raise SnapshotLost("it is gone")
 
-    scan = ImageScan(image, ALL_KEYS, STORE.key_codec("items"), lost, told.append)
+    scan = ImageScan(image, ALL_KEYS, STORE.key_codec("items"), STORE.row_codec("items"), lost, told.append)
     for _ in range(4):
         with suppress(SnapshotLost):
             scan.read(ANY, ANY)

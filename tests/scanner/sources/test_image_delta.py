@@ -87,6 +87,47 @@ def test_a_commit_costs_its_own_changes() -> None:
     assert delta.as_of(bucket.log_end - 1, ALL_KEYS).ready
 
 
+@given(data=st.data())
+def test_a_state_names_what_a_block_is(data: st.DataObject) -> None:
+    """As of offsets with one name a block has the same entries; one without a name may have any."""
+    number = st.integers(0, 19)
+    store = filled_store(0)
+    bucket, codec = store.bucket("items", 0), store.key_codec("items")
+    delta, first = ImageDelta(bucket, 0, ANY), codec.encode([0])[-1]
+    counted = data.draw(st.integers(0, 3))
+    seen: dict[object, dict[bytes, bytes | None]] = {}
+    for count in range(4):
+        if count == counted:
+            delta.count_blocks(lambda key: (key[-1] - first) // 5)
+        changed(
+            store,
+            data.draw(st.lists(number, unique=True, max_size=3)),
+            data.draw(st.lists(number, max_size=3)),
+        )
+        for log_offset in (bucket.log_end, data.draw(st.integers(0, bucket.log_end))):
+            taken(delta.as_of(log_offset, ALL_KEYS))
+            for block in range(4):
+                key_range = KeyRange(codec.encode([5 * block]), codec.encode([5 * block + 5]))
+                name = delta.as_of(log_offset, key_range).state_of(block)
+                entries = taken(delta.as_of(log_offset, key_range))
+                assert name is None or seen.setdefault((block, name), entries) == entries
+                newest = log_offset == bucket.log_end and count >= counted
+                assert (name is not None) == bool(entries) or not newest
+
+
+def test_entries_can_be_passed_over() -> None:
+    """Up to and with a key; what is behind it is still to be taken."""
+    store = filled_store(0)
+    bucket, codec = store.bucket("items", 0), store.key_codec("items")
+    delta = ImageDelta(bucket, 0, ANY)
+    changed(store, [1, 2, 3], [])
+    changes = delta.as_of(bucket.log_end, ALL_KEYS)
+    changes.step()
+    changes.pass_over(codec.encode([2]))
+    changes.pass_over(codec.encode([1]))
+    assert list(taken(changes)) == [codec.encode([3])]
+
+
 def test_blocks_that_are_touched_are_counted() -> None:
     """Once each, by any change; changes that were not read yet are taken to be spread as those that were."""
     store = filled_store(0)

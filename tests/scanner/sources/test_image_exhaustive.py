@@ -112,6 +112,7 @@ class Setting:
             image or self.image,
             key_range,
             self.store.key_codec("items"),
+            self.store.row_codec("items"),
             self._row_scan,
             on_damage,
             self._changes(key_range),

@@ -76,6 +76,7 @@ def skipping_scan(
         image,
         key_range,
         store.key_codec("items"),
+        store.row_codec("items"),
         _no_rows,
         unexpected_damage,
         changes,

@@ -84,7 +84,12 @@ class OpenSource:
             path = self._images / f"{len(self._made)}"
             self._made[made] = write_image(path, store, rows_max=rows_max, bytes_max=bytes_max)
         return FetchedScan(
-            self._made[made], key_range, store.key_codec("items"), bucket.open_scan, unexpected_damage
+            self._made[made],
+            key_range,
+            store.key_codec("items"),
+            store.row_codec("items"),
+            bucket.open_scan,
+            unexpected_damage,
         )
 
 

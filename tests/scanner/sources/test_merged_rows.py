@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +103,12 @@ def test_rows_are_those_of_a_dict(
         assert [result.key_of(index, CODEC, KEYS)() for index in range(len(left))] == KEYS.encode_batch(
             sample(ids)
         )
+        again = result.as_block(CODEC, KEYS)
+        assert decode_batch(again.payload, SCHEMA).equals(result.decode(CODEC, ()))
+        assert again.payload_crc32c == checksum(again.payload)
+        assert again.last_key == KEYS.encode_batch(sample(ids[-1:]))[0]
+        assert again.ends.tolist() == list(accumulate(map(len, left)))
+        assert again.crcs.tolist() == [checksum(b"".join(left[: end + 1])) for end in range(len(left))]
         for first in range(len(left)):
             for end in range(first + 1, len(left) + 1, 7):
                 octets = b"".join(left[first:end])
