@@ -303,14 +303,18 @@ class Table:
 
     @contextmanager
     def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:
-        """Open a writer for many batches; leaving the block waits until everything is durable."""
+        """Open a writer for many batches; leaving the block waits until everything is durable.
+
+        Raises:
+            trio.ClosedResourceError: The client was closed before that; a part of the rows may be durable.
+        """
         held = self._portal.hold(self._table.open_writer(on_acknowledged))
         try:
             yield Writer(self._portal, held.value)
         except BaseException:
             held.leave(abandoned=True)
             raise
-        held.leave()
+        held.finish()
 
     @overload
     def offsets(self) -> list[OffsetRange]: ...

@@ -26,6 +26,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _CLOSED = "the client is closed; connect again"
+_CUT_OFF = "the client was closed before the end of the block; what was written in it may not be there"
 _INTERRUPTED = "the call was interrupted"
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
@@ -370,6 +371,25 @@ class Held(Generic[T]):
         Waits:
             For its end; not in the portal's own thread, where that comes later.
         """
+        with suppress(trio.ClosedResourceError):
+            self._leave_once(abandoned=abandoned)
+
+    def finish(self) -> None:
+        """Leave the context manager, where nothing of the block counts as done before that.
+
+        Raises:
+            trio.ClosedResourceError: The portal was closed before the end.
+            Exception: Whatever leaving it raises.
+
+        Waits:
+            For its end.
+        """
+        try:
+            self._leave_once(abandoned=False)
+        except trio.ClosedResourceError as error:
+            raise trio.ClosedResourceError(_CUT_OFF) from error
+
+    def _leave_once(self, *, abandoned: bool) -> None:
         if self._left:
             return
         try:
@@ -379,8 +399,6 @@ class Held(Generic[T]):
                 self._portal.soon(functools.partial(self.begin_leave, abandoned=abandoned))
             else:
                 self._portal.leave(self, abandoned=abandoned)
-        except trio.ClosedResourceError:
-            return
         except BaseException:
             # An interrupt may come before the loop was told, and nobody would leave it a second time.
             self.leave_soon()
@@ -422,6 +440,9 @@ class Held(Generic[T]):
         except Exception as error:
             self._error = error
             entering.failed(error)
+        except BaseException:
+            self._error = trio.ClosedResourceError(_CLOSED)
+            raise
         finally:
             entering.refuse()
             self.finished = True

@@ -54,7 +54,7 @@ class Transaction:
         except BaseException:
             held.leave(abandoned=True)
             raise
-        held.leave()
+        held.finish()
 
     def publish(
         self,

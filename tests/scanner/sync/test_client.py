@@ -288,6 +288,23 @@ def test_writer_abandoned_by_an_exception(table: scanner.sync.Table) -> None:
     assert writer.result.rows == 10
 
 
+def test_a_writer_that_outlives_its_client(server: RunningServer, table: scanner.sync.Table) -> None:
+    """The end of its block says that not everything is known to be durable, and never that it is."""
+    other = scanner.sync.connect(server.endpoint)
+    with pytest.raises(trio.ClosedResourceError, match="may not be there"):
+        with other.table("items").open_writer() as writer:
+            writer.write(rows(10))
+            other.close()
+    assert writer.result.rows == 0
+    with scanner.sync.connect(server.endpoint) as closed:
+        load = closed.table("items").transaction("load", 1)
+        with pytest.raises(trio.ClosedResourceError, match="may not be there"):
+            with load.part(0, 0) as part:
+                part.upsert(rows(10))
+                closed.close()
+    assert [each.stages for each in table.transactions()] in ([], [0])
+
+
 def test_deletes_and_offsets(table: scanner.sync.Table) -> None:
     """The blocking twin deletes and tells offsets like its sibling."""
     before = table.offsets()

@@ -60,6 +60,13 @@ class Manager:
         await self._be_interrupted()
 
     @asynccontextmanager
+    async def closing_behind(self, portal: Portal) -> AsyncIterator[int]:
+        """Another thread closes the portal while it is being left, which does not end by itself."""
+        yield 7
+        threading.Thread(target=portal.close).start()
+        await self._wait()
+
+    @asynccontextmanager
     async def failing(self, where: str) -> AsyncIterator[int]:
         """One that fails before it is entered, or when it is left."""
         if where == "before":
@@ -86,6 +93,16 @@ def test_entered_and_left(portal: Portal) -> None:
     held.leave()
     held.leave()
     assert (held.finished, manager.seen) == (True, ["entered", "left"])
+
+
+def test_finished(portal: Portal) -> None:
+    """What is finished is left; a failure of the end is the caller's."""
+    manager = Manager()
+    held = portal.hold(manager.plain())
+    held.finish()
+    assert (held.finished, manager.seen) == (True, ["entered", "left"])
+    with pytest.raises(LookupError, match="behind"):
+        portal.hold(manager.failing("behind")).finish()
 
 
 def test_abandoned(portal: Portal) -> None:
@@ -169,3 +186,18 @@ def test_a_portal_that_closes(portal: Portal) -> None:
     held.leave()
     with pytest.raises(trio.ClosedResourceError):
         portal.hold(manager.plain())
+
+
+def test_what_was_to_be_finished_when_the_portal_closes(portal: Portal) -> None:
+    """Who has to know that the end was reached is told that it was not, be it begun or not."""
+    manager = Manager()
+    held = portal.hold(manager.closing_behind(portal))
+    with pytest.raises(trio.ClosedResourceError, match="may not be there"):
+        held.finish()
+    portal.close()
+    assert manager.seen == ["cancelled"]
+    closed = Portal("another portal of a test")
+    held = closed.hold(manager.plain())
+    closed.close()
+    with pytest.raises(trio.ClosedResourceError, match="may not be there"):
+        held.finish()
