@@ -120,7 +120,12 @@ class Client:
         return self._client.endpoint
 
     def close(self) -> None:
-        """End the connection and the thread. Idempotent. Calls that run in other threads fail."""
+        """End the connection and the thread. Idempotent. Calls that run in other threads fail.
+
+        In a process that was forked from the client's it does nothing: the client is its parent's.
+        """
+        if self._portal.is_forked:
+            return
         try:
             self._held.leave()
         finally:

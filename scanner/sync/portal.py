@@ -205,6 +205,11 @@ class Portal:
         _open_portals.add(self)
 
     @property
+    def is_forked(self) -> bool:
+        """Whether the caller runs in a process that was forked from the portal's, which has no thread of it."""
+        return os.getpid() != self._process
+
+    @property
     def is_own_thread(self) -> bool:
         """Whether the caller runs in the portal's thread."""
         return threading.current_thread() is self._thread
@@ -237,7 +242,7 @@ class Portal:
     def _wait_for(self, call: _Call) -> object:
         if self.is_own_thread:
             raise RuntimeError("a callback of this client cannot call it: it would wait for itself")
-        if os.getpid() != self._process:
+        if self.is_forked:
             raise RuntimeError("this client belongs to the process that forked this one; connect again here")
         with self._lock:
             if self._closed:
@@ -275,14 +280,16 @@ class Portal:
         self._wait_for(_Leave(held, abandoned=abandoned))
 
     def close(self) -> None:
-        """Cancel everything that runs and end the thread. Idempotent.
+        """Cancel everything that runs and end the thread. Idempotent; in a forked process there is nothing to end.
 
         Waits:
             For the end of the thread.
         """
+        if self.is_forked:
+            return  # Another thread may have held the lock at the fork, and does not exist here to release it.
         with self._lock:
             self._closed = True
-        if os.getpid() == self._process and not self.is_own_thread:
+        if not self.is_own_thread:
             self.soon(self._begin_stop)
             self._thread.join()
 
@@ -291,7 +298,7 @@ class Portal:
 
         In a process that was forked from the portal's, nothing is called.
         """
-        if os.getpid() != self._process:
+        if self.is_forked:
             return
         assert self._token is not None
         with suppress(trio.RunFinishedError):  # Then `_run` has refused what is pending.
@@ -366,11 +373,14 @@ class Held(Generic[T]):
             abandoned: Whether an exception ended the block.
 
         Raises:
+            RuntimeError: This is a forked process, and the block has ended well.
             Exception: Whatever leaving it raises, unless it was abandoned.
 
         Waits:
             For its end; not in the portal's own thread, where that comes later.
         """
+        if abandoned and self._portal.is_forked:
+            return  # Such as SystemExit, which ends the child: what is held is the parent's.
         with suppress(trio.ClosedResourceError):
             self._leave_once(abandoned=abandoned)
 
