@@ -77,15 +77,8 @@ class TransactionService:
         if len(opening.session) != SESSION_BYTES:
             raise ArgumentInvalid(f"a stage's session has {SESSION_BYTES} octets, not {len(opening.session)}")
         attempt = Attempt(opening.part, _number("attempt", opening.attempt))
-        with stream.blocked_on(StallReason.STORAGE):
-            writer = await self._transactions.open_stage(key, attempt, opening.session)
-        try:
-            rows = await self._receive_rows(stream, key, writer)
-            with stream.blocked_on(StallReason.STORAGE):
-                size, decided = await writer.finish()
-        finally:
-            with trio.CancelScope(shield=True):
-                await writer.leave()
+        async with self._catalog.unless_dropped(key.table, key.table_id):
+            rows, size, decided = await self._stage(stream, key, attempt, opening.session)
         response = pb.StageResponse(rows=rows, bytes=size, decided=decided)
         await stream.send(response.SerializeToString())
 
@@ -115,9 +108,10 @@ class TransactionService:
             )
 
         with stream.blocked_on(StallReason.STORAGE):
-            published = await self._transactions.publish(
-                key, attempts, rows_min=rows_min, overwrite=overwrite, when_decided=decided
-            )
+            async with self._catalog.unless_dropped(key.table, key.table_id):
+                published = await self._transactions.publish(
+                    key, attempts, rows_min=rows_min, overwrite=overwrite, when_decided=decided
+                )
         return pb.PublishResponse(
             decided=published.decided,
             overwrite=published.overwrite,
@@ -140,7 +134,8 @@ class TransactionService:
         """
         key = _version_of(parse_request(pb.AbortRequest, request).version)
         authorize(stream, Right.WRITE, key.table)
-        freed = await self._transactions.abort(key)
+        async with self._catalog.unless_dropped(key.table, key.table_id):
+            freed = await self._transactions.abort(key)
         if freed:
             self._audit(AuditEvent.TRANSACTION_ABORTED, stream, key, bytes=freed)
         return pb.AbortResponse(bytes=freed).SerializeToString()
@@ -168,6 +163,20 @@ class TransactionService:
         name = principal_of(stream).name
         what = {"table": key.table, "transaction": key.name, "version": key.version}
         audit(self._catalog.activity, event, stream, principal=name, **what, **fields)
+
+    async def _stage(
+        self, stream: ServerStream, key: VersionKey, attempt: Attempt, session: bytes
+    ) -> tuple[int, int, bool]:
+        """Take in a stage, and tell its rows, its octets, and whether the version was decided before."""
+        with stream.blocked_on(StallReason.STORAGE):
+            writer = await self._transactions.open_stage(key, attempt, session)
+        try:
+            rows = await self._receive_rows(stream, key, writer)
+            with stream.blocked_on(StallReason.STORAGE):
+                return rows, *await writer.finish()
+        finally:
+            with trio.CancelScope(shield=True):
+                await writer.leave()
 
     async def _receive_rows(self, stream: ServerStream, key: VersionKey, writer: StageWriter) -> int:
         """Take in everything up to the finish, and count it."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from scanner.data.changes import CHANGE_COLUMNS, change_schema
-from scanner.errors import BucketNotFound, TableNotFound, TooManyFiles, TooManyTables
+from scanner.errors import BucketNotFound, ScannerError, TableNotFound, TooManyFiles, TooManyTables
 from scanner.server.counters import Activity
 from scanner.server.tables.bucket import OpenScan, ServedBucket
 from scanner.server.tables.images import BucketImage
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from scanner.data.keys import KeyCodec
     from scanner.data.rows import RowCodec
     from scanner.data.table import TableDescription
-    from scanner.errors import ScannerError
     from scanner.server.clock import WallClock
     from scanner.server.config import ScannerConfig
     from scanner.server.tables.commit_floor import CommitTimeFloor
@@ -174,6 +173,26 @@ class Catalog:
             return self._store.table_id(name) == table_id
         except TableNotFound:
             return False
+
+    @asynccontextmanager
+    async def unless_dropped(self, name: str, table_id: int) -> AsyncIterator[None]:
+        """Run a block that works with the files of a table; where it fails since the table is dropped, say that.
+
+        Raises:
+            TableNotFound: The block has failed, and the table is not there any more.
+
+        Waits:
+            After a failure, for a table that is being created or dropped.
+        """
+        try:
+            yield
+        except TableNotFound:
+            raise
+        except ScannerError as error:
+            async with self._changing:  # Its files go before its name does.
+                if not self.has(name, table_id):
+                    raise TableNotFound(f"table {name!r} was dropped") from error
+            raise
 
     def close_snapshots(self) -> None:
         """Close what lingers, and what is still held, and the images; when nothing reads any more."""

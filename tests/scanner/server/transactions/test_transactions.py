@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -40,6 +41,7 @@ from scanner.server.transactions.stages import Attempt
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import StageKey, mutation_frames
 from scanner.tasks import inline
@@ -103,6 +105,48 @@ async def test_a_version_is_decided_once() -> None:
         assert (second.decided, second.attempts, second.ranges) == (False, {0: 0}, first.ranges)
         assert await contents(table) == {**BEFORE, 50: "a"}
         assert [(each.name, each.stages) for each in await table.transactions()] == [("load", 0)]
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("opened", ["open_sink", "open_source"], ids=["a stage", "a decision"])
+async def test_a_table_that_is_dropped_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: str
+) -> None:
+    """Its files are gone before its name is; who misses them is told that it was dropped, and of no damage."""
+    reached, moved, missed = threading.Event(), threading.Event(), threading.Event()
+    open_file = getattr(RocksTransactionFiles, opened)
+
+    def open_late(files: RocksTransactionFiles, key: StageKey) -> object:
+        reached.set()
+        moved.wait()
+        try:
+            return open_file(files, key)
+        finally:
+            missed.set()
+
+    def mark_slowly(path: Path, table_id: int) -> list[Path]:
+        marked = mark_dropping(path, table_id)
+        moved.set()
+        missed.wait()
+        return marked
+
+    async with serving(tmp_path) as (_, client):
+        version = (await make_table(client)).transaction("load", 1)
+        await version.stage(rows({1: "new"}), part=0, attempt=0)
+        monkeypatch.setattr(RocksTransactionFiles, opened, open_late)
+        monkeypatch.setattr("scanner.storage.rocksdb.store.mark_dropping", mark_slowly)
+
+        async def drop() -> None:
+            await trio.to_thread.run_sync(reached.wait)
+            await client.drop_table("t")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drop)
+            with pytest.raises(TableNotFound, match="'t' was dropped"):
+                if opened == "open_sink":
+                    await version.stage(rows({2: "new"}), part=1, attempt=0)
+                else:
+                    await version.publish({0: 0})
 
 
 async def test_two_publishers_race() -> None:
