@@ -19,7 +19,14 @@ from scanner.cli.app import connected, endpoint_option, example, fail, is_termin
 from scanner.cli.display import print_table
 from scanner.cli.units import short_bytes
 from scanner.client.leases import LeaseState, LeaseTarget
-from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
+from scanner.errors import (
+    ArgumentInvalid,
+    DataCorrupted,
+    LeaseNotFound,
+    ScannerError,
+    StoreFailed,
+    TableNotFound,
+)
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeaseRegistry
 from scanner.storage.rocksdb.backups import begin_backup, list_backups, restore
 from scanner.storage.rocksdb.catalog import load_catalog, missing_catalog
@@ -101,15 +108,41 @@ def _add_tables(client: sync.Client, writer: BackupWriter, data: Path) -> list[s
     damaged = []
     for name in sorted(names):
         try:
-            _add_table(client, writer, data, name)
-        except TableNotFound:
-            if name in _tables_of(data):
-                fail(_other_server(data, f"the server has no table {name!r}, or {name!r} was just made anew"))
-            note(f"table {name!r} was dropped meanwhile")
+            if not _add_named(client, writer, data, name):
+                note(f"table {name!r} was dropped meanwhile")
         except DataCorrupted as error:
             note(f"table {name!r} is not in the backup: {error.message}")
             damaged.append(name)
     return damaged
+
+
+def _add_named(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> bool:
+    """Add the table of a name; where that is dropped meanwhile, the one that was made anew. False: there is none."""
+    while (entry := _tables_of(data).get(name)) is not None:
+        try:
+            _add_table(client, writer, data, name)
+            return True
+        except TableNotFound:
+            # A server forgets a table once its catalog does: until then it is being dropped.
+            forgotten = all(each.name != name for each in client.tables())
+            if forgotten and _tables_of(data).get(name) == entry:
+                fail(_other_server(data, f"the server has no table {name!r}"))
+        except (DataCorrupted, LeaseNotFound, StoreFailed):
+            if not _is_going(client, entry):
+                raise
+    return False
+
+
+def _is_going(client: sync.Client, entry: TableEntry) -> bool:
+    """Whether a table is being dropped, or is gone: then its files may be missed."""
+    try:
+        table = client.table(entry.description.name)
+        table.offsets()
+    except TableNotFound:
+        return True
+    except ScannerError:
+        return False
+    return table.table_id != entry.table_id
 
 
 def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:

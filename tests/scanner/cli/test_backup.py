@@ -7,13 +7,14 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 import scanner.sync
 from scanner.data.digest import combine_digests
+from scanner.storage.rocksdb.backups import BackedUpBucket, BackupWriter
 from tests.scanner.cli.test_processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
@@ -185,3 +186,28 @@ def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Wei
     assert "1 tables, 100 rows" in made.stdout
     assert "table 'bad' is not in the backup" in made.stderr
     assert made.stderr.splitlines()[-1].endswith("lacks 1 damaged tables: bad")
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["for good", "and made anew"])
+def test_a_table_that_is_dropped_meanwhile(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """It does not cost the others: it is passed over and named, or the one that has its name now is backed up."""
+    data, destination = tmp_path / "data", tmp_path / "backups"
+    make = BackupWriter._add_bucket
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        for name in ("gone", "stays"):
+            client.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+
+        def drop(self: BackupWriter, *args: Any) -> BackedUpBucket:
+            monkeypatch.undo()
+            client.drop_table("gone")
+            if again:
+                client.create_table("gone", SCHEMA, primary_key=["id"]).write(rows(0, 10, "new"))
+            return make(self, *args)
+
+        monkeypatch.setattr(BackupWriter, "_add_bucket", drop)
+        made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
+    assert made.returncode == 0, made
+    assert made.stderr == ("" if again else "table 'gone' was dropped meanwhile\n")
+    assert ("2 tables, 110 rows" if again else "1 tables, 100 rows") in made.stdout
