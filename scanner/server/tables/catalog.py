@@ -243,6 +243,7 @@ class Catalog:
         """
         served = table.buckets.get(index)
         if served is not None:
+            served.check_served()  # A drop takes its files first, and the table's name last.
             await served.wake()
             return served
         name = table.description.name
