@@ -301,7 +301,7 @@ class StoreFailed(ScannerError):
 
 
 class DiskFull(StoreFailed):
-    """The server's disk has no room for a write; nothing was written, and scans go on."""
+    """The server's disk has no room for a write; scans go on, and writes are taken again when there is room."""
 
     reason = "DISK_FULL"
 

@@ -62,7 +62,7 @@ _WITHOUT_DETAILS: dict[StatusCode, type[ScannerError]] = {
     StatusCode.PERMISSION_DENIED: PermissionDenied,
 }
 
-_DISK_FULL = "the server's disk is full: nothing was written; it takes writes again when there is room"
+_DISK_FULL = "the server's disk is full; it takes writes again when there is room"
 _SAID_OF_STORAGE: dict[type[ScannerError], str] = {
     DataCorrupted: "stored data fail their check",
     StoreFailed: "the server's disk refused",

@@ -13,6 +13,7 @@ import pytest
 import scanner.sync
 from scanner.errors import DiskFull, StoreFailed
 from scanner.server.config import ScannerConfig
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
 from tests.support.file_limit import file_size_limit
 from tests.support.server import RunningServer, running_server
@@ -186,6 +187,26 @@ def test_an_idle_table_outlives_failed_checkpoints(tmp_path: Path) -> None:
             table.write(_rows(100, 100))
             assert _ids(client) == set(range(200))
             client.checkpoint("t")
+
+
+def test_a_write_that_has_room_in_some_buckets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error does not say that nothing was written where some buckets have their rows, and does not name files."""
+    require_room = RocksBucket._require_room
+
+    def has_room(bucket: RocksBucket, wanted_bytes: int) -> None:
+        if bucket._path.name == "0001":
+            raise DiskFull(f"the disk of {bucket._path} is full: nothing was written")
+        require_room(bucket, wanted_bytes)
+
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("t", _SCHEMA, primary_key=["id"], buckets=3)
+        monkeypatch.setattr(RocksBucket, "_require_room", has_room)
+        with pytest.raises(DiskFull) as refused:
+            table.write(_rows(0, 100))
+        assert "of the 3 buckets of this request, 2 have their rows" in refused.value.message
+        assert 0 < len(_ids(client)) < 100
+        for wrong in ("nothing was written", str(tmp_path)):
+            assert wrong not in refused.value.message
 
 
 def test_a_drop_works_on_a_full_disk(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from scanner.server.tables.writes import WriteCall, mutations_bytes
 from scanner.tasks import run_with_companion
 from scanner.wire.batches import decode_schema
 from scanner.wire.queries import meant_table_id, parse_request
+from scanner.wire.statuses import for_peers
 from scanner.wire.tables import description_from_proto, description_to_proto
 from transport import StallReason
 
@@ -49,6 +50,38 @@ class _Submitted:
 
     writes: tuple[tuple[int, PendingWrite], ...]
     """By bucket, ascending."""
+
+    async def wait_durable(self) -> dict[int, tuple[int, int]]:
+        """Wait until all of it is settled.
+
+        Returns:
+            By bucket, the offsets of its changes.
+
+        Raises:
+            ScannerError: A bucket has failed; the message says whether others have written their rows.
+
+        Waits:
+            For their commits.
+
+        Cancellation:
+            No effect on the request.
+        """
+        durable: dict[int, tuple[int, int]] = {}
+        failure: ScannerError | None = None
+        for index, write in self.writes:
+            try:
+                durable[index] = await write.wait_durable()
+            except ScannerError as error:
+                failure = failure or error
+        if failure is None:
+            return durable
+        if not durable:
+            raise failure
+        shown = for_peers(failure)
+        raise type(shown)(
+            f"{shown.message}; of the {len(self.writes)} buckets of this request, {len(durable)} have their rows",
+            metadata=shown.metadata,
+        ) from failure
 
 
 _Answer: TypeAlias = _Submitted | ScannerError
@@ -220,9 +253,9 @@ class TablesService:
                 if isinstance(answer, ScannerError):
                     raise answer
                 response = pb.WriteResponse()
-                for index, write in answer.writes:
-                    with stream.blocked_on(StallReason.STORAGE):
-                        start, end = await write.wait_durable()
+                with stream.blocked_on(StallReason.STORAGE):
+                    durable = await answer.wait_durable()
+                for index, (start, end) in durable.items():
                     if start < end:
                         response.ranges.add(bucket=index, start_offset=start, end_offset=end)
                 await stream.send(response.SerializeToString())
