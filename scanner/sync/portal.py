@@ -6,6 +6,8 @@ Invariants:
 2. An exception of a call is raised in the thread that called, with its cause.
 3. A caller interrupted while it waits (KeyboardInterrupt) cancels its call and waits for its end before it goes on.
 4. Nothing is handed over that nobody waits for: the portal keeps no results, so it holds no more than its calls do.
+5. No thread holds a lock here: a signal handler or a finalizer may call amidst a call of its own thread, and a process
+   may be forked at any moment.
 """
 
 from __future__ import annotations
@@ -190,7 +192,6 @@ class Portal:
     """
 
     def __init__(self, name: str) -> None:
-        self._lock = threading.Lock()
         self._pending: set[_Call] = set()
         self._closed = False
         self._process = os.getpid()
@@ -244,10 +245,10 @@ class Portal:
             raise RuntimeError("a callback of this client cannot call it: it would wait for itself")
         if self.is_forked:
             raise RuntimeError("this client belongs to the process that forked this one; connect again here")
-        with self._lock:
-            if self._closed:
-                raise trio.ClosedResourceError(_CLOSED)
-            self._pending.add(call)
+        self._pending.add(call)
+        if self._closed:  # Looked at after it was added: what closes later refuses what is pending.
+            self._pending.discard(call)
+            raise trio.ClosedResourceError(_CLOSED)
         try:
             self.soon(lambda: self._start(call))
             return call.wait()
@@ -257,8 +258,7 @@ class Portal:
                 call.wait_ended()
             raise
         finally:
-            with self._lock:
-                self._pending.discard(call)
+            self._pending.discard(call)
 
     def hold(self, manager: AbstractAsyncContextManager[T]) -> Held[T]:
         """Enter an asynchronous context manager, and keep it entered until `Held.leave`.
@@ -286,9 +286,8 @@ class Portal:
             For the end of the thread.
         """
         if self.is_forked:
-            return  # Another thread may have held the lock at the fork, and does not exist here to release it.
-        with self._lock:
-            self._closed = True
+            return
+        self._closed = True
         if not self.is_own_thread:
             self.soon(self._begin_stop)
             self._thread.join()
@@ -323,11 +322,10 @@ class Portal:
         try:
             trio.run(self._main)
         finally:
-            with self._lock:
-                self._closed = True
-                pending, self._pending = self._pending, set()
-            for call in pending:
-                call.refuse()
+            self._closed = True
+            with suppress(KeyError):
+                while True:  # Callers take theirs out meanwhile.
+                    self._pending.pop().refuse()
             self._ready.set()
 
     async def _main(self) -> None:

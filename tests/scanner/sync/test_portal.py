@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -201,3 +201,33 @@ def test_what_was_to_be_finished_when_the_portal_closes(portal: Portal) -> None:
     closed.close()
     with pytest.raises(trio.ClosedResourceError, match="may not be there"):
         held.finish()
+
+
+class Interjected(set[_Call]):
+    """What is pending, into which a signal handler calls once."""
+
+    def __init__(self, handler: Callable[[], object]) -> None:
+        super().__init__()
+        self._handlers = [handler]
+
+    def add(self, call: _Call, /) -> None:
+        """Add a call, once the handler has run."""
+        if self._handlers:
+            self._handlers.pop()()
+        super().add(call)
+
+
+def test_a_call_of_a_signal_handler_amidst_another(portal: Portal) -> None:
+    """The handler runs in the thread that calls, at any moment: neither waits for the other."""
+    seen = []
+
+    async def note(what: str) -> None:
+        seen.append(what)
+
+    portal._pending = Interjected(lambda: portal.call(note, "the handler's"))
+    portal.call(note, "the thread's")
+    assert seen == ["the handler's", "the thread's"]
+    portal._pending = Interjected(portal.close)
+    with pytest.raises(trio.ClosedResourceError):
+        portal.call(note, "none")
+    assert len(seen) == 2

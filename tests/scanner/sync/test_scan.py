@@ -328,11 +328,9 @@ with weir.sync.connect(sys.argv[1]) as client:
     scan = items.new_scan().with_credit(300_000)
     with client.acquire_lease("items"), items.open_writer(), scan.execute() as batches:
         count = next(batches).num_rows
-        client._portal._lock.acquire()  # As another thread may have at that moment.
         child = os.fork()
         if not child:
             sys.exit(7)
-        client._portal._lock.release()
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         print(count + sum(batch.num_rows for batch in batches))
 """
@@ -341,7 +339,7 @@ with weir.sync.connect(sys.argv[1]) as client:
 def test_a_forked_process_exits_out_of_its_parents_blocks(
     server: RunningServer, table: scanner.sync.Table
 ) -> None:
-    """With its own exit code, whatever another thread of the parent held; the parent's blocks go on."""
+    """With its own exit code; the parent's blocks go on."""
     done = subprocess.run(
         [sys.executable, "-c", FORKED_BLOCKS, server.endpoint], capture_output=True, text=True, check=False
     )
