@@ -283,13 +283,13 @@ class Portal:
         """Cancel everything that runs and end the thread. Idempotent; in a forked process there is nothing to end.
 
         Waits:
-            For the end of the thread.
+            For the end of the thread; not in the thread itself, where a callback or a finalizer may call this.
         """
         if self.is_forked:
             return
         self._closed = True
+        self.soon(self._begin_stop)
         if not self.is_own_thread:
-            self.soon(self._begin_stop)
             self._thread.join()
 
     def soon(self, function: Callable[[], object]) -> None:

@@ -231,3 +231,18 @@ def test_a_call_of_a_signal_handler_amidst_another(portal: Portal) -> None:
     with pytest.raises(trio.ClosedResourceError):
         portal.call(note, "none")
     assert len(seen) == 2
+
+
+def test_a_portal_that_its_own_thread_closes() -> None:
+    """The garbage collector runs finalizers in any thread, also those that close a client: no thread is left behind."""
+    portal = Portal("another portal of a test")
+    manager = Manager()
+    held = portal.hold(manager.plain())
+
+    async def close() -> None:
+        held.leave()
+        portal.close()
+
+    portal.call(close)
+    portal._thread.join()
+    assert (held.finished, portal._stop is not None and portal._stop.is_set()) == (True, True)
