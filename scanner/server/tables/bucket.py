@@ -520,6 +520,10 @@ class ServedBucket:
             No effect.
         """
         while len(self._queue) >= self._config.write_queue_requests_max:
+            # Made by who waits, and only when the last one was set: none is replaced while others wait for it. What is
+            # queued without waiting, such as a share of a transaction, may come when there is no room.
+            if self._room.is_set():
+                self._room = trio.Event()
             await self._room.wait()
 
     def submit(
@@ -569,8 +573,6 @@ class ServedBucket:
     def _enqueue(self, write: PendingWrite) -> PendingWrite:
         self.check_served()
         self._queue.append(write)
-        if len(self._queue) >= self._config.write_queue_requests_max:
-            self._room = trio.Event()
         if not self._committing:
             self._committing = True
             self._nursery.start_soon(self._commit_queued)

@@ -149,6 +149,33 @@ async def test_writers_wait_for_room_in_the_queue() -> None:
         assert waited.is_set()
 
 
+async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
+    """One that waits for room goes on after others, who wait for none, have filled the queue further."""
+    async with served(write_queue_requests_max=2) as (bucket, _, disk):
+        bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        bucket.submit(BATCHES[1])
+        bucket.submit(BATCHES[2])
+        waited: list[int] = []
+
+        async def wait(number: int) -> None:
+            await bucket.wait_room()
+            waited.append(number)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait, 0)
+            await wait_all_tasks_blocked()
+            bucket.submit_pieces((piece for piece in BATCHES[3:5]), TransactionShare("load", 1))
+            nursery.start_soon(wait, 1)
+            await wait_all_tasks_blocked()
+            assert not waited
+            # The writes, each piece of the share as it is read and written, and what shows them.
+            disk.release(20)
+            await wait_all_tasks_blocked()
+            assert sorted(waited) == [0, 1]
+            nursery.cancel_scope.cancel()
+
+
 async def test_a_waiter_that_goes_away_does_not_stop_its_write() -> None:
     """A cancelled waiter's write is committed, and those after it too."""
     async with served() as (bucket, recorder, disk):
