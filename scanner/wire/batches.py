@@ -311,9 +311,22 @@ def decode_schema(encoded: Buffer) -> pa.Schema:
         ArgumentInvalid: The bytes are no such message.
     """
     try:
-        return pa.ipc.read_schema(pa.py_buffer(encoded))
+        schema = pa.ipc.read_schema(pa.py_buffer(encoded))
+        require_text(schema)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ArgumentInvalid(f"the schema is not an Arrow IPC schema message: {error}") from error
+    return schema
+
+
+def require_text(schema: pa.Schema) -> None:
+    """Check that names and time zones in a schema from the peer are UTF-8: Arrow does so only when they are used.
+
+    Raises:
+        UnicodeDecodeError: One is not.
+    """
+    for field in schema:
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        _ = field.name, pa.types.is_timestamp(kind) and kind.tz
 
 
 def encode_batch(batch: pa.RecordBatch) -> pa.Buffer:

@@ -19,6 +19,7 @@ from scanner.data.octets import lengths_of
 from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
+from scanner.wire.batches import require_text
 from scanner.wire.queries import meant_table_id, parse_request
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def read_arrow_stream(stream: Buffer, rows_max: int, bytes_max: int) -> pa.Recor
         count, size = decoded_bytes(stream)
         require_size(size, bytes_max)
         with pa.ipc.open_stream(pa.py_buffer(stream)) as reader:
+            require_text(reader.schema)
             # What looks at the messages alone counts a batch without columns, too.
             batch = reader.read_next_batch() if count == 1 and reader.schema.names else None
     except (pa.ArrowException, OSError, ValueError, KeyError, StopIteration) as error:

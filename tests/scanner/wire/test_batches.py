@@ -264,6 +264,16 @@ def test_a_changed_payload_is_found() -> None:
         verify_payload(b"abc", 1)
 
 
+@pytest.mark.parametrize("text", [b"name", b"zone"])
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_a_schema_with_text_that_is_none_is_the_peer_s_argument(text: bytes, *, as_dictionary: bool) -> None:
+    """A name or a time zone that is not UTF-8 is refused where the schema comes in, not wherever it is used first."""
+    zoned = pa.timestamp("us", "zone")
+    schema = pa.schema([pa.field("name", pa.dictionary(pa.int8(), zoned) if as_dictionary else zoned)])
+    with pytest.raises(ArgumentInvalid, match="utf-8"):
+        decode_schema(encode_schema(schema).replace(text, b"\xff" + text[1:]))
+
+
 def test_bytes_that_are_not_arrow_raise() -> None:
     """Garbage for a schema is the peer's argument, garbage for a batch is corrupted data."""
     with pytest.raises(ArgumentInvalid):

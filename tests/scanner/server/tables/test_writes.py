@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +19,6 @@ from scanner.server.tables.writes import (
 )
 from scanner.storage.interface import Mutation
 from tests.support.scans import arrow_stream, description, filled_store, sample
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TABLE = description()
 STORE = filled_store(0)
@@ -66,6 +62,15 @@ def test_random_bytes_are_no_stream(data: bytes) -> None:
     """Garbage is an argument error."""
     with pytest.raises(ArgumentInvalid):
         read_arrow_stream(data, rows_max=1000, bytes_max=1 << 20)
+
+
+@pytest.mark.parametrize("text", [b"name", b"zone"])
+def test_a_stream_with_text_that_is_none_is_the_peer_s_argument(text: bytes) -> None:
+    """A column's name or time zone that is not UTF-8 is an argument error."""
+    rows = pa.RecordBatch.from_arrays([pa.array([1], pa.timestamp("us", "zone"))], names=["name"])
+    damaged = arrow_stream(rows).replace(text, b"\xff" + text[1:])
+    with pytest.raises(ArgumentInvalid, match="utf-8"):
+        read_arrow_stream(damaged, rows_max=1000, bytes_max=1 << 20)
 
 
 @given(st.integers(1, 50), st.integers(1, 7), st.booleans())
