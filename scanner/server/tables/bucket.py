@@ -361,16 +361,32 @@ class ServedBucket:
         Cancellation:
             The block does not run.
         """
-        await acquired(self._commits)
+        await self._acquire_open()
         try:
-            self.check_served()
-            await self.wake()
             if not self.storage.readable:
                 await self._reopen(writable=False)
             yield
             self.used_at = trio.current_time()
         finally:
             self._commits.release()
+
+    async def _acquire_open(self) -> None:
+        """Take the lock of commits with storage open.
+
+        Nobody who holds the lock waits for room for files: whoever makes it may be waiting for a commit of this bucket.
+        """
+        while True:
+            self.check_served()
+            await self.wake()
+            await acquired(self._commits)
+            try:
+                self.check_served()
+                if not self.storage.idle:
+                    return
+            except BaseException:
+                self._commits.release()
+                raise
+            self._commits.release()  # It was closed again meanwhile.
 
     @asynccontextmanager
     async def beside_commits(self) -> AsyncIterator[None]:

@@ -149,6 +149,36 @@ async def test_writers_wait_for_room_in_the_queue() -> None:
         assert waited.is_set()
 
 
+async def test_who_waits_for_room_for_files_holds_up_no_commit() -> None:
+    """A reader that came while storage was closed, and waits for room, is passed by writes once storage is open.
+
+    Who has the room to give may wait for those writes.
+    """
+    recorder, disk, room = Recorder(filled_store(0).bucket("items", 0)), Disk(), trio.Event()
+
+    @asynccontextmanager
+    async def room_for_files() -> AsyncIterator[None]:
+        await room.wait()
+        yield
+
+    async def read(bucket: ServedBucket) -> None:
+        async with bucket.between_commits():
+            assert bucket.storage.log_end == 1
+
+    async with trio.open_nursery() as nursery:
+        config = ScannerConfig()
+        bucket = ServedBucket(recorder, config, nursery, disk, room=room_for_files)  # type: ignore[arg-type]
+        recorder.idle = True  # type: ignore[attr-defined]
+        nursery.start_soon(read, bucket)
+        await wait_all_tasks_blocked()
+        recorder.idle = False  # type: ignore[attr-defined]  # A commit has opened it.
+        write = bucket.submit(BATCHES[0])
+        disk.release()
+        await wait_all_tasks_blocked()
+        assert write.settled.is_set()
+        room.set()
+
+
 async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
     """One that waits for room goes on after others, who wait for none, have filled the queue further."""
     async with served(write_queue_requests_max=2) as (bucket, _, disk):
