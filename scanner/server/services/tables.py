@@ -225,10 +225,12 @@ class TablesService:
             TransportError: The stream or the connection is gone; what was queued is written all the same.
         """
         sender, receiver = trio.open_memory_channel[_Answer](self._config.write_requests_in_flight_max)
-        await run_with_companion(
-            functools.partial(self._respond, stream, receiver),
-            functools.partial(self._accept, stream, sender),
-        )
+        # Open until both have ended: what is accepted while an error is on its way out must not fail in its place.
+        with receiver:
+            await run_with_companion(
+                functools.partial(self._respond, stream, receiver),
+                functools.partial(self._accept, stream, sender),
+            )
 
     async def _accept(self, stream: ServerStream, answers: trio.MemorySendChannel[_Answer]) -> None:
         async with answers:
@@ -248,17 +250,16 @@ class TablesService:
 
     @staticmethod
     async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:
-        async with answers:
-            async for answer in answers:
-                if isinstance(answer, ScannerError):
-                    raise answer
-                response = pb.WriteResponse()
-                with stream.blocked_on(StallReason.STORAGE):
-                    durable = await answer.wait_durable()
-                for index, (start, end) in durable.items():
-                    if start < end:
-                        response.ranges.add(bucket=index, start_offset=start, end_offset=end)
-                await stream.send(response.SerializeToString())
+        async for answer in answers:
+            if isinstance(answer, ScannerError):
+                raise answer
+            response = pb.WriteResponse()
+            with stream.blocked_on(StallReason.STORAGE):
+                durable = await answer.wait_durable()
+            for index, (start, end) in durable.items():
+                if start < end:
+                    response.ranges.add(bucket=index, start_offset=start, end_offset=end)
+            await stream.send(response.SerializeToString())
 
     async def _submit(self, request: WriteCall, stream: ServerStream) -> _Submitted:
         authorize(stream, Right.WRITE, request.table)

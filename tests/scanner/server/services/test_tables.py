@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from scanner.data.keys import bucket_of
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
+    DiskFull,
     KeyInvalid,
     ScannerError,
     SchemaMismatch,
@@ -24,6 +25,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
+from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.tables import description_from_proto
 from tests.support.scans import (
@@ -44,6 +46,7 @@ from tests.support.scans import (
 
 if TYPE_CHECKING:
     import transport
+    from transport import ServerStream
 
 pytestmark = pytest.mark.socket
 
@@ -349,3 +352,17 @@ async def test_tables_are_listed_in_pages() -> None:
         assert ([each.name for each in page.tables], page.next_page_token) == (["t38", "t39"], "")
         async with scanner.connect(f"127.0.0.1:{server.port}") as user:
             assert [each.name for each in await user.tables()] == names
+
+
+async def test_a_write_that_fails_is_told_whatever_is_accepted_meanwhile() -> None:
+    """A request that is accepted while the failure of one before it is on its way out does not fail in its place.
+
+    The server's tasks run in either order; here the one that accepts is the one whose failure would count.
+    """
+    sender, receiver = trio.open_memory_channel[ScannerError](1)
+    sender.send_nowait(DiskFull("no room"))
+    with pytest.raises(DiskFull):
+        await TablesService._respond(cast("ServerStream", None), receiver)
+    sender.send_nowait(DiskFull("no room"))
+    sender.close()
+    receiver.close()
