@@ -122,10 +122,11 @@ def _require_known(kinds: pa.Array) -> None:
 
 
 def _last_of_each_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
-    keys = pa.Table.from_batches([batch.select(list(key))])
-    name = "row" + "".join(key)  # Longer than each of them, so none of them.
-    rows = keys.append_column(name, pa.array(range(batch.num_rows), pa.int64()))
-    last = rows.group_by(list(key), use_threads=False).aggregate([(name, "max")]).column(f"{name}_max")
+    # Under names of their own: Arrow takes a name that begins with a dot for a path into another column.
+    names = [str(place) for place in range(len(key))]
+    columns = [*(batch.column(name) for name in key), pa.array(range(batch.num_rows), pa.int64())]
+    rows = pa.Table.from_arrays(columns, [*names, "row"])
+    last = rows.group_by(names, use_threads=False).aggregate([("row", "max")]).column("row_max")
     if len(last) == batch.num_rows:
         return batch
     return batch.take(last.combine_chunks().sort())

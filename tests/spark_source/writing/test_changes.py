@@ -96,6 +96,17 @@ def test_deletes_have_keys_alone() -> None:
     assert step == Step(Operation.DELETE, pa.record_batch({"a": [2], "b": [1]}))
 
 
+@pytest.mark.parametrize(
+    "key", [("b", ".b"), (".b", "b"), ("[1]", "a"), (".none",), ("row", "0"), ("row_max",)]
+)
+def test_key_columns_of_any_name(key: tuple[str, ...]) -> None:
+    """Rows of different keys are all written, whatever the key's columns are called."""
+    columns = [[1, 1, 1, 1], [1, 2, 1, 2]][-len(key) :]
+    rows = pa.record_batch([*columns, ["insert"] * 4], [*key, "_change_type"])
+    (step,) = steps(rows, WritePlan(7, key, key, (), "_change_type"))
+    assert step.rows.column(key[-1]).to_pylist() == [1, 2]
+
+
 def test_floats_that_may_be_one_key() -> None:
     """0.0 and -0.0, and two NaNs, are left to the server in their order: nothing is taken for another."""
     rows = [(0.0, 1, "insert"), (-0.0, 2, "delete"), (float("nan"), 3, "insert"), (float("nan"), 4, "insert")]
