@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from spark_source.writing.plan import WritePlan
 
 _UPSERTS: Final = pa.array(["insert", "update_postimage"])
-_DELETES: Final = pa.array(["delete"])
+_DELETES: Final = pa.array(["delete", "update_preimage"])
+"""The row before an update goes: the one after it, which comes behind it, is missing where a condition left it out."""
 _KNOWN: Final = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
 
 
@@ -101,12 +102,10 @@ def _whole_rows(batch: pa.RecordBatch, plan: WritePlan) -> pa.RecordBatch:
 def _without_order(batch: pa.RecordBatch, plan: WritePlan) -> Iterator[pa.RecordBatch]:
     """Pieces in each of which deletes may go before upserts."""
     assert plan.change_type is not None
-    kinds = batch.column(plan.change_type)
-    _require_known(kinds)
-    batch = batch.filter(pc.not_equal(kinds, "update_preimage"))
+    _require_known(batch.column(plan.change_type))
     if any(pa.types.is_floating(batch.schema.field(name).type) for name in plan.key):
         # Whether two floats are one key is for the server to say: Arrow's answer for NaN and -0.0 is its own.
-        yield from _runs(batch, plan.change_type)
+        yield from _runs(_without_replaced(batch, plan), plan.change_type)
     elif batch.num_rows:
         yield _last_of_each_key(batch, plan.key)
 
@@ -130,6 +129,19 @@ def _last_of_each_key(batch: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordB
     if len(last) == batch.num_rows:
         return batch
     return batch.take(last.combine_chunks().sort())
+
+
+def _without_replaced(batch: pa.RecordBatch, plan: WritePlan) -> pa.RecordBatch:
+    """The changes but for each row before an update that is followed by the row after it: of one run, not of two."""
+    before, after = batch.slice(0, max(0, batch.num_rows - 1)), batch.slice(1)
+    replaced = pc.and_(
+        pc.equal(before.column(plan.change_type), "update_preimage"),
+        pc.equal(after.column(plan.change_type), "update_postimage"),
+    )
+    for name in plan.key:
+        replaced = pc.and_(replaced, pc.equal(before.column(name), after.column(name)))
+    kept = pc.invert(replaced.fill_null(False))
+    return batch.filter(pa.concat_arrays([kept, pa.array([True] * (batch.num_rows - len(kept)), pa.bool_())]))
 
 
 def _runs(batch: pa.RecordBatch, change_type: str) -> Iterator[pa.RecordBatch]:
