@@ -259,14 +259,22 @@ class Query:
             uses: What is known of them.
 
         Raises:
-            Failure: DuckDB has no such type as a column.
+            Failure: DuckDB has no such type as a column, or takes two columns for one.
         """
         for name, scan in scans.items():
             condition = uses[name].condition if name in uses else None
             try:
                 self.connection.register(name, ScannedTable(scan, condition, self.runs))
+                called = self.connection.sql(f"FROM {quoted(name)}").columns
             except duckdb.Error as error:
                 fail(f"DuckDB cannot read table {name}: {first_line(error)}")
+            # What it calls otherwise would be read, or filtered, as the column that has that name.
+            for column, other in zip(scan.schema.names, called, strict=True):
+                if other != column:
+                    fail(
+                        f"DuckDB would call column {column!r} of table {name} {other!r}: to SQL, names have no case,"
+                        " and none is empty; weir scan reads it"
+                    )
 
     def _names(self) -> list[str]:
         try:

@@ -97,6 +97,27 @@ def test_columns_of_one_name(command: Weir, tmp_path: Path) -> None:
     assert pq.read_table(path).to_pylist() == [dict(zip(names, values, strict=True))]
 
 
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        (["k", "a", "A"], "DuckDB would call column 'A' of table apart 'A_1': to SQL, names have no case"),
+        (["k", "a", "A", "A_1"], "DuckDB would call column 'A' of table apart 'A_1': "),
+        (["k", ""], "DuckDB would call column '' of table apart 'v1': "),
+    ],
+)
+def test_columns_that_differ_in_case_alone(
+    server: RunningServer, command: Weir, columns: list[str], told: str
+) -> None:
+    """They would be read, and filtered, as one another: the table is refused, however it is used."""
+    rows = pa.table([pa.array([number]) for number in range(len(columns))], columns)
+    with scanner.sync.connect(server.endpoint) as client:
+        client.create_table("apart", rows.schema, ["k"], 1).write(rows)
+    for query in (f'SELECT "{columns[-1] or "k"}" FROM apart', "SELECT * FROM apart"):
+        code, out, err = command(query, "--format", "json")
+        assert (code, out) == (1, "")
+        assert err.startswith(f"weir: {told}")
+
+
 def test_types_that_no_table_has(command: Weir, tmp_path: Path) -> None:
     """Lists, structures and the like are text where rows are text, and themselves in a file of Parquet."""
     query = "SELECT [1, NULL] AS list, {'day': DATE '2020-02-29'} AS struct, TIME '10:00' AS t, NULL AS n, 1::UBIGINT u"
