@@ -115,7 +115,7 @@ class WeirDataSource(DataSource):
         Name a save, so that it is published once however often its job is run. A stream's batches are named already.
     changeTypeColumn : str, default ``_change_type``
         If the DataFrame has this column, its rows are changes: ``insert`` and ``update_postimage`` are upserted,
-        ``delete`` and ``update_preimage`` delete the row of the key.
+        ``delete`` deletes the row of the key, and so does ``update_preimage`` if there is a column ``_log_offset``.
     batchBytes : size, default ``4m``
         Bytes of rows that a task gathers before it stages them.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UPSERTS: Final = pa.array(["insert", "update_postimage"])
 _DELETES: Final = pa.array(["delete", "update_preimage"])
-"""The row before an update goes: the one after it, which comes behind it, is missing where a condition left it out."""
+"""Of a log of ours the row before an update goes: the one after it comes behind it, unless a condition left it out."""
 _KNOWN: Final = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
 
 
@@ -102,7 +102,10 @@ def _whole_rows(batch: pa.RecordBatch, plan: WritePlan) -> pa.RecordBatch:
 def _without_order(batch: pa.RecordBatch, plan: WritePlan) -> Iterator[pa.RecordBatch]:
     """Pieces in each of which deletes may go before upserts."""
     assert plan.change_type is not None
-    _require_known(batch.column(plan.change_type))
+    kinds = batch.column(plan.change_type)
+    _require_known(kinds)
+    if not plan.of_log:
+        batch = batch.filter(pc.not_equal(kinds, "update_preimage"))
     if any(pa.types.is_floating(batch.schema.field(name).type) for name in plan.key):
         # Whether two floats are one key is for the server to say: Arrow's answer for NaN and -0.0 is its own.
         yield from _runs(_without_replaced(batch, plan), plan.change_type)

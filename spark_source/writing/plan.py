@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from scanner import TableDescription
     from spark_source.writing.options import WriteOptions
 
-_OF_CHANGES: Final = frozenset(["_log_offset", "_commit_timestamp"])
+_LOG_OFFSET: Final = "_log_offset"
+_OF_CHANGES: Final = frozenset([_LOG_OFFSET, "_commit_timestamp"])
 """Where and when a change was made: what a read of changes says of another table's log, and no column of this one."""
 
 
@@ -45,6 +46,9 @@ class WritePlan:
     """Columns of the table that the DataFrame has not; their values are null."""
     change_type: str | None
     """The column that says what kind of change a row is; None: every row is upserted."""
+    of_log: bool = False
+    """Whether the changes are of a log of ours, which has an offset of each: a row before an update comes before the
+    one after it then, and alone where a condition left that one out. Those of others come in any order."""
     overwrite: bool = False
     """Whether rows of the table that are not written are deleted."""
 
@@ -72,6 +76,7 @@ def plan_write(
     """
     names = schema.fieldNames()
     change_type = _change_type(schema, table, options)
+    of_log = change_type is not None and _LOG_OFFSET in set(names) - set(table.column_names)
     given = {field.name: field for field in schema.fields}
     if len(given) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -93,7 +98,7 @@ def plan_write(
     absent = tuple(field for field in table.schema if field.name not in given)
     for field in absent:
         _require_absent_allowed(field, table, given)
-    return WritePlan(table_id, table.primary_key, tuple(given), absent, change_type, overwrite)
+    return WritePlan(table_id, table.primary_key, tuple(given), absent, change_type, of_log, overwrite)
 
 
 def _change_type(schema: spark.StructType, table: TableDescription, options: WriteOptions) -> str | None:

@@ -116,6 +116,8 @@ def test_changes() -> None:
     found = plan(f"_change_type STRING, {WHOLE}, _log_offset BIGINT, _commit_timestamp TIMESTAMP")
     assert found.change_type == "_change_type"
     assert found.columns == ("id", "line", "item", "price")
+    assert found.of_log
+    assert not plan(f"_change_type STRING, {WHOLE}").of_log
 
 
 def test_a_table_of_such_columns() -> None:

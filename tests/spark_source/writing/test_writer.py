@@ -263,15 +263,23 @@ def test_changes_of_a_table(
     assert contents(client, table) == {0: "again", 1: "b", 3: "y"}
 
 
+@pytest.mark.parametrize("of_log", [True, False])
 def test_updates_out_of_a_condition(
-    server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, client: Client, table: str, monkeypatch: pytest.MonkeyPatch, *, of_log: bool
 ) -> None:
-    """A row before an update without the one after it, as a read with a condition gives it, deletes its key."""
+    """A row before an update without the one after it, as a read with a condition gives it, deletes its key.
+
+    Of other sources it is passed over: there it may come behind the one after it.
+    """
     client.table(table).write(pa.table({"k": [1], "v": ["one"]}))
-    writer = open_source(server, table).writer(CHANGES, False)
-    left = pa.record_batch({"k": [1], "v": ["one"], "_change_type": ["update_preimage"]})
-    writer.commit([run_task(monkeypatch, writer, 0, [left])])
-    assert contents(client, table) == {0: "old"}
+    offset = types.StructField("_log_offset", types.LongType())
+    schema = types.StructType([*CHANGES.fields, offset]) if of_log else CHANGES
+    writer = open_source(server, table).writer(schema, False)
+    left = {"k": [1], "v": ["one"], "_change_type": ["update_preimage"], "_log_offset": [5]}
+    batch = pa.record_batch({name: left[name] for name in schema.names})
+    writer.commit([run_task(monkeypatch, writer, 0, [batch])])
+    assert contents(client, table) == {0: "old"} | ({} if of_log else {1: "one"})
+    assert stages(client, table) == 0
 
 
 def test_a_kind_of_change_that_is_not_known(
