@@ -237,18 +237,16 @@ class Query:
         Args:
             tables: Those that it names.
         """
-        with duckdb.connect(config=_SETTINGS) as planner:
-            try:
-                for number, (name, table) in enumerate(tables.items()):
-                    planner.register(f"schema of {number}", table.schema.empty_table())
-                    planner.execute(f'CREATE TABLE {quoted(name)} AS FROM "schema of {number}"')
-                planner.execute(f"SET disabled_optimizers = '{_UNSOUND}'")
-                text = "'" + self.text.replace("'", "''") + "'"
-                (plan,) = planner.execute(f"SELECT json_serialize_plan({text}, optimize := true)").fetchall()[
-                    0
-                ]
-            except duckdb.Error:
-                return {}  # What is wrong with it, if anything, comes out when it is run.
+        # In the transaction in which it is run: now() is one instant there, and a constant in the plan.
+        self.connection.begin()
+        try:
+            self.connection.execute(f"SET disabled_optimizers = '{_UNSOUND}'")
+            plan = self._plan(tables)
+        except duckdb.Error:
+            self.connection.rollback()
+            return {}  # What is wrong with it, if anything, comes out when it is run.
+        finally:
+            self.connection.execute("RESET disabled_optimizers")
         return table_uses(plan)
 
     def register(self, scans: Mapping[str, Scan], uses: Mapping[str, TableUse]) -> None:
@@ -275,6 +273,19 @@ class Query:
                         f"DuckDB would call column {column!r} of table {name} {other!r}: to SQL, names have no case,"
                         " and none is empty; weir scan reads it"
                     )
+
+    def _plan(self, tables: Mapping[str, TableDescription]) -> str:
+        """DuckDB's plan of the statement over empty tables of these columns, which are gone afterwards."""
+        run = self.connection.execute
+        for number, (name, table) in enumerate(tables.items()):
+            self.connection.register(f"schema of {number}", table.schema.empty_table())
+            run(f'CREATE TABLE {quoted(name)} AS FROM "schema of {number}"')
+        text = "'" + self.text.replace("'", "''") + "'"
+        (plan,) = run(f"SELECT json_serialize_plan({text}, optimize := true)").fetchall()[0]
+        for number, name in enumerate(tables):
+            run(f"DROP TABLE {quoted(name)}")
+            self.connection.unregister(f"schema of {number}")
+        return str(plan)
 
     def _names(self) -> list[str]:
         try:

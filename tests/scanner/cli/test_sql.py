@@ -21,6 +21,7 @@ import scanner.sync
 from scanner.cli import run
 from scanner.cli.sql import run_into, scans_of_one_state
 from scanner.cli.sql_tables import Query, Runs, ScannedTable
+from scanner.data.literals import Temporal
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -116,6 +117,23 @@ def test_columns_that_differ_in_case_alone(
         code, out, err = command(query, "--format", "json")
         assert (code, out) == (1, "")
         assert err.startswith(f"weir: {told}")
+
+
+def test_now_is_one_instant(server: RunningServer) -> None:
+    """What the server is asked for has the time that DuckDB has when it runs the query: no row falls between two."""
+    rows = pa.table({"k": [1], "born": pa.array([0], pa.timestamp("us", "UTC"))})
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("times", rows.schema, ["k"], 1)
+        table.write(rows)
+        with Query("SELECT now() AS instant FROM times WHERE born < now()") as query:
+            uses = query.uses({"times": table.description})
+            query.register({"times": table.new_scan()}, uses)
+            out = BytesIO()
+            assert run_into(query, "arrow", out, None) == 1
+    (instant,) = pa.ipc.open_file(out.getvalue()).read_all()["instant"].to_pylist()
+    condition = uses["times"].condition
+    assert condition is not None
+    assert condition.literals == (Temporal(f"{instant:%Y-%m-%dT%H:%M:%S.%f}Z"),)
 
 
 def test_types_that_no_table_has(command: Weir, tmp_path: Path) -> None:
