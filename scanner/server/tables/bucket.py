@@ -307,6 +307,8 @@ class ServedBucket:
         self.activity = activity or Activity()
         self._commits = trio.Lock()
         """Held by a commit, and by what must not run beside one."""
+        self._waking = trio.Lock()
+        """Held by who opens storage."""
         self._queue: deque[PendingWrite] = deque()
         self._taken: list[PendingWrite] = []
         """Those that are being prepared or committed."""
@@ -461,14 +463,22 @@ class ServedBucket:
         self.used_at = trio.current_time()
         if not self.storage.idle:
             return
-        async with self._room_for_files():
+        # One waits for room, and the others for it: whoever makes room may be waiting for a commit of this bucket, if
+        # that is open, so nobody must still be waiting for room then.
+        async with self._waking:
             if self.storage.idle:
-                try:
-                    await self._run_blocking(self.storage.wake)
-                except StoreClosed:
-                    self.check_served()  # Where the table was dropped, that is the error.
-                    raise
-                await self._run_blocking(self.image.open)
+                async with self._room_for_files():
+                    await self._open_files()
+
+    async def _open_files(self) -> None:
+        if not self.storage.idle:
+            return
+        try:
+            await self._run_blocking(self.storage.wake)
+        except StoreClosed:
+            self.check_served()  # Where the table was dropped, that is the error.
+            raise
+        await self._run_blocking(self.image.open)
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -501,8 +511,10 @@ class ServedBucket:
 
     @property
     def only_written(self) -> bool:
-        """Whether it is used for writes alone: storage could be closed when they are done."""
-        return self.is_open and bool(self._queue or self._taken) and not self._is_read
+        """Whether it is used for writes alone, which need no room: storage could be closed when they are done."""
+        # Storage that is asked for something opens itself, also while a commit waits for room to do so.
+        awaits_room = self._waking.locked()
+        return self.is_open and bool(self._queue or self._taken) and not self._is_read and not awaits_room
 
     @property
     def _is_read(self) -> bool:

@@ -179,6 +179,62 @@ async def test_who_waits_for_room_for_files_holds_up_no_commit() -> None:
         room.set()
 
 
+async def test_one_of_those_who_need_a_bucket_open_waits_for_room() -> None:
+    """The others go on as soon as it is open, whoever waits for room for another bucket's files meanwhile."""
+    recorder, asked, woken = Recorder(filled_store(0).bucket("items", 0)), list[trio.Event](), list[int]()
+
+    @asynccontextmanager
+    async def room_for_files() -> AsyncIterator[None]:
+        asked.append(trio.Event())
+        await asked[-1].wait()
+        yield
+
+    def opened() -> None:
+        recorder.idle = False  # type: ignore[attr-defined]
+
+    async def wake(number: int) -> None:
+        await bucket.wake()
+        woken.append(number)
+
+    recorder.idle = True  # type: ignore[attr-defined]
+    recorder.wake = opened  # type: ignore[attr-defined]
+    async with trio.open_nursery() as nursery:
+        bucket = ServedBucket(recorder, ScannerConfig(), nursery, inline, room=room_for_files)  # type: ignore[arg-type]
+        nursery.start_soon(wake, 0)
+        nursery.start_soon(wake, 1)
+        await wait_all_tasks_blocked()
+        asked[0].set()
+        await wait_all_tasks_blocked()
+        assert sorted(woken) == [0, 1]
+        assert len(asked) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_nobody_waits_for_the_writes_of_a_bucket_that_waits_for_room() -> None:
+    """Not even if storage has opened itself meanwhile: who makes room would wait for who waits for it."""
+    recorder, disk, room = Recorder(filled_store(0).bucket("items", 0)), Disk(), trio.Event()
+
+    @asynccontextmanager
+    async def room_for_files() -> AsyncIterator[None]:
+        await room.wait()
+        yield
+
+    async with trio.open_nursery() as nursery:
+        bucket = ServedBucket(recorder, ScannerConfig(), nursery, disk, room=room_for_files)  # type: ignore[arg-type]
+        recorder.idle = True  # type: ignore[attr-defined]
+        nursery.start_soon(bucket.wake)
+        await wait_all_tasks_blocked()
+        recorder.idle = False  # type: ignore[attr-defined]
+        bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        seen = [bucket.only_written]
+        room.set()
+        await wait_all_tasks_blocked()
+        seen.append(bucket.only_written)
+        disk.release()
+    assert seen == [False, True]
+
+
 async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
     """One that waits for room goes on after others, who wait for none, have filled the queue further."""
     async with served(write_queue_requests_max=2) as (bucket, _, disk):
