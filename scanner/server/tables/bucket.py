@@ -309,6 +309,8 @@ class ServedBucket:
         """Held by a commit, and by what must not run beside one."""
         self._waking = trio.Lock()
         """Held by who opens storage."""
+        self._closing = False
+        """Whether storage is being closed for being idle: what is written meanwhile has to open it again."""
         self._queue: deque[PendingWrite] = deque()
         self._taken: list[PendingWrite] = []
         """Those that are being prepared or committed."""
@@ -497,7 +499,11 @@ class ServedBucket:
             return
         async with self._commits:
             if self._is_idle(idle_s):
-                await self._run_blocking(self.storage.close_idle)
+                self._closing = True
+                try:
+                    await self._run_blocking(self.storage.close_idle)
+                finally:
+                    self._closing = False
                 self.image.close()
 
     async def close_unused(self) -> None:
@@ -513,7 +519,7 @@ class ServedBucket:
     def only_written(self) -> bool:
         """Whether it is used for writes alone, which need no room: storage could be closed when they are done."""
         # Storage that is asked for something opens itself, also while a commit waits for room to do so.
-        awaits_room = self._waking.locked()
+        awaits_room = self._waking.locked() or self._closing
         return self.is_open and bool(self._queue or self._taken) and not self._is_read and not awaits_room
 
     @property

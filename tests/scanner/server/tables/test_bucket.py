@@ -235,6 +235,26 @@ async def test_nobody_waits_for_the_writes_of_a_bucket_that_waits_for_room() -> 
     assert seen == [False, True]
 
 
+async def test_nobody_waits_for_the_writes_of_a_bucket_that_is_being_closed() -> None:
+    """They will wait for room to open it again: who makes room would wait for who waits for it."""
+    closed = trio.Event()
+
+    async def run_blocking(function: Callable[[], T]) -> T:
+        await closed.wait()
+        return function()
+
+    async with trio.open_nursery() as nursery:
+        storage = filled_store(0).bucket("items", 0)
+        bucket = ServedBucket(storage, ScannerConfig(), nursery, run_blocking)
+        nursery.start_soon(bucket.close_idle, 0)
+        await wait_all_tasks_blocked()
+        write = bucket.submit(BATCHES[0])
+        only_written = bucket.only_written
+        closed.set()
+        await write.wait_durable()
+    assert not only_written
+
+
 async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
     """One that waits for room goes on after others, who wait for none, have filled the queue further."""
     async with served(write_queue_requests_max=2) as (bucket, _, disk):
