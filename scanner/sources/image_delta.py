@@ -80,8 +80,7 @@ class ImageDelta:
         """
         if self._block_of is None:
             self._block_of = block_of
-            for key, changes in self._changes.items():
-                self._touch(block_of(key), changes[-1][0])
+            self._touch(block_of, {key: changes[-1][0] for key, changes in self._changes.items()})
 
     def blocks_touched(self, log_offset: int) -> int:
         """How many blocks of the image the changes up to an offset touch, about.
@@ -147,6 +146,7 @@ class ImageDelta:
     def _add(self, block: ChangeBlock, first: int, stop: int) -> None:
         rows, kinds = block.rows[first:stop], block.kinds[first:stop]
         put = (kinds == ChangeKind.INSERT) | (kinds == ChangeKind.UPDATE_AFTER)
+        latest: dict[bytes, int] = {}
         for offset, (key, row, present) in enumerate(
             zip(block.keys_of(rows), rows, put.tolist(), strict=True), block.offset + first
         ):
@@ -155,14 +155,20 @@ class ImageDelta:
                 changes = self._changes[key] = []
                 self._keys.add(key)
                 self.memory_bytes += len(key)
-            if self._block_of is not None:
-                self._touch(self._block_of(key), offset)
             changes.append((offset, row if present else None))
             self.memory_bytes += _ENTRY_BYTES + (len(row) if present else 0)
+            latest[key] = offset
+        if self._block_of is not None:
+            self._touch(self._block_of, latest)
         self.end += len(rows)
 
-    def _touch(self, number: int, offset: int) -> None:
-        self._touched[number] = max(offset + 1, self._touched.get(number, 0))
+    def _touch(self, block_of: Callable[[bytes], int], latest: dict[bytes, int]) -> None:
+        """Take note of the last change of some keys."""
+        touched = self._touched
+        for key, offset in latest.items():
+            number = block_of(key)
+            if touched.get(number, 0) <= offset:
+                touched[number] = offset + 1
 
     def keys(self, start: bytes, count: int) -> list[bytes]:
         """The first `count` keys that were changed, from `start` on; fewer: there are no more."""
