@@ -144,7 +144,7 @@ class _OpenBlock:
     stop: int
     """The row behind the last one in the range."""
     state: Hashable | None
-    """Of the whole block with its changes; None: not known, or not all of the block is in the range."""
+    """Of what is left, if that is the whole block with its changes; None: not known, or it is less than that."""
 
     def cut(self, stop: int) -> ImageRows:
         """The next rows, in front of `stop`; they count as given."""
@@ -369,7 +369,11 @@ class ImageScan:
         rows = merged(part.cut(stop), [place - start for place in places], found, entries)
         if rows is None:
             return _UNFINISHED
-        return RowsRead(self._kept(part, rows) if whole and not start else rows)
+        if whole:
+            return RowsRead(self._kept(part, rows))
+        # Also where no row of the block is in this piece: rows that were added in front of its first one are.
+        part.state = None
+        return RowsRead(rows)
 
     def _kept(self, part: _OpenBlock, rows: MergedRows) -> StoredRows:
         """All rows of a block with its changes; kept for scans that come, if one has asked for them before."""

@@ -361,6 +361,26 @@ def test_what_is_merged_is_kept_until_it_changes(tmp_path: Path) -> None:
     assert table_of(drive(source_over(scan, store, query), 1000)).column("id")[0].as_py() == 100
 
 
+def test_rows_in_front_of_a_block_are_kept_with_it_or_not_at_all(tmp_path: Path) -> None:
+    """They may be more than a read gives; then what the last read gives is not all of the block."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket, cache = store.bucket("items", 0), BlockCache(ANY)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    changed(store, list(range(-120, 0)), [3])
+    query = ScanQuery(table="items")
+    for rows_max in (100, 100, 100, 200, 200, 100, 200):
+        source = source_over(
+            scan_with_changes(image, store, delta, bucket.log_end, cache=cache),
+            store,
+            query,
+            rows_max=rows_max,
+        )
+        reference = source_over(bucket.open_scan(), store, query)
+        assert table_of(drive(source)).equals(table_of(drive(reference)))
+        assert source.position == reference.position
+
+
 def test_untouched_blocks_go_out_as_they_lie(tmp_path: Path) -> None:
     """A change in one block is merged there; the others are sent as before, and added rows come behind."""
     store = filled_store(ROWS)
