@@ -305,8 +305,14 @@ class Portal:
 
     def _start(self, call: _Call) -> None:
         assert self._nursery is not None
+        assert self._stop is not None
         call.begun = True
-        call.begin(self._nursery)
+        if (
+            self._stop.is_set()
+        ):  # Handed over before the portal was closed, and the nursery takes no task any more.
+            call.refuse()
+        else:
+            call.begin(self._nursery)
 
     def _end(self, call: _Call) -> None:
         if call.begun:

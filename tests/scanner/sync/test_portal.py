@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.sync.portal import Portal, _Call
+from scanner.sync.portal import Portal, _Call, _Run
 
 
 @pytest.fixture
@@ -246,3 +246,28 @@ def test_a_portal_that_its_own_thread_closes() -> None:
     portal.call(close)
     portal._thread.join()
     assert (held.finished, portal._stop is not None and portal._stop.is_set()) == (True, True)
+
+
+def test_a_call_that_comes_when_the_loop_is_about_to_end(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread looked before the portal was closed: it is refused, and the loop ends as it would without it."""
+    failures: list[threading.ExceptHookArgs] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    call = _Run(trio.sleep, (0,))
+    portal._pending.add(call)
+
+    async def come_late() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:  # What the client runs has ended by then.
+            portal.soon(lambda: portal._start(call))
+
+    async def begin() -> None:
+        trio.lowlevel.spawn_system_task(come_late)
+
+    portal.call(begin)
+    portal.close()
+    with pytest.raises(trio.ClosedResourceError, match="closed"):
+        call.wait()
+    assert failures == []
