@@ -189,6 +189,9 @@ class Portal:
 
     Args:
         name: Of the thread.
+
+    Raises:
+        OSError: The system has no room for its loop, such as for files.
     """
 
     def __init__(self, name: str) -> None:
@@ -196,6 +199,8 @@ class Portal:
         self._closed = False
         self._process = os.getpid()
         self._ready = threading.Event()
+        self._failure: Exception | None = None
+        """Why the loop did not begin."""
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
         self._nursery: trio.Nursery | None = None
@@ -203,6 +208,8 @@ class Portal:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         self._ready.wait()
+        if self._failure is not None:
+            raise self._failure
         _open_portals.add(self)
 
     @property
@@ -307,9 +314,7 @@ class Portal:
         assert self._nursery is not None
         assert self._stop is not None
         call.begun = True
-        if (
-            self._stop.is_set()
-        ):  # Handed over before the portal was closed, and the nursery takes no task any more.
+        if self._stop.is_set():  # The nursery takes no task any more.
             call.refuse()
         else:
             call.begin(self._nursery)
@@ -327,6 +332,10 @@ class Portal:
     def _run(self) -> None:
         try:
             trio.run(self._main)
+        except Exception as error:
+            if self._ready.is_set():
+                raise
+            self._failure = error
         finally:
             self._closed = True
             with suppress(KeyError):

@@ -12,6 +12,7 @@ import trio
 import trio.testing
 
 from scanner.sync.portal import Portal, _Call, _Run
+from tests.support.file_limit import no_more_files
 
 
 @pytest.fixture
@@ -271,3 +272,9 @@ def test_a_call_that_comes_when_the_loop_is_about_to_end(
     with pytest.raises(trio.ClosedResourceError, match="closed"):
         call.wait()
     assert failures == []
+
+
+def test_a_portal_whose_loop_cannot_begin() -> None:
+    """Whoever makes it is told why, and not that something is closed."""
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        Portal("another portal of a test")
