@@ -166,6 +166,7 @@ class ImageScan:
             the image is of that offset.
         wanted: Of each block of the image, whether a row of it may pass the filter; None: all are to be read.
         cache: Has blocks that were read before; None: there is none.
+        all_columns: Whether all columns of the table are read. Who reads a few merges these alone, and keeps nothing.
     """
 
     def __init__(
@@ -179,6 +180,8 @@ class ImageScan:
         changes: Changes | None = None,
         wanted: NDArray[np.bool_] | None = None,
         cache: BlockCache | None = None,
+        *,
+        all_columns: bool = True,
     ) -> None:
         self._image: Image | None = image
         image.hold()
@@ -192,6 +195,7 @@ class ImageScan:
         self._changes = changes
         self._wanted = wanted
         self._cache = BlockCache(0) if cache is None else cache
+        self._all_columns = all_columns
         self.blocks_read = 0
         """Blocks of the image that were read from its file."""
         self.blocks_cached = 0
@@ -379,7 +383,12 @@ class ImageScan:
         """All rows of a block with its changes; kept for scans that come, if one has asked for them before."""
         image, number = self._image, self._next - 1
         assert image is not None  # It is held until the block behind its last one is asked for.
-        if part.state is None or not self._cache.wants(image, number, part.decoded.size_bytes, part.state):
+        size_bytes = part.decoded.size_bytes + rows.changed_bytes
+        if (
+            part.state is None
+            or not self._all_columns
+            or not self._cache.wants(image, number, size_bytes, part.state)
+        ):
             return rows
         block = rows.as_block(self._row_codec, self._key_codec)
         batch = decode_batch(block.payload, self._row_codec.schema)

@@ -6,6 +6,7 @@ This module knows no scans.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,6 +89,11 @@ class MergedRows:
         """See `StoredRows`; of all that they were merged of."""
         return max(part.row_bytes_max for part in (self._base, self._changed) if len(part))
 
+    @property
+    def changed_bytes(self) -> int:
+        """Stored bytes of the changed rows that they were merged of."""
+        return self._changed.nbytes
+
     def slice(self, start: int, stop: int) -> MergedRows:
         """See `StoredRows`."""
         first = self._stretch_of(start)
@@ -160,18 +166,24 @@ class MergedRows:
         before, after = np.zeros((2, len(sizes)), np.uint32)
         before[of_base] = self._base.crcs_before(self._firsts[of_base])
         after[of_base] = self._base.crcs_before(ends[of_base])
-        octets, starts = memoryview(self._changed.buffer), self._changed.starts.tolist()
-        differences, of_changed, crc = np.zeros(len(sizes), np.uint32), [], DIGEST_EMPTY
-        for stretch, (first, end) in enumerate(zip(self._firsts.tolist(), ends.tolist(), strict=True)):
-            if of_base[stretch]:
-                difference = crc ^ int(before[stretch])
-                differences[stretch] = difference
-                crc = int(after[stretch]) ^ shifted(difference, int(sizes[stretch]))
+        rows, counts = iter(self._changed_rows(of_base, ends)), np.diff(self._passed)
+        differences, of_changed, crc = [], [], DIGEST_EMPTY
+        for is_base, crc_before, crc_after, size, count in zip(
+            of_base.tolist(), before.tolist(), after.tolist(), sizes.tolist(), counts.tolist(), strict=True
+        ):
+            differences.append(crc ^ crc_before if is_base else 0)
+            if is_base:
+                crc = crc_after ^ shifted(crc ^ crc_before, size)
                 continue
-            for row in range(first - len(self._base), end - len(self._base)):
-                crc = checksum(octets[starts[row] : starts[row + 1]], crc)
+            for row in islice(rows, count):
+                crc = checksum(row, crc)
                 of_changed.append(crc)
-        return differences, of_changed
+        return np.array(differences, np.uint32), of_changed
+
+    def _changed_rows(self, of_base: NDArray[np.bool_], ends: NDArray[np.int64]) -> list[bytes]:
+        """Those of the changed rows that are among these: they lie together."""
+        numbers = np.append(self._firsts[~of_base], ends[~of_base]) - len(self._base)
+        return self._changed.slice(int(numbers.min()), int(numbers.max())).to_list() if len(numbers) else []
 
     def _numbers(self) -> NDArray[np.int64]:
         """Of each row."""

@@ -120,6 +120,8 @@ def scan_with_changes(
     key_range: KeyRange = ALL_KEYS,
     kind: type[ImageScan] = ImageScan,
     cache: BlockCache | None = None,
+    *,
+    all_columns: bool = True,
 ) -> ImageScan:
     """A scan of an image with what was changed up to an offset, and the row store as of that offset behind it."""
     bucket = store.bucket("items", 0)
@@ -137,4 +139,5 @@ def scan_with_changes(
         lambda _: None,
         delta.as_of(log_offset, key_range),
         cache=cache,
+        all_columns=all_columns,
     )

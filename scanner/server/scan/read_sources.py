@@ -297,6 +297,7 @@ class ReadSources:
             changes,
             wanted,
             self.block_cache,
+            all_columns=not query.columns or set(query.columns) >= set(table.schema.description.column_names),
         )
 
 

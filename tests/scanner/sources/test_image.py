@@ -361,6 +361,23 @@ def test_what_is_merged_is_kept_until_it_changes(tmp_path: Path) -> None:
     assert table_of(drive(source_over(scan, store, query), 1000)).column("id")[0].as_py() == 100
 
 
+def test_who_reads_some_columns_keeps_nothing(tmp_path: Path) -> None:
+    """To merge the others, too, would cost more than it saves; what others have kept is read."""
+    store = filled_store(ROWS)
+    image = write_image(tmp_path / "image", store)
+    bucket, cache = store.bucket("items", 0), BlockCache(ANY)
+    delta = ImageDelta(bucket, bucket.log_end, ANY)
+    changed(store, [70], [])
+    query, sizes = ScanQuery(table="items", columns=("name",)), []
+    for all_columns in (False, False, False, True, False):
+        scan = scan_with_changes(image, store, delta, bucket.log_end, cache=cache, all_columns=all_columns)
+        rows = table_of(drive(source_over(scan, store, query)), pa.schema([SCHEMA.field("name")]))
+        assert rows == table_of(drive(source_over(bucket.open_scan(), store, query)), rows.schema)
+        sizes.append(cache.size_bytes)
+    # The second one keeps the blocks as they are in the image.
+    assert sizes[0] == 0 < sizes[1] == sizes[2] < sizes[3] == sizes[4]
+
+
 def test_rows_in_front_of_a_block_are_kept_with_it_or_not_at_all(tmp_path: Path) -> None:
     """They may be more than a read gives; then what the last read gives is not all of the block."""
     store = filled_store(ROWS)
