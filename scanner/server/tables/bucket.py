@@ -307,17 +307,21 @@ class ServedBucket:
         self.activity = activity or Activity()
         self._commits = trio.Lock()
         """Held by a commit, and by what must not run beside one."""
-        self._waking = trio.Lock()
-        """Held by who opens storage."""
-        self._closing = False
-        """Whether storage is being closed for being idle: what is written meanwhile has to open it again."""
         self._queue: deque[PendingWrite] = deque()
         self._taken: list[PendingWrite] = []
         """Those that are being prepared or committed."""
         self._committing = False
+        self._at_work = False
+        """Whether a commit has storage open, and must not lose it; one that waits for room for files has not."""
         self._writing = False
         """Whether a commit is being written; its thread moves the log's end, and nothing is closed or reopened."""
         self._room = trio.Event()
+        self._waking: trio.Event | None = None
+        """Set when the one who opens storage has ended; None: nobody does."""
+        self._closing: trio.Event | None = None
+        """Set when storage is closed; None: nobody closes it."""
+        self._way: trio.Event | None = None
+        """Set when storage was closed between two commits for others; None: nobody waits for that."""
         self._scans: set[OpenScan[Any]] = set()
         self._on_commit: dict[object, Callable[[], None]] = {}
         self.storage_openings = 0
@@ -463,24 +467,29 @@ class ServedBucket:
             For room, and for storage.
         """
         self.used_at = trio.current_time()
-        if not self.storage.idle:
-            return
-        # One waits for room, and the others for it: whoever makes room may be waiting for a commit of this bucket, if
-        # that is open, so nobody must still be waiting for room then.
-        async with self._waking:
-            if self.storage.idle:
-                async with self._room_for_files():
-                    await self._open_files()
+        while self.storage.idle or self._closing is not None:
+            if self._closing is not None:
+                await self._closing.wait()
+            elif self._waking is not None:
+                await self._waking.wait()
+            else:
+                await self._wake_for_all()
 
-    async def _open_files(self) -> None:
-        if not self.storage.idle:
-            return
+    async def _wake_for_all(self) -> None:
+        """One waits for room, so that none is left waiting for it when storage is open: above all not the commits."""
+        self._waking = opened = trio.Event()
         try:
-            await self._run_blocking(self.storage.wake)
-        except StoreClosed:
-            self.check_served()  # Where the table was dropped, that is the error.
-            raise
-        await self._run_blocking(self.image.open)
+            async with self._room_for_files():
+                if self.storage.idle:
+                    try:
+                        await self._run_blocking(self.storage.wake)
+                    except StoreClosed:
+                        self.check_served()  # Where the table was dropped, that is the error.
+                        raise
+                    await self._run_blocking(self.image.open)
+        finally:
+            self._waking = None
+            opened.set()
 
     async def fetch(self, read: Callable[[], None]) -> None:
         """Run what a scan has to read from the disk."""
@@ -499,12 +508,17 @@ class ServedBucket:
             return
         async with self._commits:
             if self._is_idle(idle_s):
-                self._closing = True
-                try:
-                    await self._run_blocking(self.storage.close_idle)
-                finally:
-                    self._closing = False
-                self.image.close()
+                await self._close_storage()
+
+    async def _close_storage(self) -> None:
+        """Close storage and image. The caller holds the lock of commits, and nothing is read."""
+        self._closing = closed = trio.Event()
+        try:
+            await self._run_blocking(self.storage.close_idle)
+            self.image.close()
+        finally:
+            self._closing = None
+            closed.set()
 
     async def close_unused(self) -> None:
         """Close storage and image as `close_idle` does, unless something must not run beside that now.
@@ -517,10 +531,10 @@ class ServedBucket:
 
     @property
     def only_written(self) -> bool:
-        """Whether it is used for writes alone, which need no room: storage could be closed when they are done."""
-        # Storage that is asked for something opens itself, also while a commit waits for room to do so.
-        awaits_room = self._waking.locked() or self._closing
-        return self.is_open and bool(self._queue or self._taken) and not self._is_read and not awaits_room
+        """Whether it is used for writes alone: storage could be closed when they are done."""
+        if self._is_read or not self.is_open:
+            return False
+        return self._at_work or (self._retired_by is None and bool(self._queue or self._taken))
 
     @property
     def _is_read(self) -> bool:
@@ -530,10 +544,23 @@ class ServedBucket:
         busy = self._is_read or self._queue or self._taken or self.storage.idle
         return not busy and trio.current_time() - self.used_at >= idle_s
 
-    async def wait_settled(self) -> None:
-        """Wait until the writes that are under way now are settled."""
-        for write in (*self._taken, *self._queue):
-            await write.settled.wait()
+    async def give_way(self) -> None:
+        """Have storage closed behind the commit that is under way, though more may be queued; of a bucket in use.
+
+        What is queued waits for room for files then, as others do. Unless it is read by then.
+
+        Waits:
+            For that commit, unless it waits for room itself.
+
+        Cancellation:
+            It is closed all the same.
+        """
+        if not self._at_work:
+            await self._close_for_others()
+            return
+        if self._way is None:
+            self._way = trio.Event()
+        await self._way.wait()
 
     async def _reopen(self, *, writable: bool) -> None:
         """Park what runs, and open storage anew. No commit runs."""
@@ -690,12 +717,27 @@ class ServedBucket:
             while self._queue:
                 self._taken = self._take()
                 await self._commit(self._taken)
+                if self._way is not None:
+                    await self._close_for_others()
         finally:
             self._committing = False
             self._taken = []
+            self._end_way()
             # Only if the server goes down first.
             self._settle(self._queue, StoreClosed("the server went down before the write; it was not done"))
             self._queue.clear()
+
+    async def _close_for_others(self) -> None:
+        """Between two commits: else who writes without a pause would keep its files from all others."""
+        async with self._commits:
+            if not self._is_read and not self._at_work and self._retired_by is None:
+                await self._close_storage()
+        self._end_way()
+
+    def _end_way(self) -> None:
+        if self._way is not None:
+            self._way.set()
+            self._way = None
 
     def _take(self) -> list[PendingWrite]:
         taken: list[PendingWrite] = []
@@ -739,10 +781,12 @@ class ServedBucket:
                 f"the commit failed ({type(failure).__name__}); the server's log has the details"
             )
         finally:
+            self._at_work = False
             self._settle(writes, error)
 
     async def _commit_together(self, writes: list[PendingWrite]) -> None:
         await self.wake()  # Storage would open itself, whether there is room for its files or not.
+        self._at_work = True
         prepared = await self._prepare([each.mutations for each in writes], self._raise_floor())
         # Storage that was opened anew knows by now what a commit that failed has left all the same.
         fresh = [write for write in writes if not self._was_applied(write)]
@@ -785,7 +829,7 @@ class ServedBucket:
             if self._was_applied(write):
                 pieces.close()
                 return
-            self._writing = True
+            self._at_work = self._writing = True
             try:
                 try:
                     write.offsets = await self._apply_pieces(pieces, write.transaction)

@@ -294,7 +294,7 @@ class Catalog:
             TooManyFiles: All are used.
 
         Waits:
-            For others to open theirs; for writes, where no bucket is unused.
+            For others to open theirs; for a commit, where no bucket is unused.
         """
         async with self._opening:
             await self._make_room()
@@ -318,7 +318,7 @@ class Catalog:
                     f" {self._config.buckets_open_max} open: raise its limit of descriptors (ulimit -n), or try again"
                     " later"
                 )
-            await writing.wait_settled()
+            await writing.give_way()
 
     async def create(self, description: TableDescription) -> int:
         """Create a table; it is durable when this returns.

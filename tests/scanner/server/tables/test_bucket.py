@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
 from scanner.server.config import ScannerConfig
-from scanner.server.tables.bucket import OpenScan, ServedBucket, TransactionShare
+from scanner.server.tables.bucket import OpenScan, PendingWrite, ServedBucket, TransactionShare
 from scanner.server.tables.catalog import Catalog
 from scanner.sources.kv import KvSource
 from scanner.storage.rocksdb.store import RocksStore
@@ -210,31 +211,6 @@ async def test_one_of_those_who_need_a_bucket_open_waits_for_room() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_nobody_waits_for_the_writes_of_a_bucket_that_waits_for_room() -> None:
-    """Not even if storage has opened itself meanwhile: who makes room would wait for who waits for it."""
-    recorder, disk, room = Recorder(filled_store(0).bucket("items", 0)), Disk(), trio.Event()
-
-    @asynccontextmanager
-    async def room_for_files() -> AsyncIterator[None]:
-        await room.wait()
-        yield
-
-    async with trio.open_nursery() as nursery:
-        bucket = ServedBucket(recorder, ScannerConfig(), nursery, disk, room=room_for_files)  # type: ignore[arg-type]
-        recorder.idle = True  # type: ignore[attr-defined]
-        nursery.start_soon(bucket.wake)
-        await wait_all_tasks_blocked()
-        recorder.idle = False  # type: ignore[attr-defined]
-        bucket.submit(BATCHES[0])
-        await wait_all_tasks_blocked()
-        seen = [bucket.only_written]
-        room.set()
-        await wait_all_tasks_blocked()
-        seen.append(bucket.only_written)
-        disk.release()
-    assert seen == [False, True]
-
-
 async def test_nobody_waits_for_the_writes_of_a_bucket_that_is_being_closed() -> None:
     """They will wait for room to open it again: who makes room would wait for who waits for it."""
     closed = trio.Event()
@@ -249,10 +225,11 @@ async def test_nobody_waits_for_the_writes_of_a_bucket_that_is_being_closed() ->
         nursery.start_soon(bucket.close_idle, 0)
         await wait_all_tasks_blocked()
         write = bucket.submit(BATCHES[0])
-        only_written = bucket.only_written
+        nursery.start_soon(bucket.give_way)
+        await wait_all_tasks_blocked()
+        assert not write.settled.is_set()
         closed.set()
         await write.wait_durable()
-    assert not only_written
 
 
 async def test_writers_are_woken_whatever_is_queued_while_they_wait() -> None:
@@ -493,3 +470,80 @@ async def test_a_bucket_whose_table_is_being_dropped_says_so(tmp_path: Path) -> 
             with pytest.raises(TableNotFound, match="was dropped"):
                 await catalog.bucket(table, 0)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.rocks
+async def test_a_bucket_that_is_written_without_a_pause_gives_way(tmp_path: Path) -> None:
+    """Another one is opened behind a commit of it, though the next one is queued; what is queued is written later."""
+    writes: list[PendingWrite] = []
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description(buckets=2))
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(buckets_open_max=1), nursery, inline)
+            table = await catalog.table("items")
+            written = await catalog.bucket(table, 0)
+            last = trio.Event()
+
+            def write_again() -> None:
+                if len(writes) < 100:
+                    writes.append(written.submit(BATCHES[len(writes) % 20], write_again))
+                else:
+                    last.set()
+
+            write_again()
+            other = await catalog.bucket(table, 1)
+            assert (len(writes) < 100, other.is_open, written.is_open) == (True, True, False)
+            await last.wait()
+            assert (other.is_open, written.is_open) == (False, True)
+            assert [write.error for write in writes] == [None] * 100
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def closed_bucket() -> AsyncIterator[tuple[ServedBucket, Recorder, trio.Semaphore]]:
+    """A bucket whose storage is closed, and what lets one more opening have room."""
+    recorder, room = Recorder(filled_store(0).bucket("items", 0)), trio.Semaphore(0)
+
+    @asynccontextmanager
+    async def room_for_files() -> AsyncIterator[None]:
+        await room.acquire()
+        yield
+
+    for name, idle in (("wake", False), ("close_idle", True)):
+        setattr(recorder, name, functools.partial(setattr, recorder, "idle", idle))
+    recorder.close_idle()  # type: ignore[operator]
+    async with trio.open_nursery() as nursery:
+        config = ScannerConfig()
+        bucket = ServedBucket(recorder, config, nursery, inline, room=room_for_files)  # type: ignore[arg-type]
+        yield bucket, recorder, room
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_commit_does_not_wait_for_room_when_others_have_opened_storage() -> None:
+    """Who is to have the room next may wait for just this commit."""
+
+    async def read(bucket: ServedBucket) -> None:
+        async with bucket.between_commits():
+            pass
+
+    async with closed_bucket() as (bucket, _, room), trio.open_nursery() as nursery:
+        nursery.start_soon(read, bucket)
+        await wait_all_tasks_blocked()
+        write = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        room.release()
+        await wait_all_tasks_blocked()
+        assert write.settled.is_set()
+
+
+async def test_nobody_waits_for_a_commit_that_waits_for_room() -> None:
+    """Storage that has opened itself meanwhile is closed at once for who has room to make."""
+    async with closed_bucket() as (bucket, recorder, room):
+        write = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        recorder.wake()  # type: ignore[operator]
+        assert bucket.only_written
+        await bucket.give_way()
+        assert (bucket.is_open, write.settled.is_set()) == (False, False)
+        room.release()
+        assert await write.wait_durable() == (0, 1)
