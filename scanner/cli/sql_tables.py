@@ -296,7 +296,10 @@ class Query:
             (tree,) = self.connection.execute(question, [self.text]).fetchall()[0]
         except duckdb.Error as error:
             fail(first_line(error))
-        return sorted(set(_tables_in(json.loads(tree))))
+        nodes = list(_nodes(json.loads(tree)))
+        if any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes):
+            fail("weir sql lists no tables: DuckDB knows those that a query names; weir tables does")
+        return sorted({str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"})
 
 
 def quoted(name: str) -> str:
@@ -309,14 +312,13 @@ def first_line(error: Exception) -> str:
     return " ".join(str(error).partition("\n\n")[0].split())
 
 
-def _tables_in(tree: object) -> Iterator[str]:
-    """Names of the tables in a syntax tree of DuckDB, those of its own expressions (WITH) among them."""
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    """The nodes of a syntax tree of DuckDB, those of tables and of its own expressions (WITH) among them."""
     pending = [tree]
     while pending:
         each = pending.pop()
         if isinstance(each, dict):
-            if each.get("type") == "BASE_TABLE":
-                yield str(each["table_name"])
+            yield each
             pending.extend(each.values())
         elif isinstance(each, list):
             pending.extend(each)

@@ -191,6 +191,8 @@ def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir)
         ("SELECT 1; SELECT 2", "weir sql takes one SELECT; "),
         ("DELETE FROM items", "weir sql takes one SELECT; "),
         ("", "weir sql takes one SELECT; "),
+        ("/* which? */ SHOW TABLES", "weir sql lists no tables: "),
+        ("FROM (SHOW ALL TABLES)", "weir sql lists no tables: "),
         (
             "SELECT item::INTEGER FROM items WHERE id = 1",
             "Conversion Error: Could not convert string 'boat' to INT32",
