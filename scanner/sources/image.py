@@ -27,6 +27,7 @@ from scanner.data.keys import KeyRange, successor
 from scanner.data.row_block import RowBlock
 from scanner.errors import DataCorrupted, StoreClosed
 from scanner.sources.block_cache import BlockCache, DecodedBlock
+from scanner.sources.image_delta import DeltaChanges
 from scanner.sources.image_rows import BlockKeys, ImageRows
 from scanner.sources.merged_rows import merged
 from scanner.sources.skipped_rows import SkippedRows
@@ -117,19 +118,6 @@ class Changes(Protocol):
             more up to there; None: no entry is left at all.
         """
 
-    def state_of(self, block: int) -> Hashable | None:
-        """Names what a block of the image is with these changes: the same for all scans that get the same name.
-
-        Args:
-            block: Its number. All its keys are in the scan's range.
-
-        Returns:
-            The name; None: nothing changes the block, or it is not known who else sees it like that.
-        """
-
-    def pass_over(self, last_key: bytes) -> None:
-        """Remove the entries up to and with a key: those of a block that has a state, and was got with them."""
-
     def close(self) -> None:
         """Free what only this scan uses. Idempotent."""
 
@@ -193,6 +181,8 @@ class ImageScan:
         self._on_damage = on_damage
         self._first = self._next = image.block_of(key_range.start)
         self._changes = changes
+        self._shared = changes if isinstance(changes, DeltaChanges) else None
+        """Those changes, where other scans see the same."""
         self._wanted = wanted
         self._cache = BlockCache(0) if cache is None else cache
         self._all_columns = all_columns
@@ -293,18 +283,17 @@ class ImageScan:
     def _state_of_next(self, image: Image) -> Hashable | None:
         """Names the next block with its changes, if all of it is in the range; None: it has no name."""
         number = self._next
-        if self._changes is None or number == len(image) or not self._is_whole(image, number):
+        if self._shared is None or number == len(image) or not self._is_whole(image, number):
             return None
-        return self._changes.state_of(number)
+        return self._shared.state_of(number)
 
     def _merged_before(self, image: Image) -> ImageRows | None:
         """The next block, if a scan that shows the same of it has merged it with its changes; it counts as given."""
         state = self._state_of_next(image) if self.fetch is None else None
         decoded = None if state is None else self._cache.get(image, self._next, state)
-        if decoded is None:
+        if decoded is None or self._shared is None:
             return None
-        assert self._changes is not None
-        self._changes.pass_over(image.last_key(self._next))
+        self._shared.pass_over(image.last_key(self._next))
         self.blocks_cached += 1
         self._next += 1
         return _all_of(decoded)

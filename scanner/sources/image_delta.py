@@ -93,7 +93,7 @@ class ImageDelta:
         return len(self._touched) * (log_offset - self._start) // known
 
     def state_of(self, number: int, log_offset: int) -> Hashable | None:
-        """See `Changes.state_of`: what a block is as of an offset, at most `end`.
+        """Names what a block of the image is as of an offset, at most `end`; see `DeltaChanges.state_of`.
 
         It is the same as of all offsets behind the last change that touches it.
         """
@@ -243,11 +243,18 @@ class DeltaChanges:
         return entries, reached
 
     def state_of(self, block: int) -> Hashable | None:
-        """See `Changes`."""
+        """Names what a block of the image is with these changes: the same for all scans that get the same name.
+
+        Args:
+            block: Its number. All its keys are in the scan's range.
+
+        Returns:
+            The name; None: nothing changes the block, or it has changed again since.
+        """
         return self._delta.state_of(block, self.log_offset)
 
     def pass_over(self, last_key: bytes) -> None:
-        """See `Changes`."""
+        """Remove the entries up to and with a key: those of a block that was got merged with them."""
         self._next = max(self._next, successor(last_key))
 
     def close(self) -> None:

@@ -134,14 +134,6 @@ class PastChanges:
         reached = keys[fitting - 1] if self._left.keys else self._reached
         return Entries(keys[:fitting], rows[:fitting]), reached
 
-    def state_of(self, block: int) -> None:
-        """See `scanner.sources.image.Changes`; only this scan shows the state."""
-        return
-
-    def pass_over(self, last_key: bytes) -> None:
-        """See `scanner.sources.image.Changes`."""
-        raise NotImplementedError("blocks of the past have no states")
-
     def close(self) -> None:
         """Drop everything. Idempotent."""
         self._overlay.close()

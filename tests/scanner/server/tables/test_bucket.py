@@ -23,6 +23,7 @@ from tests.support.scans import description, filled_store, mutations, sample
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
@@ -40,7 +41,8 @@ class Disk:
     failure: Exception | None = None
 
     async def __call__(self, function: Callable[[], T]) -> T:
-        if function.func.__name__ == "prepare":  # type: ignore[attr-defined]  # A partial, as ServedBucket makes it.
+        called = function.func if isinstance(function, functools.partial) else function
+        if getattr(called, "__name__", "") == "prepare":
             await trio.lowlevel.checkpoint()
             return function()
         await self.let.acquire()
@@ -60,6 +62,16 @@ class Recorder:
 
     bucket: Bucket
     commits: list[int] = field(default_factory=list)
+    idle: bool = False
+    """Whether its files are closed, as if it had any."""
+
+    def wake(self) -> None:
+        """Open them."""
+        self.idle = False
+
+    def close_idle(self) -> None:
+        """Close them."""
+        self.idle = True
 
     def prepare(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None, after_us: int = 0
@@ -73,16 +85,21 @@ class Recorder:
 
 
 @asynccontextmanager
-async def served(**limits: int) -> AsyncIterator[tuple[ServedBucket, Recorder, Disk]]:
+async def no_wait() -> AsyncIterator[None]:
+    """There is room for files."""
+    yield
+
+
+@asynccontextmanager
+async def served(
+    room: Callable[[], AbstractAsyncContextManager[None]] = no_wait, *, idle: bool = False, **limits: int
+) -> AsyncIterator[tuple[ServedBucket, Recorder, Disk]]:
     """A bucket of its own, on a disk that waits to be let."""
     disk = Disk()
-    recorder = Recorder(filled_store(0).bucket("items", 0))
+    recorder = Recorder(filled_store(0).bucket("items", 0), idle=idle)
     async with trio.open_nursery() as nursery:
-        yield (
-            ServedBucket(recorder, ScannerConfig(**limits), nursery, disk),  # type: ignore[arg-type]
-            recorder,
-            disk,
-        )
+        bucket = ServedBucket(recorder, ScannerConfig(**limits), nursery, disk, room=room)  # type: ignore[arg-type]
+        yield bucket, recorder, disk
 
 
 async def open_source(bucket: ServedBucket) -> OpenScan[KvSource]:
@@ -155,7 +172,7 @@ async def test_who_waits_for_room_for_files_holds_up_no_commit() -> None:
 
     Who has the room to give may wait for those writes.
     """
-    recorder, disk, room = Recorder(filled_store(0).bucket("items", 0)), Disk(), trio.Event()
+    room = trio.Event()
 
     @asynccontextmanager
     async def room_for_files() -> AsyncIterator[None]:
@@ -166,13 +183,13 @@ async def test_who_waits_for_room_for_files_holds_up_no_commit() -> None:
         async with bucket.between_commits():
             assert bucket.storage.log_end == 1
 
-    async with trio.open_nursery() as nursery:
-        config = ScannerConfig()
-        bucket = ServedBucket(recorder, config, nursery, disk, room=room_for_files)  # type: ignore[arg-type]
-        recorder.idle = True  # type: ignore[attr-defined]
+    async with (
+        served(room_for_files, idle=True) as (bucket, recorder, disk),
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(read, bucket)
         await wait_all_tasks_blocked()
-        recorder.idle = False  # type: ignore[attr-defined]  # A commit has opened it.
+        recorder.wake()  # A commit has opened it.
         write = bucket.submit(BATCHES[0])
         disk.release()
         await wait_all_tasks_blocked()
@@ -182,7 +199,7 @@ async def test_who_waits_for_room_for_files_holds_up_no_commit() -> None:
 
 async def test_one_of_those_who_need_a_bucket_open_waits_for_room() -> None:
     """The others go on as soon as it is open, whoever waits for room for another bucket's files meanwhile."""
-    recorder, asked, woken = Recorder(filled_store(0).bucket("items", 0)), list[trio.Event](), list[int]()
+    asked, woken = list[trio.Event](), list[int]()
 
     @asynccontextmanager
     async def room_for_files() -> AsyncIterator[None]:
@@ -190,17 +207,12 @@ async def test_one_of_those_who_need_a_bucket_open_waits_for_room() -> None:
         await asked[-1].wait()
         yield
 
-    def opened() -> None:
-        recorder.idle = False  # type: ignore[attr-defined]
-
     async def wake(number: int) -> None:
         await bucket.wake()
         woken.append(number)
 
-    recorder.idle = True  # type: ignore[attr-defined]
-    recorder.wake = opened  # type: ignore[attr-defined]
-    async with trio.open_nursery() as nursery:
-        bucket = ServedBucket(recorder, ScannerConfig(), nursery, inline, room=room_for_files)  # type: ignore[arg-type]
+    async with served(room_for_files, idle=True) as (bucket, _, disk), trio.open_nursery() as nursery:
+        disk.release(2)
         nursery.start_soon(wake, 0)
         nursery.start_soon(wake, 1)
         await wait_all_tasks_blocked()
@@ -502,21 +514,16 @@ async def test_a_bucket_that_is_written_without_a_pause_gives_way(tmp_path: Path
 @asynccontextmanager
 async def closed_bucket() -> AsyncIterator[tuple[ServedBucket, Recorder, trio.Semaphore]]:
     """A bucket whose storage is closed, and what lets one more opening have room."""
-    recorder, room = Recorder(filled_store(0).bucket("items", 0)), trio.Semaphore(0)
+    room = trio.Semaphore(0)
 
     @asynccontextmanager
     async def room_for_files() -> AsyncIterator[None]:
         await room.acquire()
         yield
 
-    for name, idle in (("wake", False), ("close_idle", True)):
-        setattr(recorder, name, functools.partial(setattr, recorder, "idle", idle))
-    recorder.close_idle()  # type: ignore[operator]
-    async with trio.open_nursery() as nursery:
-        config = ScannerConfig()
-        bucket = ServedBucket(recorder, config, nursery, inline, room=room_for_files)  # type: ignore[arg-type]
+    async with served(room_for_files, idle=True) as (bucket, recorder, disk):
+        disk.release(20)
         yield bucket, recorder, room
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_commit_does_not_wait_for_room_when_others_have_opened_storage() -> None:
@@ -541,7 +548,7 @@ async def test_nobody_waits_for_a_commit_that_waits_for_room() -> None:
     async with closed_bucket() as (bucket, recorder, room):
         write = bucket.submit(BATCHES[0])
         await wait_all_tasks_blocked()
-        recorder.wake()  # type: ignore[operator]
+        recorder.wake()
         assert bucket.only_written
         await bucket.give_way()
         assert (bucket.is_open, write.settled.is_set()) == (False, False)
