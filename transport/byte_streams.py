@@ -49,9 +49,20 @@ class ByteStream(Protocol):
         """Wait for octets and write them into `buffers`, in order; 0: the peer has closed."""
 
     async def send(self, buffers: list[Buffer]) -> None:
-        """Write all of `buffers`, perhaps without a checkpoint.
+        """Write what `send_nowait` left, then all of `buffers`; perhaps without a checkpoint.
 
         If it is cancelled or fails, the connection is broken.
+        """
+
+    def send_nowait(self, buffers: list[Buffer]) -> bool:
+        """Write what the socket takes at once; not while `send` is under way.
+
+        Returns:
+            Whether that was all. If not, the rest is kept and goes out with the next `send`, which is to come before
+            this is called again.
+
+        Raises:
+            ConnectionLost: The socket failed.
         """
 
     async def send_end(self) -> None:
@@ -115,6 +126,8 @@ class SocketBytes:
         self._drained = False
         """Whether the last read got little, and less than it had room for: then the socket had no more (epoll(7),
         questions and answers), and reading again before it says that it has would be in vain."""
+        self._unsent: list[Buffer] = []
+        """What `send_nowait` left."""
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`. No other task runs between the read and the return."""
@@ -149,12 +162,22 @@ class SocketBytes:
             ConnectionLost: The socket failed.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
+        if self._unsent:
+            buffers, self._unsent = [*self._unsent, *buffers], []
         try:
             left = self._write(buffers)
             if left:
                 await self._wait_sent(left)
         except _SOCKET_ERRORS as error:
             raise _lost(error) from error
+
+    def send_nowait(self, buffers: list[Buffer]) -> bool:
+        """See `ByteStream`."""
+        try:
+            self._unsent = self._write(buffers)
+        except _SOCKET_ERRORS as error:
+            raise _lost(error) from error
+        return not self._unsent
 
     async def _wait_sent(self, buffers: list[Buffer]) -> None:
         """Write what the socket did not take: it is full, and need not be asked before it says that it is not."""
@@ -206,6 +229,8 @@ class StreamBytes:
         self._read_bytes_max = read_bytes_max
         self.waiting_since = math.inf
         """See `ByteStream`; since when a whole `send` lasts, which shows no progress."""
+        self._unsent: list[Buffer] = []
+        """What `send_nowait` was given."""
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`."""
@@ -221,12 +246,18 @@ class StreamBytes:
 
     async def send(self, buffers: list[Buffer]) -> None:
         """See `ByteStream`."""
+        buffers, self._unsent = [*self._unsent, *buffers], []
         self.waiting_since = trio.current_time()
         try:
             with _lost_translated():
                 await self._stream.send_all(b"".join(buffers))
         finally:
             self.waiting_since = math.inf
+
+    def send_nowait(self, buffers: list[Buffer]) -> bool:
+        """See `ByteStream`; a stream of trio takes nothing without waiting."""
+        self._unsent = buffers
+        return not buffers
 
     async def send_end(self) -> None:
         """See `ByteStream`; a stream that cannot be half closed is left open."""

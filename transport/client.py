@@ -110,6 +110,7 @@ class Client:
         deadline = None if timeout_s is None else trio.move_on_after(timeout_s)
         with deadline or contextlib.nullcontext():
             stream = await self._open(path, metadata, timeout_s, window_bytes)
+            self._driver.pump()
             try:
                 yield stream
             finally:
@@ -158,8 +159,7 @@ class Client:
     ) -> Any:
         stream = await self._open(path, metadata, timeout_s)
         try:
-            await stream.send(request)
-            await stream.send_end()
+            stream.send_last(request)
             reply = await stream.receive()
             if reply is None:
                 raise CallFailed(StatusCode.INTERNAL, f"{path} ended without a reply")
@@ -179,7 +179,10 @@ class Client:
         timeout_s: float | None,
         window_bytes: int = 0,
     ) -> Stream:
-        """Open a call, which the caller resets; there is no checkpoint once it is open."""
+        """Open a call, which the caller resets; there is no checkpoint once it is open.
+
+        What opens it is queued, and the writer is not woken: the caller sends more, or pumps.
+        """
         driver = self._driver
         await driver.wait_openable()
         headers = calls.request_headers(
@@ -190,9 +193,7 @@ class Client:
             metadata=(*self._metadata, *metadata),
         )
         driver.tell_time()
-        stream = Stream(driver, driver.core.open_stream(headers, window_bytes=window_bytes))
-        driver.pump()
-        return stream
+        return Stream(driver, driver.core.open_stream(headers, window_bytes=window_bytes))
 
 
 def _too_slow(path: str, timeout_s: float | None) -> CallFailed:

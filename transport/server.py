@@ -69,7 +69,7 @@ def unary(function: UnaryHandler) -> Handler:
         request = await stream.receive()
         if request is None:
             raise CallFailed(StatusCode.INTERNAL, f"{stream.path} takes one request, and none came")
-        await stream.send(await function(request, stream))
+        stream.send_last(await function(request, stream))
 
     return handle
 

@@ -230,7 +230,14 @@ class Stream:
     async def send_end(self) -> None:
         """Half-close: no more messages from this end. Those sent before still go out. Does not wait."""
         self._outbound.end_stream(self._core)
-        self._driver.pump()
+        self._driver.write_now()
+
+    def send_last(self, *parts: Buffer) -> int:
+        """Send the last message of this end, and half-close; otherwise as `send_at_once`."""
+        size = self._queue_silently(parts)
+        self._outbound.end_stream(self._core)
+        self._driver.write_now()
+        return size
 
     async def receive(self, *, attributed: bool = True) -> Any:
         """Take the next message.
@@ -259,7 +266,7 @@ class Stream:
         while message is NOTHING:
             self._receiver = trio.Event()
             self._windows.expect_message(self._core)
-            self._driver.pump()
+            self._driver.write_now()  # The peer may wait for what was sent before.
             if attributed:
                 self._core.stalls.enter(_PEER, trio.current_time())
             try:
@@ -295,8 +302,13 @@ class Stream:
         self._driver.pump()
 
     def _queue(self, parts: tuple[Buffer, ...]) -> int:
-        size = self._outbound.send_message(self._core, parts)
+        size = self._queue_silently(parts)
         self._driver.pump()
+        return size
+
+    def _queue_silently(self, parts: tuple[Buffer, ...]) -> int:
+        """Queue a message without waking the writer: something else does before the next checkpoint."""
+        size = self._outbound.send_message(self._core, parts)
         self.messages_sent += 1
         self.bytes_sent += size
         return size
@@ -403,7 +415,13 @@ class ServerStream(Stream):
         """Send the final status after what is queued. Done for a handler when it returns or raises."""
         self._driver.tell_time()
         self._outbound.end_call(self._core, status, message, details)
-        self._driver.pump()
+        self._driver.write_now()
+
+    def send_last(self, *parts: Buffer) -> int:
+        """Send the last message, and status OK."""
+        size = self._queue_silently(parts)
+        self.end_call()
+        return size
 
     def fail(self, failure: CallFailed) -> None:
         """`end_call` with the status of an exception."""

@@ -83,6 +83,8 @@ class TlsBytes:
         """Why nothing more can be decrypted."""
         self._more: trio.Event | None = None
         """Set when more was read, if the writer waits for that."""
+        self._unsent: list[Buffer] = []
+        """What `send_nowait` has not encrypted."""
         self._ended = False
         """Nothing more is sent, and what arrives is dropped."""
 
@@ -141,6 +143,7 @@ class TlsBytes:
         A batch at a time: the peer decrypts one while the next is encrypted.
         """
         outgoing = self._outgoing
+        buffers, self._unsent = [*self._unsent, *buffers], []
         batch: list[Buffer] = []
         size = 0
         for piece in _pieces(buffers):
@@ -153,6 +156,14 @@ class TlsBytes:
                     batch, size = [], 0
         batch.append(outgoing.read())
         await self._bytes.send(batch)
+
+    def send_nowait(self, buffers: list[Buffer]) -> bool:
+        """See `ByteStream`; more than one piece is left to `send`, which writes one while it encrypts the next."""
+        pieces = list(_pieces(buffers))
+        if len(pieces) > 1 or not all(map(self._encrypt_nowait, pieces)):
+            self._unsent = buffers
+            return False
+        return self._bytes.send_nowait([self._outgoing.read()])
 
     async def send_end(self) -> None:
         """See `ByteStream`."""
@@ -176,18 +187,22 @@ class TlsBytes:
 
     async def _encrypt(self, piece: Buffer) -> None:
         """Encrypt it for the socket. Waits only if the peer has sent half of a handshake message, for the rest."""
-        while True:
-            try:
-                self._object.write(piece)
-                return
-            except ssl.SSLWantReadError:
-                more = self._more = trio.Event()
-                with trio.move_on_after(self._send_timeout_s):
-                    await more.wait()
-                if not more.is_set():
-                    raise ConnectionLost("the peer does not finish a TLS handshake message") from None
-            except ssl.SSLError as error:
-                raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+        while not self._encrypt_nowait(piece):
+            more = self._more = trio.Event()
+            with trio.move_on_after(self._send_timeout_s):
+                await more.wait()
+            if not more.is_set():
+                raise ConnectionLost("the peer does not finish a TLS handshake message")
+
+    def _encrypt_nowait(self, piece: Buffer) -> bool:
+        """Encrypt it; False: the peer has sent half of a handshake message, and the same piece is to be tried again."""
+        try:
+            self._object.write(piece)
+        except ssl.SSLWantReadError:
+            return False
+        except ssl.SSLError as error:
+            raise ConnectionLost(f"connection lost: {tls_failure(error)}") from error
+        return True
 
     def _decrypt_into(self, buffers: Sequence[memoryview]) -> int | None:
         """Decrypt what was read; None: nothing yet, read more. 0: the peer has closed."""

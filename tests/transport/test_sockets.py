@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -236,6 +237,80 @@ async def test_write_that_the_socket_takes_in_parts() -> None:
         assert received[:size] == expected
 
 
+async def test_what_is_written_at_once_stays_in_front_of_what_follows() -> None:
+    """What the socket did not take at once goes out with the next write, which may have nothing of its own."""
+    ours, theirs = socket.socketpair()
+    left, right = (trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (ours, theirs))
+    async with left, right, trio.open_nursery() as nursery:
+        writer = SocketBytes(left)
+        assert writer.send_nowait([b"begin", b"ning"])
+        rest: list[transport.Buffer] = [os.urandom(3 << 20), b"more"]
+        end: list[transport.Buffer] = [b"end"]
+        assert not writer.send_nowait([*rest])
+        nursery.start_soon(writer.send, end)
+        expected, received = b"".join([b"beginning", *rest, *end]), b""
+        while len(received) < len(expected):
+            received += await right.receive_some()
+        assert received == expected
+        assert not writer.send_nowait([bytes(3 << 20)])
+        nursery.start_soon(writer.send, [])
+        left_over = 3 << 20
+        while left_over:
+            left_over -= len(await right.receive_some())
+
+
+async def test_a_lone_call_is_written_before_its_task_waits() -> None:
+    """With one call on the connection no round of the event loop comes first; with two, one write has what both say."""
+    ours, theirs = socket.socketpair()
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+    with theirs:
+        theirs.setblocking(False)
+        async with transport.connect_stream(stream) as client:
+            theirs.send(wire.settings())
+            await client.wait_openable()
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.recv(65_536)
+            async with client.open_stream("/test.Test/Method") as one:
+                one.send_last(b"the only call")
+                assert b"the only call" in theirs.recv(65_536)
+                async with client.open_stream("/test.Test/Method") as other:
+                    other.send_last(b"one of two")
+                    with pytest.raises(BlockingIOError):
+                        theirs.recv(65_536)
+                    await trio.testing.wait_all_tasks_blocked()
+                    assert b"one of two" in theirs.recv(65_536)
+
+
+async def test_a_reply_longer_than_the_socket_takes() -> None:
+    """The reply of a lone call goes out in parts, whole and in order, and so does that of the next one."""
+
+    async def reply(request: Any, _stream: ServerStream) -> bytes:
+        return bytes(request) * 100_000
+
+    async with (
+        transport.serve({"/reply": transport.unary(reply)}, config=BIG) as server,
+        transport.connect(server.host, server.port, config=BIG) as client,
+    ):
+        for request in (b"%d" % (1 << 200), b"0123456789", b"x"):
+            assert await client.call("/reply", request) == request * 100_000
+
+
+async def test_a_lone_call_whose_write_fails() -> None:
+    """The socket fails in the caller's own task: the call is lost, and so is the connection."""
+    ours, theirs = socket.socketpair()
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+    with theirs:
+        async with transport.connect_stream(stream) as client:
+            theirs.send(wire.settings())
+            await client.wait_openable()
+            await trio.testing.wait_all_tasks_blocked()
+            theirs.shutdown(socket.SHUT_RD)  # The reader is told nothing of it.
+            for _ in range(2):
+                with pytest.raises(ConnectionLost, match="Broken pipe"):
+                    await client.call("/test.Test/Method", b"nobody hears it")
+            assert not client.alive
+
+
 async def test_cancelled_before_it_writes_or_reads_anything() -> None:
     """A scope that is cancelled already lets no octet out and takes none, though the socket is ready."""
     ours, theirs = socket.socketpair()
@@ -262,6 +337,8 @@ async def test_a_socket_that_is_closed_is_lost() -> None:
         with pytest.raises(ConnectionLost):
             async with _closing_soon(left):
                 await one.receive_into([memoryview(bytearray(10))])
+        with pytest.raises(ConnectionLost):
+            one.send_nowait([b"late"])
         for attempt in (one.send([b"late"]), one.receive_into([memoryview(bytearray(10))])):
             with pytest.raises(ConnectionLost):
                 await attempt

@@ -130,6 +130,24 @@ async def test_any_buffers_arrive_in_order(seed: int, tmp_path: Path) -> None:
     assert len(peer.records()) <= len(expected) / (16 * KIB) * 5 / 4 + 2
 
 
+async def test_what_is_written_at_once_stays_in_front_of_what_follows(tmp_path: Path) -> None:
+    """Short octets go out at once; what the socket does not take, and what is long, goes with the next write."""
+    short, long = b"short", random.Random(1).randbytes(MIB)
+    async with pair(tmp_path) as (mine, peer), trio.open_nursery() as nursery:
+        assert mine.send_nowait([short, short])
+        assert await peer.receive(2 * len(short)) == 2 * short
+        assert not mine.send_nowait([short, long])
+        nursery.start_soon(mine.send, [])
+        assert await peer.receive(len(short + long)) == short + long
+        sent = 0
+        while mine.send_nowait([long[: 32 * KIB]]):  # until the socket is full
+            sent += 32 * KIB
+        last: list[Buffer] = [short]
+        nursery.start_soon(mine.send, last)
+        received = await peer.receive(sent + 32 * KIB + len(short))
+        assert received == long[: 32 * KIB] * (sent // (32 * KIB) + 1) + short
+
+
 async def test_a_long_message_and_its_header_fill_their_records(tmp_path: Path) -> None:
     """1 MiB behind a frame header and a prefix are 64 full records and one of what is left."""
     async with pair(tmp_path) as (mine, peer), trio.open_nursery() as nursery:
@@ -366,7 +384,8 @@ async def test_a_write_waits_for_the_rest_of_a_handshake_message(tmp_path: Path)
             room, sent = memoryview(bytearray(100)), trio.Event()
 
             async def send() -> None:
-                await mine.send([b"said while a ticket was half here\n"])
+                assert not mine.send_nowait([b"said while "])
+                await mine.send([b"a ticket was half here\n"])
                 sent.set()
 
             async def read() -> None:
