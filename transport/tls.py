@@ -8,6 +8,7 @@ key: errors name files and say what is wrong with them.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import ssl
 import time
@@ -100,7 +101,8 @@ class ServerTls:
     """TLS of a server, whose files are read again when they change, and by `reload`.
 
     Existing connections keep their certificate. Files that cannot be used (such as a new certificate whose key is not
-    written yet) change nothing: the old ones stay in use, and one line is logged.
+    written yet) change nothing: the old ones stay in use, and one line is logged. A certificate that is not valid yet
+    is such a file, too; it is read again once it is.
 
     Args:
         certificate: PEM file: the server's certificate, then the intermediate ones.
@@ -127,6 +129,8 @@ class ServerTls:
         self._verify_mode = ssl.CERT_REQUIRED if client_certificate_required else ssl.CERT_OPTIONAL
         # Before they are read: a change in between is found the next time.
         self._watch = FileWatch([path for path in (certificate, key, client_ca) if path is not None])
+        self._awaited = math.inf
+        """When the files are read again although they have not changed, seconds since 1970."""
         self._context, self._validity = self._load()
         self._warned = False
         self._warn_of_expiry()
@@ -138,7 +142,7 @@ class ServerTls:
 
     def context(self) -> ssl.SSLContext:
         """What the next handshake uses."""
-        if self._watch.changed():
+        if self._watch.changed() or self._awaited <= time.time():
             self.reload()
         self._warn_of_expiry()
         return self._context
@@ -171,13 +175,20 @@ class ServerTls:
             )
 
     def _load(self) -> tuple[ssl.SSLContext, _Validity]:
+        self._awaited = math.inf
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _harden(context)
         _load_certificate(context, self._certificate, self._key)
-        validity = _validity(self._certificate)
-        if validity.end <= time.time():
+        validity, now = _validity(self._certificate), time.time()
+        if validity.end <= now:
             raise TlsFileInvalid(
                 f"the certificate {os.fspath(self._certificate)} expired at {_utc(validity.end)}; replace it"
+            )
+        if validity.chain_start > now:
+            self._awaited = validity.chain_start
+            raise TlsFileInvalid(
+                f"the certificate {os.fspath(self._certificate)} is not valid before {_utc(validity.chain_start)};"
+                " use another one until then, or set the clock"
             )
         if self._client_ca is not None:
             _load_ca(context, self._client_ca)
@@ -268,6 +279,8 @@ class _Validity:
 
     start: float
     end: float
+    chain_start: float
+    """When every certificate of the file is valid."""
 
     @property
     def warn_at(self) -> float:
@@ -283,7 +296,11 @@ def _validity(certificate: FilePath) -> _Validity:
     except (OSError, ValueError) as error:
         raise TlsFileInvalid(f"{os.fspath(certificate)} has no certificate in PEM") from error
     first = min(chain, key=lambda each: each.not_valid_after_utc)
-    return _Validity(first.not_valid_before_utc.timestamp(), first.not_valid_after_utc.timestamp())
+    return _Validity(
+        start=first.not_valid_before_utc.timestamp(),
+        end=first.not_valid_after_utc.timestamp(),
+        chain_start=max(each.not_valid_before_utc.timestamp() for each in chain),
+    )
 
 
 def _utc(seconds: float) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 import transport
 from tests.support.certificates import ca_file, files, issue, server_files
 from transport import FileWatch, PeerCertificate, TlsFileInvalid
+
+DAY_S = 86_400.0
 
 
 def test_reload_on_demand(tmp_path: Path) -> None:
@@ -55,6 +59,29 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         transport.client_tls(nonsense)
     with pytest.raises(TlsFileInvalid, match="of no use without its certificate"):
         transport.client_tls(ca_file(tmp_path), key=made.key)
+
+
+def test_a_certificate_that_is_not_valid_yet_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error at the start, costs a line at a reload, and is used from its first second on."""
+    made, now = server_files(tmp_path), time.time()
+    tls = transport.ServerTls(made.certificate, made.key)
+    before = tls.context()
+    made.replace(issue("test", "127.0.0.1", days_left=101))  # of a hundred, so it begins tomorrow
+    with pytest.raises(
+        TlsFileInvalid, match=r"server\.pem is not valid before \d{4}-.* UTC; use another one"
+    ):
+        transport.ServerTls(made.certificate, made.key)
+    for _ in range(3):
+        assert tls.context() is before
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert tls.expires_at > now + 102 * DAY_S
+    monkeypatch.setattr(time, "time", lambda: now + 1.5 * DAY_S)
+    after = tls.context()
+    assert after is not before
+    assert tls.context() is after
+    assert tls.expires_at < now + 102 * DAY_S
 
 
 def test_system_cas_are_the_default() -> None:
