@@ -27,7 +27,7 @@ class TransportConfig:
     inbound_frame_bytes_max: int = 1 * MIB + 16 * KIB
     """SETTINGS_MAX_FRAME_SIZE that we advertise, 16 KiB..2^24-1. A longer frame ends the connection."""
     control_frame_bytes_max: int = 16 * KIB
-    """Longest frame other than DATA that we take, 1 KiB..16 MiB. A longer one ends the connection."""
+    """Longest frame that we take, but for DATA and header fields, 1 KiB..16 MiB. A longer one ends the connection."""
     outbound_frame_bytes_max: int = 1 * MIB + 16 * KIB
     """Longest DATA frame that we send, whatever the peer would take: that of a stream which sends alone. A message of
     1 MiB and what stands in front of it are one frame: a second one of some octets costs either end as much."""
@@ -53,7 +53,8 @@ class TransportConfig:
     streams_max: int = 1_000
     """Concurrent streams that a peer may open; one more is refused with REFUSED_STREAM."""
     header_list_bytes_max: int = 16 * KIB
-    """SETTINGS_MAX_HEADER_LIST_SIZE; a longer list fails its call, one of five times as much the connection."""
+    """SETTINGS_MAX_HEADER_LIST_SIZE; a longer list fails its call, one of five times as much the connection, in
+    one frame or in many."""
     control_backlog_bytes_max: int = 256 * KIB
     """Replies to control frames that may wait to be written; above it the connection ends (ENHANCE_YOUR_CALM)."""
     handshake_timeout_s: float = 10.0

@@ -87,7 +87,8 @@ class ConnectionCore:
         self.events = events = EventQueue()
         """What happened: the shell takes it after whatever it made the connection do."""
         self._budgets = budgets = Budgets(clock)
-        self._header_frames = header_frames = HeaderFrames(_HEADER_LISTS * config.header_list_bytes_max)
+        header_bytes_max = _HEADER_LISTS * config.header_list_bytes_max
+        self._header_frames = header_frames = HeaderFrames(header_bytes_max)
         self._control = control = ControlPlane(config, client=client, encoder=header_frames.encoder)
         self._liveness = liveness = Liveness(
             config, now, idle_timeout_s=0 if client else config.idle_timeout_s
@@ -122,12 +123,18 @@ class ConnectionCore:
         """Credits: what consumers of streams say."""
         self.shutdown = Shutdown(client=client, outbound=outbound, table=table, events=events, counts=counts)
         """Ends the connection."""
-        self._inbound = self._make_inbound(turn)
-        self._reader = FrameReader(config, self._inbound, turn, expect_preface=not client)
+        self._inbound = self._make_inbound(turn, header_bytes_max)
+        self._reader = FrameReader(
+            config,
+            self._inbound,
+            turn,
+            header_block_bytes_max=header_bytes_max,
+            expect_preface=not client,
+        )
         outbound.queue.control(control.preface)
         self.windows.announce_connection()
 
-    def _make_inbound(self, turn: Turn) -> Inbound:
+    def _make_inbound(self, turn: Turn, header_bytes_max: int) -> Inbound:
         """The receiving side, which needs all the other parts."""
         peer_events = PeerEvents(
             self.config,
@@ -144,7 +151,7 @@ class ConnectionCore:
         )
         return Inbound(
             client=self.client,
-            header_block_bytes_max=_HEADER_LISTS * self.config.header_list_bytes_max,
+            header_block_bytes_max=header_bytes_max,
             clock=self.clock,
             budgets=self._budgets,
             counts=self.counts,

@@ -38,6 +38,7 @@ _SMALL_BYTES: Final = 256
 _EXACT_BYTES: Final = {frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
 """Length of the frames that have but one; another ends the connection (RFC 9113 section 4.2)."""
 _SETTING_BYTES: Final = 6
+_HEADER_KINDS: Final = frozenset({frames.HEADERS, frames.CONTINUATION})
 
 
 class FrameHandler(Protocol):
@@ -76,7 +77,13 @@ class FrameReader:
     """The receive buffer of a connection and the position in the frame that is arriving."""
 
     def __init__(
-        self, config: TransportConfig, handler: FrameHandler, turn: Turn, *, expect_preface: bool
+        self,
+        config: TransportConfig,
+        handler: FrameHandler,
+        turn: Turn,
+        *,
+        header_block_bytes_max: int,
+        expect_preface: bool,
     ) -> None:
         self._handler = handler
         self._turn = turn
@@ -87,6 +94,9 @@ class FrameReader:
         self._small_reads = 0
         self._frame_bytes_max = config.inbound_frame_bytes_max
         self._control_bytes_max = config.control_frame_bytes_max
+        # A peer may send a header block as one frame, as long as we have announced: grpcio does.
+        fits_bytes = config.receive_buffer_bytes - frames.HEADER_BYTES - 1
+        self._header_bytes_max = max(self._control_bytes_max, min(header_block_bytes_max, fits_bytes))
         self._preface_left = frames.PREFACE if expect_preface else b""
         self._stream: StreamCore | None = None
         self._flags = 0
@@ -246,10 +256,11 @@ class FrameReader:
         return used
 
     def _other_frame(self, at: int, length: int, kind: int) -> int:
-        if length > self._control_bytes_max:
+        bytes_max = self._header_bytes_max if kind in _HEADER_KINDS else self._control_bytes_max
+        if length > bytes_max:
             if kind <= frames.CONTINUATION and kind != frames.GOAWAY:
                 raise RemoteProtocolError(
-                    f"frame of type {kind} with {length} octets, the limit is {self._control_bytes_max}",
+                    f"frame of type {kind} with {length} octets, the limit is {bytes_max}",
                     ErrorCode.FRAME_SIZE_ERROR,
                 )
             # Extensions are ignored whatever their size, and a GOAWAY may carry any amount of debug data.
@@ -273,7 +284,7 @@ class FrameReader:
             raise RemoteProtocolError(f"frame of type {kind} on stream {stream_id} inside a header block")
         if kind == frames.CONTINUATION and not self.headers_open:
             raise RemoteProtocolError("CONTINUATION outside of a header block")
-        if kind in {frames.HEADERS, frames.CONTINUATION}:
+        if kind in _HEADER_KINDS:
             self.headers_open = 0 if flags & frames.FLAG_END_HEADERS else stream_id
 
     def _discard_rest(self) -> None:

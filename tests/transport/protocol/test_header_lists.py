@@ -34,16 +34,18 @@ def test_long_header_list_is_refused_alone() -> None:
     ]
 
 
-def test_list_that_a_proxy_passes_on_is_refused_alone() -> None:
+@pytest.mark.parametrize("frame_bytes", [16_384, 80_000], ids=["several frames", "one frame"])
+def test_list_that_a_proxy_passes_on_is_refused_alone(frame_bytes: int) -> None:
     """64 KiB in a hundred fields, what Envoy and nghttpx take from anybody: other calls of the connection go on."""
     peer = Peer()
     other = peer.request(1)
     block = wire.encode([*wire.REQUEST, *((f"x-{number}", "v" * 700) for number in range(94))])
-    pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
-    answered = peer.send(wire.frame(wire.HEADERS, 3, pieces[0]))
-    for piece in pieces[1:]:
+    pieces = [block[at : at + frame_bytes] for at in range(0, len(block), frame_bytes)]
+    answered = []
+    for piece in pieces:
+        kind = wire.HEADERS if piece is pieces[0] else wire.CONTINUATION
         last = wire.END_HEADERS if piece is pieces[-1] else 0
-        answered += peer.send(wire.frame(wire.CONTINUATION, 3, piece, last))
+        answered += peer.send(wire.frame(kind, 3, piece, last))
     fields = dict(wire.fields(wire.only(answered, wire.HEADERS, 3)[0].payload))
     assert fields["grpc-status"] == str(int(StatusCode.RESOURCE_EXHAUSTED))
     assert not peer.failed

@@ -78,7 +78,8 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, set[ErrorCode]]] = {
         wire.headers(1, end_headers=False) + wire.frame(0x77, 0, b""),
         {PROTOCOL},
     ),
-    "HEADERS above the limit of control frames": (wire.frame(1, 1, bytes(16_385), 4), {SIZE}),
+    "SETTINGS above the limit of control frames": (wire.frame(4, 0, bytes(6 * 2_731)), {SIZE}),
+    "HEADERS above the limit of header blocks": (wire.frame(1, 1, bytes(5 * 16_384 + 1), 4), {SIZE}),
     "any frame above the advertised limit": (struct.pack(">HBBBL", 0x1040, 1, 0x77, 0, 0), {SIZE}),
 }
 
