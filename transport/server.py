@@ -178,7 +178,8 @@ class Server:
             with trio.fail_after(self._config.handshake_timeout_s):
                 certificate = await secured.handshake()
         except (ConnectionLost, trio.TooSlowError) as error:
-            why = "it took too long" if isinstance(error, trio.TooSlowError) else error
+            # The text alone: a frame and an error that hold each other keep what OpenSSL is to forget.
+            why = "it took too long" if isinstance(error, trio.TooSlowError) else str(error)
             _log.info("TLS handshake with %s failed: %s", peer, why)
             secured.close()
             return

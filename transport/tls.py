@@ -193,6 +193,9 @@ class ServerTls:
         if self._client_ca is not None:
             _load_ca(context, self._client_ca)
             context.verify_mode = self._verify_mode
+            # A session that is resumed shows no certificate again: tickets would let in who has an expired one.
+            context.num_tickets = 0
+            context.options |= ssl.OP_NO_TICKET
         return context, validity
 
 
@@ -220,6 +223,11 @@ def client_tls(
     elif key is not None:
         raise TlsFileInvalid(f"the key {os.fspath(key)} is of no use without its certificate")
     return context
+
+
+def certificate_expired(fields: Mapping[str, Any] | None) -> bool:
+    """Whether the peer's certificate, as `SSLSocket.getpeercert` returns it, has expired by now."""
+    return False if not fields else ssl.cert_time_to_seconds(fields["notAfter"]) <= time.time()
 
 
 def tls_failure(error: BaseException) -> str:

@@ -20,7 +20,7 @@ import trio
 
 from transport.byte_streams import SocketBytes
 from transport.errors import ConnectionLost
-from transport.tls import ALPN, PeerCertificate, tls_failure
+from transport.tls import ALPN, PeerCertificate, certificate_expired, tls_failure
 
 if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
@@ -117,12 +117,16 @@ class TlsBytes:
                 await self._refuse(_PLAINTEXT_ANSWERS.get(error.reason, b"") if self._server_side else b"")
                 raise ConnectionLost(tls_failure(error)) from error
         await self._flush()
+        fields = self._object.getpeercert()
+        if self._object.session_reused and certificate_expired(fields):
+            # Over TLS 1.2. Without a close_notify OpenSSL forgets the session: the next handshake is a whole one.
+            raise ConnectionLost("the certificate cannot be trusted: it has expired since its session began")
         if self._object.selected_alpn_protocol() != ALPN:
             if self._server_side:
                 self._object.write(_NOT_HTTP_2)
             await self._refuse()
             raise ConnectionLost(f'the peer does not speak HTTP/2: ALPN "{ALPN}" was not negotiated')
-        return PeerCertificate.of(self._object.getpeercert())
+        return PeerCertificate.of(fields)
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`."""

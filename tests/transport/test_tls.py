@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -147,6 +148,38 @@ async def test_client_certificate_refused(kind: str, version: ssl.TLSVersion, tm
         good = client_tls(tmp_path, issue("test", "client.example"))
         async with transport.connect(server.host, server.port, ssl_context=good) as client:
             await check_echo(client)
+
+
+def _greet(
+    host: str, port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLSession | None, bool | None, bytes]:
+    """Shake hands, and return the session, whether it was one of before, and the first octet of the server."""
+    with (
+        socket.create_connection((host, port), timeout=100) as raw,
+        context.wrap_socket(raw, server_hostname=host, session=session) as connection,
+    ):
+        greeting = connection.recv(1)
+        return connection.session, connection.session_reused, greeting
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=["1.2", "1.3"])
+async def test_no_session_outlives_the_certificate_of_its_client(
+    version: ssl.TLSVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody resumes a session whose certificate has expired since; who has another one shows it, and is let in."""
+    context = client_tls(tmp_path, issue("test", "client.example", days_left=5))
+    context.maximum_version = version
+    async with transport.serve(HANDLERS, ssl_context=server_tls(tmp_path, client_ca="test")) as server:
+        greet = functools.partial(_greet, server.host, server.port, context)
+        session, reused, greeting = await trio.to_thread.run_sync(greet)
+        assert (reused, bool(greeting)) == (False, True)
+        # OpenSSL has a clock of its own, by which the certificate is valid whenever it is shown.
+        after = time.time() + 6 * 86_400
+        monkeypatch.setattr(time, "time", lambda: after)
+        _, reused, greeting = await trio.to_thread.run_sync(greet, session)
+        assert (reused, bool(greeting)) in {(True, False), (False, True)}
+        _, reused, greeting = await trio.to_thread.run_sync(greet, session)
+        assert (reused, bool(greeting)) == (False, True)
 
 
 async def test_certificate_names_reach_the_handler(tmp_path: Path) -> None:
