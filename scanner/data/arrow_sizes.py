@@ -49,13 +49,17 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
         The record batches, and the bytes of all bodies once they are decompressed.
 
     Raises:
-        pa.ArrowException, OSError, ValueError: It is no such stream.
+        pa.ArrowException, OSError, ValueError: It is no such stream, or something stands behind its end.
     """
     batches = total = 0
-    for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(stream)):
+    source = pa.BufferReader(pa.py_buffer(stream))
+    for message in pa.ipc.MessageReader.open_stream(source):
         batches += message.type == "record batch"
         if message.body is not None:
             total += _decoded_body_bytes(message)
+    rest = memoryview(stream)[source.tell() :]
+    if np.frombuffer(rest, np.uint8).any():  # Another stream, say, that nobody would read.
+        raise ValueError(f"{len(rest)} octets follow its end; one stream is read, and no other behind it")
     return batches, total
 
 

@@ -64,6 +64,14 @@ def test_random_bytes_are_no_stream(data: bytes) -> None:
         read_arrow_stream(data, rows_max=1000, bytes_max=1 << 20)
 
 
+@pytest.mark.parametrize("behind", [STREAM, STREAM[-9:], b"\0\0\1"], ids=["a stream", "its end", "something"])
+def test_nothing_behind_the_end_of_a_stream_is_passed_over(behind: bytes) -> None:
+    """Rows that nobody would read are not acknowledged: what follows the end is an argument error, but for padding."""
+    with pytest.raises(ArgumentInvalid, match=f"{len(behind)} octets follow its end"):
+        conform(STREAM + behind)
+    assert conform(STREAM + bytes(100)).equals(conform(STREAM))
+
+
 @pytest.mark.parametrize("text", [b"name", b"zone"])
 def test_a_stream_with_text_that_is_none_is_the_peer_s_argument(text: bytes) -> None:
     """A column's name or time zone that is not UTF-8 is an argument error."""
