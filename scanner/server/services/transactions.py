@@ -183,14 +183,14 @@ class TransactionService:
         rows = 0
         while True:
             request = _parsed(await stream.receive(), "rows", "finish")
+            # The right may have been taken away since the stage was opened.
+            authorize(stream, Right.WRITE, key.table)
             if request.WhichOneof("request") == "finish":
                 if request.finish.rows != rows:
                     raise ArgumentInvalid(
                         f"{request.finish.rows} rows were sent to {key}, and {rows} arrived; nothing was kept"
                     )
                 return rows
-            # The right may have been taken away since the stage was opened.
-            authorize(stream, Right.WRITE, key.table)
             call = WriteCall(key.table, _OPERATIONS.get(request.rows.operation, 0), request.rows.arrow_stream)
             del request
             rows += await self._append(call, stream, writer)

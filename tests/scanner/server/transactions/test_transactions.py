@@ -15,6 +15,8 @@ import trio
 import trio.testing
 
 import scanner
+import transport
+from scanner.client.credentials import bearer
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
@@ -32,6 +34,8 @@ from scanner.errors import (
     TransactionDecided,
     VersionSuperseded,
 )
+from scanner.proto.weir.v1 import transactions_pb2 as pb
+from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog
@@ -45,8 +49,10 @@ from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import StageKey, mutation_frames
 from scanner.tasks import inline
+from scanner.wire import methods
 from tests.scanner.server.auth import test_access as access
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
+from transport import CallFailed
 
 pytestmark = [pytest.mark.socket]
 
@@ -697,6 +703,32 @@ async def test_rights_are_those_of_writing() -> None:
         for act in acts:
             with pytest.raises(PermissionDenied):
                 await act
+
+
+async def test_a_stage_without_the_right_is_not_finished(tmp_path: Path) -> None:
+    """A stage whose writer has lost the right by its last message is refused then, and nothing of it is kept."""
+    path = tmp_path / "credentials.toml"
+    path.write_text(access.CREDENTIALS)
+    credentials = CredentialsFile(path)
+    async with access.serving(credentials) as server, access.connected(server, "all_writer") as client:
+        table = await client.table("orders")
+        version = pb.TransactionVersion(table="orders", table_id=table.table_id, name="load", version=1)
+        metadata = [("authorization", bearer(access.TOKENS["writer"]))]
+        async with (
+            transport.connect(server.host, server.port, metadata=metadata) as connection,
+            connection.open_stream(methods.STAGE) as stream,
+        ):
+            opening = pb.StageOpen(version=version, session=bytes(16))
+            await stream.send(pb.StageRequest(open=opening).SerializeToString())
+            while not await table.transactions():
+                pass  # It has not been opened.
+            path.write_text(access.CREDENTIALS.replace('write = ["orders"]', 'write = ["items"]'))
+            assert credentials.reload()
+            await stream.send(pb.StageRequest(finish=pb.StageFinish()).SerializeToString())
+            await stream.send_end()
+            with pytest.raises(CallFailed, match="principal writer may not write table 'orders'"):
+                await stream.receive()
+        assert sum(each.stages for each in await table.transactions()) == 0
 
 
 @pytest.mark.rocks
