@@ -192,6 +192,9 @@ class ServerTls:
             )
         if self._client_ca is not None:
             _load_ca(context, self._client_ca)
+            if _cas_expired(context):
+                # No error: there may be clients with tokens, who need the server, and its new certificate.
+                _log.warning("every CA in %s has expired: no client's certificate is taken", self._client_ca)
             context.verify_mode = self._verify_mode
             # A session that is resumed shows no certificate again: tickets would let in who has an expired one.
             context.num_tickets = 0
@@ -218,6 +221,8 @@ def client_tls(
         context.load_default_certs()
     else:
         _load_ca(context, ca)
+        if _cas_expired(context):
+            raise TlsFileInvalid(f"every CA in {os.fspath(ca)} has expired; replace it")
     if certificate is not None:
         _load_certificate(context, certificate, certificate if key is None else key)
     elif key is not None:
@@ -321,6 +326,12 @@ def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:
         context.load_verify_locations(ca)
     except (ssl.SSLError, OSError) as error:
         raise TlsFileInvalid(f"{os.fspath(ca)} has no certificates in PEM") from error
+
+
+def _cas_expired(context: ssl.SSLContext) -> bool:
+    """Whether there are CAs, and none by which anybody could still be trusted."""
+    authorities = context.get_ca_certs()
+    return bool(authorities) and all(map(certificate_expired, authorities))
 
 
 def _check_readable(*paths: FilePath) -> None:

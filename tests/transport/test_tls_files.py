@@ -84,6 +84,22 @@ def test_a_certificate_that_is_not_valid_yet_waits(
     assert tls.expires_at < now + 102 * DAY_S
 
 
+def test_cas_that_have_all_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file by which nobody can be trusted any more is named: a client refuses it, and a server logs a warning."""
+    context = transport.client_tls(ca_file(tmp_path))
+    expiry = ssl.cert_time_to_seconds(str(context.get_ca_certs()[0]["notAfter"]))
+    days_left = round((expiry - time.time()) / DAY_S) + 50
+    made = files(tmp_path, "server", issue("test", "127.0.0.1", days_left=days_left))
+    ca = ca_file(tmp_path)
+    monkeypatch.setattr(time, "time", lambda: expiry)
+    transport.ServerTls(made.certificate, made.key, client_ca=ca)
+    assert f"every CA in {ca} has expired" in caplog.text
+    with pytest.raises(TlsFileInvalid, match=r"every CA in .*test-ca\.pem has expired; replace it"):
+        transport.client_tls(ca)
+
+
 def test_system_cas_are_the_default() -> None:
     """Without a CA file a client trusts what the system trusts, and still verifies name and certificate."""
     context = transport.client_tls()
