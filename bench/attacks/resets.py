@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.attacks.peer import RawPeer
 
 _BATCH = 50
-_BOUND = "400 resets without an answer at once, 50 a second; then ENHANCE_YOUR_CALM"
+_BOUND = "1000 resets without an answer at once, 50 a second; then ENHANCE_YOUR_CALM"
 _WITH_LENGTH = wire.encode(call(SCAN, ("content-length", "9")))
 
 

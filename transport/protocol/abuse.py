@@ -53,7 +53,9 @@ class Allowance:
 ALLOWANCES: Final[dict[Cost, Allowance]] = {
     Cost.PING: Allowance(burst=200, per_second=10, per_frame=1, per_byte=1 / (1 << 18)),
     Cost.SETTINGS: Allowance(burst=100, per_second=5),
-    Cost.RESET: Allowance(burst=400, per_second=50),
+    # All calls that a peer may have open are cancelled at once when its program ends, or when they share a deadline;
+    # and behind a proxy, some of very many calls are cancelled all the time.
+    Cost.RESET: Allowance(burst=1_000, per_second=50, per_frame=1 / 4),
     Cost.IGNORED: Allowance(burst=1_000, per_second=100, per_frame=1),
     Cost.EMPTY_DATA: Allowance(burst=200, per_second=50),
     # A peer may give each octet back by itself, to the stream and to the connection. That needs no answer and no

@@ -85,9 +85,34 @@ def test_headers_on_a_reset_stream_are_paid_for() -> None:
     """HEADERS sent again and again on a stream that we have reset end the connection."""
     peer = Peer()
     peer.core.outbound.reset(peer.request(1))
-    for _ in range(1_000):
+    for _ in range(2_000):
         peer.send(wire.headers(1, [("x", "y")], end=True))
     assert peer.failed
+
+
+def test_all_open_calls_are_cancelled_at_once() -> None:
+    """As many as a peer may have open, none of them answered: its program ended, or they shared a deadline."""
+    peer, at_once = Peer(), range(1, 2 * TransportConfig().streams_max, 2)
+    peer.send(*(wire.headers(stream_id) for stream_id in at_once))
+    peer.send(*(wire.reset(stream_id) for stream_id in at_once))
+    assert not peer.failed
+
+
+def test_strangers_behind_a_proxy_cancel_some_calls() -> None:
+    """Of 2000 calls a second on one connection every third is cancelled before it is answered, for ten seconds."""
+    peer = Peer()
+    peer.send(wire.window_update(0, 1 << 20))
+    for at in range(20_000):
+        peer.now = at / 2_000
+        stream_id = 2 * at + 1
+        if at % 3:
+            answered = peer.request(stream_id, end=True)
+            peer.core.outbound.send_message(answered, [b"x"])
+            peer.core.outbound.end_call(answered, StatusCode.OK)
+            sent(peer.core)
+        else:
+            peer.send(rapid_reset(stream_id))
+    assert not peer.failed
 
 
 def test_client_that_cancels_at_leisure_is_left_alone() -> None:
@@ -316,7 +341,7 @@ def test_resets_that_cross_the_end_are_no_attack() -> None:
         sent(peer.core)
         peer.send(wire.reset(stream_id))
     assert not peer.failed
-    for _ in range(500):
+    for _ in range(2 * round(ALLOWANCES[Cost.RESET].burst)):
         peer.send(wire.reset(stream_id))
     assert peer.failed
 
