@@ -561,10 +561,16 @@ class RocksBucket:
             write_manifest_length(self._path, self._identity)
 
     def _require_open(self) -> None:
-        if self._leaving:
-            raise StoreClosed(f"bucket {self._path} is being dropped")
-        if self._database is None and not self._idle:
-            raise StoreClosed(f"bucket {self._path} was closed") if self._failure is None else self._refusal()
+        """Refuse a bucket that is closed for good; one that is being closed, or opened anew, is waited for."""
+        with self._gate:
+            if self._leaving:
+                raise StoreClosed(f"bucket {self._path} is being dropped")
+            if self._database is None and not self._idle:
+                raise (
+                    StoreClosed(f"bucket {self._path} was closed")
+                    if self._failure is None
+                    else self._refusal()
+                )
 
     def _awake(self) -> Database:
         """The database; opened if it was closed for being idle. `_gate` is held."""

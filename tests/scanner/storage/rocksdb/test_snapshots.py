@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scanner.errors import DataCorrupted, StoreClosed, StoreFailed
+from scanner.storage.records import Entry
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.database import Database, open_database
 from scanner.storage.rocksdb.store import RocksStore
@@ -68,6 +69,40 @@ def test_a_bucket_wakes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             use()
             assert not bucket.idle
     assert waiting == [True, True]
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+def test_a_read_of_the_log_waits_while_its_bucket_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool
+) -> None:
+    """One that comes amidst that has its entry from the database opened again, unless it was closed for good."""
+    came = threading.Event()
+
+    class Gate(threading.Condition):
+        def __enter__(self) -> bool:
+            if threading.current_thread() is not threading.main_thread():
+                came.set()
+            return super().__enter__()
+
+    with ThreadPoolExecutor(1) as other, _store(tmp_path) as store:
+        bucket = store.bucket("items", 0)
+        monkeypatch.setattr(bucket, "_gate", Gate())
+        close_database, reads = Database.close, list[Future[Entry]]()
+
+        def close_beside_a_read(database: Database) -> None:
+            if not reads:
+                reads.append(other.submit(bucket.entry_at, 0))
+                reads[0].add_done_callback(lambda _: came.set())
+                came.wait()
+            close_database(database)
+
+        monkeypatch.setattr(Database, "close", close_beside_a_read)
+        (bucket.close if for_good else bucket.close_idle)()
+        if for_good:
+            with pytest.raises(StoreClosed, match="was closed"):
+                reads[0].result()
+        else:
+            assert reads[0].result().end == len(_OLD)
 
 
 @pytest.mark.parametrize("scanned", [False, True])
