@@ -192,6 +192,9 @@ class Portal:
 
     Raises:
         OSError: The system has no room for its loop, such as for files.
+
+    Cancellation:
+        An exception that hits the waiting thread, such as KeyboardInterrupt, ends the thread that was begun.
     """
 
     def __init__(self, name: str) -> None:
@@ -206,8 +209,12 @@ class Portal:
         self._nursery: trio.Nursery | None = None
         # A daemon, so that a client nobody closed does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        self._ready.wait()
+        try:
+            self._thread.start()
+            self._ready.wait()
+        except BaseException:  # An interrupt: nobody will know of this portal, nor close it.
+            self._give_up()
+            raise
         if self._failure is not None:
             raise self._failure
         _open_portals.add(self)
@@ -325,6 +332,12 @@ class Portal:
         else:
             call.refuse()
 
+    def _give_up(self) -> None:
+        """End the loop, or have it end as soon as it begins."""
+        self._closed = True
+        if self._token is not None:
+            self.soon(self._begin_stop)
+
     def _begin_stop(self) -> None:
         assert self._stop is not None
         self._stop.set()
@@ -344,8 +357,10 @@ class Portal:
             self._ready.set()
 
     async def _main(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         self._stop = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        if self._closed:  # Looked at after the token is there: who gives up later uses that.
+            return
         async with trio.open_nursery() as self._nursery:
             self._ready.set()
             await self._stop.wait()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from types import MethodType
 
 import pytest
 import trio
@@ -278,3 +279,36 @@ def test_a_portal_whose_loop_cannot_begin() -> None:
     """Whoever makes it is told why, and not that something is closed."""
     with no_more_files(), pytest.raises(OSError, match="Too many open files"):
         Portal("another portal of a test")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_interrupted_while_its_loop_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """Nobody has the portal then: its thread ends by itself, whether its loop runs already or has yet to begin."""
+    run, portals, may_begin = trio.run, list[Portal](), threading.Event()
+
+    def run_later(main: Callable[[], Awaitable[None]]) -> None:
+        may_begin.wait()
+        run(main)
+
+    class Thread(threading.Thread):
+        """Is interrupted behind its start, where its portal would wait for the loop."""
+
+        def __init__(self, *, target: MethodType, name: str, daemon: bool) -> None:
+            super().__init__(target=target, name=name, daemon=daemon)
+            assert isinstance(target.__self__, Portal)
+            portals.append(target.__self__)
+
+        def start(self) -> None:
+            super().start()
+            if begun:
+                may_begin.set()
+                portals[0]._ready.wait()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(trio, "run", run_later)
+    monkeypatch.setattr(threading, "Thread", Thread)
+    with pytest.raises(KeyboardInterrupt):
+        Portal("another portal of a test")
+    may_begin.set()
+    assert portals[0]._closed
+    portals[0]._thread.join()
