@@ -112,13 +112,17 @@ class ImageDelta:
     def read(self, until: int) -> ChangeBlock:
         """Read some changes that it does not have yet, up to `until` at most, for `add`; in any thread.
 
+        Returns:
+            The changes; none if it has them all.
+
         Raises:
             ImageDamaged: The changelog does not have them any more.
             ScannerError: Storage failed.
         """
         start = self.end
+        stop = max(start, min(until, start + _STEP_CHANGES))  # Scans may have read beyond `until` meanwhile.
         try:
-            block = self._bucket.read_change_block(start, min(until, start + _STEP_CHANGES), _STEP_BYTES)
+            block = self._bucket.read_change_block(start, stop, _STEP_BYTES)
         except (OffsetOutOfRange, DataCorrupted) as error:
             if self._bucket.log_start > start:  # dropped while they were read, they look damaged
                 raise ImageDamaged(f"the changelog has lost changes since, from {start} on") from error

@@ -87,6 +87,19 @@ def test_a_commit_costs_its_own_changes() -> None:
     assert delta.as_of(bucket.log_end - 1, ALL_KEYS).ready
 
 
+def test_what_a_scan_has_read_meanwhile_is_not_read_again() -> None:
+    """Whoever goes on to an older offset, beside a scan of a newer one, finds nothing to read, and nothing wrong."""
+    store = filled_store(0)
+    bucket = store.bucket("items", 0)
+    delta = ImageDelta(bucket, 0, ANY)
+    changed(store, [1], [])
+    older = bucket.log_end
+    changed(store, [2], [])
+    taken(delta.as_of(bucket.log_end, ALL_KEYS))
+    assert len(delta.read(older)) == 0
+    assert delta.end == bucket.log_end
+
+
 @given(data=st.data())
 def test_a_state_names_what_a_block_is(data: st.DataObject) -> None:
     """As of offsets with one name a block has the same entries; one without a name may have any."""
