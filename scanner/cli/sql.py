@@ -19,6 +19,7 @@ from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.cli.sql_pushdown import text_of
 from scanner.cli.sql_tables import Query, first_line
+from scanner.cli.sql_values import faithful
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.data.table import stored_type
 from scanner.errors import SchemaMismatch
@@ -163,8 +164,13 @@ def _copy(
     rows_max = ROWS_DEFAULT if shortened else limit
     written = 0
     try:
-        reader = interruptibly(lambda: query.connection.sql(query.text).to_arrow_reader(_BATCH_ROWS))
-        schema = _named_apart(reader.schema if form in BINARY else _plain_schema(reader.schema))
+        relation = interruptibly(lambda: query.connection.sql(query.text))
+        answer = faithful(relation, in_text=form not in BINARY)
+        reader = interruptibly(lambda: answer.to_arrow_reader(_BATCH_ROWS))
+        found = pa.schema(
+            [each.with_name(name) for each, name in zip(reader.schema, relation.columns, strict=True)]
+        )
+        schema = _named_apart(found if form in BINARY else _plain_schema(found))
         writer = open_rows(form, file, schema)
         more = False
         while (batch := interruptibly(lambda: next(reader, None))) is not None:

@@ -146,6 +146,45 @@ def test_types_that_no_table_has(command: Weir, tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "rows.parquet")["list"].to_pylist() == [[1, None]]
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "stored"),
+    [
+        (
+            "340282366920938463463374607431768211455::UHUGEINT",
+            "340282366920938463463374607431768211455",
+            None,
+        ),
+        ("TIMETZ '12:00:00+01'", "12:00:00+01", pa.string()),
+        ("BIT '101'", "101", pa.string()),
+        ("12345678901234567890::BIGNUM", "12345678901234567890", pa.string()),
+        ("TIME '24:00:00'", "24:00:00", pa.time64("us")),
+        ("INTERVAL '1 month 2 days'", "1 month 2 days", pa.month_day_nano_interval()),
+        ("1::VARIANT", "1", None),
+        (
+            "[340282366920938463463374607431768211455::UHUGEINT]",
+            '["340282366920938463463374607431768211455"]',
+            None,
+        ),
+        ("[BIT '1']::BIT[1]", '["1"]', None),
+        ("{'size': BIT '1', 'a\"b': [NULL]}", '{"size": "1", "a\\"b": [null]}', None),
+        ("MAP {'a': DATE 'infinity'}", '[["a", "infinity"]]', None),
+        ("[TIMESTAMP '290000-01-01 00:00:00', NULL]", '["290000-01-01 00:00:00", null]', None),
+        ("ROW(BIT '1', 2)", "(1, 2)", pa.string()),
+        ("union_value(a := BIT '1')", "1", pa.string()),
+    ],
+)
+def test_values_that_arrow_or_python_does_not_have(
+    command: Weir, tmp_path: Path, value: str, text: str, stored: pa.DataType | None
+) -> None:
+    """They come out as the text that DuckDB writes, not as other values; two columns of one name keep their names."""
+    query = f"SELECT {value} AS a, 1 AS a"
+    assert objects(command(query, "--format", "json")[1]) == [{"a": text, "a_1": 1}]
+    assert command(query, "-o", tmp_path / "rows.arrow")[::2] == (0, "")
+    with pa.memory_map(str(tmp_path / "rows.arrow")) as file:
+        (column, _) = pa.ipc.open_file(file).schema
+    assert stored in {None, column.type}
+
+
 def test_files_and_names_in_quotes(command: Weir, tmp_path: Path) -> None:
     """A query joins tables with files; a table whose name is no plain word is in double quotes."""
     pq.write_table(pa.table({"id": [1], "owner": ["Ann"]}), tmp_path / "owners.parquet")
