@@ -18,7 +18,7 @@ import gzip
 import io
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,9 +129,7 @@ class CsvText:
         for _, taken, names in self._records(block):
             if any("\0" in name for name in names):
                 fail(f"{self.path} is not UTF-8 text; name its encoding, for example --encoding utf-16")
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            if repeated:
-                fail(f"{self.path} has two columns {repeated[0]!r}; rename one of them")
+            require_names_apart(self.path, names)
             return names, taken, _line_breaks(block.data[:taken])
         fail(f"{self.path} is empty")
 
@@ -290,6 +288,17 @@ class _Watched(io.FileIO):
         if self._on_read is not None:
             self._on_read(self.tell())
         return count
+
+
+def require_names_apart(path: Path, names: Sequence[str]) -> None:
+    """Check that each column of a file has a name of its own.
+
+    Raises:
+        Failure: Two have the same one.
+    """
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        fail(f"{path} has two columns {repeated[0]!r}; rename one of them")
 
 
 def shortened(value: object) -> str:

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from scanner.cli.app import fail
 from scanner.cli.cells import from_text
-from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, shortened
+from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, require_names_apart, shortened
 from scanner.cli.csv_types import ColumnTypes
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
@@ -107,6 +107,7 @@ class _ParquetFile:
         with self._reading() as file:
             self._instants = _int96_columns(file)
             _refuse_intervals(path, file)
+            require_names_apart(path, file.schema_arrow.names)
             fields = [self._field(each) for each in file.schema_arrow]
             self._schema: pa.Schema = pa.schema(fields)
             self._rows: int = file.metadata.num_rows
@@ -174,6 +175,7 @@ class _ArrowFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._reading() as file:
+            require_names_apart(path, file.schema.names)
             self._schema: pa.Schema = file.schema
             self._rows: int = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
 

@@ -181,6 +181,20 @@ def test_unreadable_file_is_told(tmp_path: Path, name: str, content: bytes, mess
     assert name in failure.value.format_message()
 
 
+@pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
+    """As in a CSV: a table has no place for both."""
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["id", "a", "id"])
+    path = tmp_path / name
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+    with pytest.raises(click.ClickException, match="two columns 'id'; rename one of them"):
+        opened(path)
+
+
 @pytest.mark.parametrize("members", [[], ["a.csv", "b.csv"], ["a.txt"]])
 def test_zip_must_hold_one_csv(tmp_path: Path, members: list[str]) -> None:
     """A zip with no CSV or several is refused."""
