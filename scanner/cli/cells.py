@@ -36,6 +36,8 @@ _CALENDAR: Final = {
     for unit, digits in FRACTION_DIGITS.items()
 }
 """Times since 1970 that have a date in any zone, in Python's calendar, years 1 to 9999, and as an int64; inclusive."""
+_BARE_TIME: Final = re.compile(r"-?[0-9]+-[0-9]{2}-[0-9]{2}(T[0-9:.]+)?")
+"""As NumPy writes a time; of one with a zone it warns, on standard error, and reads another one."""
 _SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
 """As NumPy writes the years -1 to -999."""
 _TYPE: Final = re.compile(r"(?P<name>[a-z][a-z0-9]*)\s*(?:[\[(](?P<arguments>[^\])]*)[\])])?")
@@ -155,8 +157,8 @@ def times_to_text(column: pa.Array) -> pa.Array:
     stamps = numbers.fill_null(0).to_numpy()
     lowest = stamps == _LOWEST
     written = np.datetime_as_string((stamps + lowest).astype(f"datetime64[{unit}]")).tolist()
-    for index in np.flatnonzero(lowest):  # NumPy takes it for no time at all; the time after it ends in 3.
-        written[index] = written[index][:-1] + "2"
+    for index in np.flatnonzero(lowest):
+        written[index] = _lowest_text(unit)
     texts = pa.array(map(_with_whole_year, written), pa.string())
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         texts = pc.binary_join_element_wise(texts, "Z", "")
@@ -220,8 +222,10 @@ def _far_times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def _far_number(text: str, unit: str, *, zoned: bool) -> int:
     """A time that Arrow does not read: of a year beyond 9999 or before 0, or at the very ends of a unit. In UTC."""
     bare = text.removesuffix("Z")
-    if (text != bare) != zoned:
+    if (text != bare) != zoned or _BARE_TIME.fullmatch(bare) is None:
         raise pa.ArrowInvalid(f"{text!r} is no time")
+    if unit != "D" and bare == _lowest_text(unit):
+        return _LOWEST
     try:
         stamp = np.array(bare, f"datetime64[{unit}]")[()]
     except ValueError as error:
@@ -229,6 +233,11 @@ def _far_number(text: str, unit: str, *, zoned: bool) -> int:
     if _with_whole_year(str(stamp)) != bare:  # It has wrapped around, or has digits that the unit does not.
         raise pa.ArrowInvalid(f"{text!r} is out of range")
     return int(stamp.astype(np.int64))
+
+
+def _lowest_text(unit: str) -> str:
+    """The first time of a unit, which NumPy takes for no time at all; the time after it ends in 3."""
+    return str(np.array(_LOWEST + 1, f"datetime64[{unit}]"))[:-1] + "2"
 
 
 def _with_whole_year(text: str) -> str:

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.cli.cells import times_to_text
 from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText
 from scanner.cli.files import CsvOptions, RowFile, open_file
 
@@ -245,6 +246,7 @@ def test_types_that_are_given(tmp_path: Path) -> None:
         (pa.decimal128(4, 2), "1.234"),
         (pa.timestamp("s"), "2013-01-01 00:00:00.5"),
         (pa.timestamp("s"), "2013-01-01 00:00:00Z"),
+        (pa.timestamp("s"), "2013-01-01T00:00:00+01"),
         (pa.timestamp("s", "UTC"), "2013-01-01 00:00:00"),
         (pa.timestamp("ns"), "9999-12-31 00:00:00"),
         (pa.binary(), "plain"),
@@ -257,6 +259,20 @@ def test_text_that_is_not_of_its_type(tmp_path: Path, kind: pa.DataType, text: s
     path.write_text(f"id,value\n1,{text}\n")
     with pytest.raises(click.ClickException, match="in column 'value' on line 2 is no"):
         read(opened(path, options=CsvOptions(types={"value": kind})))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_the_first_time_of_a_unit_is_read_as_it_is_written(
+    tmp_path: Path, unit: str, zone: str | None
+) -> None:
+    """NumPy, which reads times that Arrow does not, takes it for no time at all."""
+    times = pa.array([-(2**63), -(2**63) + 1, 2**63 - 1], pa.int64()).cast(pa.timestamp(unit, zone))
+    path = tmp_path / "data.csv"
+    path.write_text("\n".join(["t", *times_to_text(times).to_pylist()]))
+    assert (
+        read(opened(path, options=CsvOptions(types={"t": times.type}))).column("t").combine_chunks() == times
+    )
 
 
 def test_null_and_empty(tmp_path: Path) -> None:
