@@ -333,3 +333,11 @@ def is_terminal(file: Any = None) -> bool:
     """Whether a person looks at this file; by default at standard error."""
     stream = sys.stderr if file is None else file
     return bool(stream.isatty())
+
+
+def takes_colour(file: Any) -> bool:
+    """Whether colours may be written to this file: to a terminal that has them, unless `NO_COLOR` asks for none."""
+    from rich.console import Console
+
+    console = Console(file=file)
+    return is_terminal(file) and not console.is_dumb_terminal and not console.no_color

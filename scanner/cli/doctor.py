@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from scanner.cli.app import CommandUnreadable, example, is_terminal
+from scanner.cli.app import CommandUnreadable, example, is_terminal, takes_colour
 from scanner.cli.escapes import escaped
 from scanner.errors import ScannerError
 from scanner.server.inspection import Inspection
@@ -62,12 +63,13 @@ def _print(finding: Finding, as_json: bool) -> None:
         click.echo(json.dumps({**dataclasses.asdict(finding), "severity": finding.severity.value}))
         return
     word = finding.severity.value
+    shown = click.style(word, _COLOURS[finding.severity]) if takes_colour(sys.stdout) else word
     parts = [f"{finding.where}: {finding.problem}"]
     if finding.lost:
         parts.append(f"lost: {finding.lost}")
     if finding.advice:
         parts.append(f"do: {finding.advice}")
-    click.echo(f"{click.style(word, _COLOURS[finding.severity])} {escaped('; '.join(parts))}")
+    click.echo(f"{shown} {escaped('; '.join(parts))}")
 
 
 def _print_summary(counts: Counts, severities: dict[Severity, int], as_json: bool) -> None:

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
+from scanner.cli.app import connected, endpoint_option, example, fail, names, note, takes_colour
 from scanner.cli.connection import META
 from scanner.cli.ending import Ending
 from scanner.cli.escapes import escaped, escaped_json
@@ -167,7 +167,7 @@ def _with_columns(planned: Scan, table: Table, columns: list[str], *, as_json: b
 
 def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
     out = sys.stdout.buffer
-    coloured = not as_json and is_terminal(sys.stdout)
+    coloured = not as_json and takes_colour(sys.stdout)
     with planned.execute() as batches:
         try:
             with Ending(out) as ending:
@@ -179,7 +179,7 @@ def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
 
 def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
     out = sys.stdout.buffer
-    coloured = not as_json and is_terminal(sys.stdout)
+    coloured = not as_json and takes_colour(sys.stdout)
     with planned.execute() as batches, Ending(out) as ending:
 
         def commit(_: pa.RecordBatch) -> None:

@@ -201,8 +201,11 @@ def test_filters_columns_and_limits(server: RunningServer, capfdbinary: pytest.C
     assert places(errors)[:3] == ["items", "--from", "1:0"]
 
 
-def test_lines_for_people(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_lines_for_people(
+    server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kind, bucket and offset, time, row; an update is two lines, and nothing in a value is obeyed."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
     with scanner.sync.connect(server.endpoint) as client:
         table = client.table("items")
         start = {each.bucket: each.end_offset for each in table.offsets()}
@@ -222,6 +225,19 @@ def test_lines_for_people(server: RunningServer, capfdbinary: pytest.CaptureFixt
         seen = shown_until(terminal, b"go on with")
     assert b"\x1b[32m+I\x1b[0m" in seen
     assert b"\x1b[2J" not in seen
+
+
+def test_colours_only_where_they_are_wanted(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal that has none, and a person who wants none (no-color.org), get the lines as a pipe does."""
+    words = ["tail", "items", "--from", "earliest", "--to", "end", "-n", "1", "-e", server.endpoint]
+    with on_a_terminal(*words, kind="dumb") as (_, terminal):
+        on_a_dumb_one = shown_until(terminal, b"go on with")
+    monkeypatch.setenv("NO_COLOR", "1")
+    with on_a_terminal(*words) as (_, terminal):
+        unwanted = shown_until(terminal, b"go on with")
+    for seen in (on_a_dumb_one, unwanted):
+        assert b"+I" in seen
+        assert b"\x1b" not in seen
 
 
 @pytest.mark.parametrize(
