@@ -21,6 +21,7 @@ _PLAIN: Final = str.maketrans({"─": "-", "…": "~"})
 """Our own signs, for a terminal or a file in an encoding that lacks them."""
 _NAMES_LINES_MAX: Final = 3
 """Lines that name the columns which are not shown."""
+_AND_SO_ON: Final = " ..."
 _HINT: Final = "'| cat' shows all"
 
 
@@ -112,7 +113,8 @@ def table_lines(columns: Mapping[str, Sequence[object]], width: int | None, hint
 def _names_of_the_rest(names: Sequence[str], width: int | None, hint: str) -> list[str]:
     columns = "1 column does" if len(names) == 1 else f"{len(names)} columns do"
     text = f"{columns} not fit ({hint}): " + ", ".join(map(escaped, names))
-    return textwrap.wrap(text, width or 80, max_lines=_NAMES_LINES_MAX, placeholder=" ...")
+    room = max(width or 80, len(_AND_SO_ON))  # Of fewer columns a terminal makes more lines.
+    return textwrap.wrap(text, room, max_lines=_NAMES_LINES_MAX, placeholder=_AND_SO_ON)
 
 
 def _total(widths: Sequence[int]) -> int:

@@ -200,6 +200,14 @@ def test_one_column_wider_than_the_terminal() -> None:
     assert lines[2].endswith("…")
 
 
+@pytest.mark.parametrize("width", [1, 2, 3])
+def test_a_table_on_a_terminal_of_hardly_any_columns(width: int) -> None:
+    """One column is shown, and under it the beginning of what is said of the others."""
+    lines = table_lines({"a": [1], "b": [2]}, width)
+    assert lines[0] == "a"
+    assert lines[3:5] == ["", "1 co"]
+
+
 def test_vertical_format_shows_everything() -> None:
     """Each row is a block with a line for each column."""
     assert written("vertical").decode().splitlines()[:5] == [
