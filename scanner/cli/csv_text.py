@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 ROW_BYTES_MAX: Final = 64 * 1024 * 1024
 """As long as the longest message."""
 _BLOCK_BYTES: Final = 1 << 20
+_BYTE_ORDER_MARK: Final = "\ufeff"
+"""The decoders of utf-8 and utf-16-le, among others, leave it in."""
 _TEXT_MAX: Final = 40
 """Characters of a value that a message shows."""
 
@@ -217,14 +219,16 @@ class CsvText:
     def _decoded(self, on_read: Callable[[int], None] | None) -> Iterator[bytes]:
         """The file's text as UTF-8, without a byte order mark, in pieces that end between characters."""
         name = self.dialect.encoding or "utf-8"
-        decoder = codecs.getincrementaldecoder("utf-8-sig" if _is_utf8(name) else name)("strict")
+        decoder = codecs.getincrementaldecoder(name)("strict")
         breaks = 0
+        begun = False
         with self._bytes(on_read) as file:
             while True:
                 data = file.read(_BLOCK_BYTES)
                 try:
                     text = decoder.decode(data, final=not data)
-                    piece = text.encode()
+                    piece = text.encode() if begun else text.removeprefix(_BYTE_ORDER_MARK).encode()
+                    begun = begun or bool(text)
                 except UnicodeEncodeError as error:
                     fail(f"{self.path} has text that is no Unicode: {error.reason}")
                 except UnicodeDecodeError as error:
@@ -305,10 +309,6 @@ def shortened(value: object) -> str:
     """A value as a message shows it."""
     text = str(value)
     return repr(text if len(text) <= _TEXT_MAX else text[: _TEXT_MAX - 3] + "...")
-
-
-def _is_utf8(name: str) -> bool:
-    return codecs.lookup(name).name == "utf-8"
 
 
 def _line_breaks(data: bytes) -> int:

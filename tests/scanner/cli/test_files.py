@@ -299,6 +299,17 @@ def test_dialects(tmp_path: Path, breaks: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("text", ["id,name\n1,\ufeffann\n", '"id","name"\n1,\ufeffann\n'])
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path, encoding: str, text: str) -> None:
+    """In front of the file, whichever encoding it is named; in a value it is a character."""
+    path = tmp_path / "data.csv"
+    mark = "" if encoding in {"utf-8-sig", "utf-16"} else "\ufeff"  # These write one themselves.
+    path.write_bytes((mark + text).encode(encoding))
+    options = CsvOptions(dialect=CsvDialect(encoding=encoding))
+    assert read(opened(path, options=options)).to_pylist() == [{"id": 1, "name": "\ufeffann"}]
+
+
 def test_values_longer_than_a_block(tmp_path: Path) -> None:
     """A value of megabytes, with quotes and line breaks in it, comes through between short rows."""
     path = tmp_path / "data.csv"
