@@ -162,6 +162,8 @@ class ScanRecord:
     """The log offsets, by bucket, that it was told it would show."""
     resumes: int = 0
     """How often it went on after a cut."""
+    rewound_to: int | None = None
+    """The ordinal of an old token with which it went on, until it has what it had before; None: of its newest one."""
     overrun_bytes: int = 0
     """The furthest that the product's client saw the server go past the credit."""
     found: list[tuple[str, str]] = field(default_factory=list)
@@ -189,5 +191,11 @@ class ScanRecord:
             self.bookmarks.append(told)
 
     def reached(self, bucket: int) -> int:
-        """The newest position of a bucket that was told; -1: none."""
-        return max((each.offset for each in self.bookmarks if each.bucket == bucket), default=-1)
+        """The newest position of a bucket that was told, in front of where it was rewound to; -1: none."""
+        rewound_to = self.rewound_to
+        told = (
+            each.offset
+            for each in self.bookmarks
+            if each.bucket == bucket and (rewound_to is None or each.rows < rewound_to)
+        )
+        return max(told, default=-1)

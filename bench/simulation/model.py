@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from scanner.storage.interface import GroupState, Mutation, PreparedCommit
     from scanner.storage.memory.bucket import MemoryBucket
     from scanner.storage.memory.store import MemoryDisk
+    from scanner.storage.records import Entry
     from scanner.storage.transactions import AppliedShare
 
-OnCommit = Callable[[int, int, int, "Sequence[Mutation]", int], None]
-"""Told bucket, start, end, mutations and commit time (microseconds since 1970) of every group that was committed."""
+OnCommit = Callable[[int, int, int, "Sequence[Mutation]", "Entry | None"], None]
+"""Told bucket, start, end, mutations and entry of every group that was committed."""
 
 
 OnGroupStates = Callable[[int, "Mapping[str, GroupState | None]"], None]
@@ -67,7 +68,7 @@ class _RecordingBucket:
         self._on_commit = on_commit
         self._on_group_states = on_group_states
         self._groups: Sequence[Sequence[Mutation]] = ()
-        self._unseen: list[tuple[int, int, Sequence[Mutation], int]] = []
+        self._unseen: list[tuple[int, int, Sequence[Mutation], Entry | None]] = []
         """What a commit that is not finished has written."""
 
     def reopen(self, *, writable: bool) -> None:
@@ -89,14 +90,14 @@ class _RecordingBucket:
         unfinished: bool = False,
     ) -> None:
         self._bucket.commit_prepared(prepared, group_states, applied, unfinished=unfinished)
-        times = {entry.start: entry.timestamp_us for entry in prepared.contents.entries}
+        entries = {entry.start: entry for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
-            self._unseen.append((start, end, group, times.get(start, 0)))
+            self._unseen.append((start, end, group, entries.get(start)))
         if unfinished:
             return
         seen, self._unseen = self._unseen, []
-        for start, end, group, timestamp_us in seen:
-            self._on_commit(self._index, start, end, group, timestamp_us)
+        for start, end, group, entry in seen:
+            self._on_commit(self._index, start, end, group, entry)
         if group_states:
             self._on_group_states(self._index, group_states)
 
@@ -141,6 +142,8 @@ class Commit:
     """When it was durable, virtual seconds."""
     timestamp_us: int
     """The time that storage gave it, microseconds since 1970; 0 if it changed nothing."""
+    continues: bool
+    """Whether it goes on with the share of a transaction that the one before it belongs to."""
     mutations: list[Mutation]
 
 
@@ -169,11 +172,12 @@ class Model:
         start: int,
         end: int,
         mutations: Sequence[Mutation],
-        timestamp_us: int,
+        entry: Entry | None,
         at_s: float,
     ) -> None:
-        """Be told of a commit, at a time."""
-        commit = Commit(start, end, at_s, timestamp_us, list(mutations))
+        """Be told of a commit, at a time; one that changed nothing has no entry in the changelog."""
+        timestamp_us, continues = (0, False) if entry is None else (entry.timestamp_us, entry.continues)
+        commit = Commit(start, end, at_s, timestamp_us, continues, list(mutations))
         self._commits.setdefault(bucket, []).append(commit)
 
     def commits(self, bucket: int) -> list[Commit]:

@@ -138,6 +138,7 @@ class RawScan:
             call = _Call(self, stream, ordinal)
             if token:
                 self._record.resumes += 1
+                self._record.rewound_to = ordinal if ordinal < len(self._record.rows) else None
                 self._history.add(self._record.who, "resumes", ordinal=ordinal, of=len(self._record.rows))
             self._over = await call.run()
 
@@ -184,6 +185,8 @@ class RawScan:
         if rows[: len(seen)] != seen:
             record.found.append(("resumable", f"rows {ordinal} on differ when they are asked for again"))
         record.rows += rows[len(seen) :]
+        if ordinal + len(rows) >= len(record.rows):
+            record.rewound_to = None
 
     def got_position(self, ordinal: int, offset: int) -> None:
         """Take a position, with so many rows; whoever has none of them again was told it before."""

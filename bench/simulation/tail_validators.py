@@ -217,8 +217,9 @@ class _BucketTail:
         first, last = model.offsets_between(self._bucket, scan.opened_at_s, scan.closed_at_s)
         if isinstance(bounds.stop, Mapping):
             first = last = bounds.stop[self._bucket]
-        if scan.left:
-            first = min(first, end)  # The end may have come behind what the consumer had taken when it left.
+        if scan.left or scan.error is not None or len(scan.rows) == scan.task.row_limit:
+            # The end may have come behind what its consumer took: it left or had enough, or another bucket failed.
+            first = min(first, end)
         if not first <= end <= last and (first < last or end != first):
             yield "reliable", f"it ended at {end}, and was to end in [{first}, {last}]"
 

@@ -86,8 +86,13 @@ def _bookmark(model: Model, bucket: int, at_least: int, rng: random.Random) -> i
 
 
 def _offset_at(model: Model, bucket: int, time_us: int) -> int:
-    later = (commit.start for commit in model.commits(bucket) if commit.timestamp_us >= time_us)
-    return next(later, model.end(bucket))
+    """Where the first commit since a time begins, or the share of a transaction that it is a part of."""
+    start = 0
+    for commit in model.commits(bucket):
+        start = start if commit.continues else commit.start
+        if commit.timestamp_us >= time_us:
+            return start
+    return model.end(bucket)
 
 
 class Following:

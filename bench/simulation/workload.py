@@ -270,6 +270,7 @@ class Workload:
         ]
         self.strikes = _strikes(rng, self.rows.description.buckets)
         self._add_tails(self.rng("tails"))
+        self._add_more_tails(self.rng("more tails"))
         self._fetch_tails(self.rng("fetches"))
         self.readers = []
         self._add_group(self.rng("groups"))
@@ -299,6 +300,11 @@ class Workload:
             log_ring_bytes=rng.choice((1, 3_000, 1024 * KIB)),
             log_rings_bytes=rng.choice((2_000, 1024 * KIB, 1024 * KIB)),
         )
+
+    def _add_more_tails(self, rng: random.Random) -> None:
+        """More of them where somebody writes: much of what can befall a tail is rare."""
+        more = rng.choice((0, 0, 1, 2)) if self.writers else 0
+        self.scanners += [ScannerTask((tail_task(rng, self.rows),), at_once=False) for _ in range(more)]
 
     def _fetch_tails(self, rng: random.Random) -> None:
         """Have some of the tails that can be pulled, not pushed."""

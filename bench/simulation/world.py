@@ -45,6 +45,7 @@ from scanner.storage.images.reader import Image
 if TYPE_CHECKING:
     from scanner.storage.images.reader import ImageBlock
     from scanner.storage.interface import GroupState, Mutation
+    from scanner.storage.records import Entry
 
 PATIENCE_S = 600.0
 """Virtual time within which everybody comes to an end."""
@@ -230,9 +231,9 @@ class World:
         self.history.add(connection.name, fault.value)
 
     def _committed(
-        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], timestamp_us: int
+        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], entry: Entry | None
     ) -> None:
-        self.model.commit(bucket, start, end, mutations, timestamp_us, trio.current_time())
+        self.model.commit(bucket, start, end, mutations, entry, trio.current_time())
         self.history.add("storage", "committed", bucket=bucket, start=start, end=end)
         self.history.group.ends.append((trio.current_time(), {bucket: start}))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,9 @@ from scanner.data.digest import checksum
 from scanner.data.keys import KeyRange
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryDisk
+
+if TYPE_CHECKING:
+    from scanner.storage.records import Entry
 
 KEYS = 12
 
@@ -42,9 +45,9 @@ class Case:
         )
 
     def _committed(
-        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], timestamp_us: int
+        self, bucket: int, start: int, end: int, mutations: Sequence[Mutation], entry: Entry | None
     ) -> None:
-        self.model.commit(bucket, start, end, mutations, timestamp_us, self.at_s)
+        self.model.commit(bucket, start, end, mutations, entry, self.at_s)
 
     def write(self, keys: Sequence[Key]) -> int:
         """Write keys anew, one second later; returns the log's end."""
