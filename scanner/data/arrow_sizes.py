@@ -9,6 +9,7 @@ lines here read what pyarrow has read and verified, but does not tell.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ _BUFFER = struct.Struct("<qq")
 _AS_IT_IS = -1
 """In front of a buffer of a compressed body that was not worth compressing."""
 _VIEW_BYTES = 16
+_END_MARKS = re.compile(rb"(?:\xff{4}\0{4})*+")
+"""At the start of what follows an end. A writer that is closed twice, by hand and by its `with`, writes two."""
 
 
 def require_size(size: int, bytes_max: int) -> None:
@@ -58,7 +61,8 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
         if message.body is not None:
             total += _decoded_body_bytes(message)
     rest = memoryview(stream)[source.tell() :]
-    if np.frombuffer(rest, np.uint8).any():  # Another stream, say, that nobody would read.
+    behind = _END_MARKS.sub(b"", rest, count=1)
+    if np.frombuffer(behind, np.uint8).any():  # Another stream, say, that nobody would read.
         raise ValueError(f"{len(rest)} octets follow its end; one stream is read, and no other behind it")
     return batches, total
 

@@ -72,6 +72,21 @@ def test_nothing_behind_the_end_of_a_stream_is_passed_over(behind: bytes) -> Non
     assert conform(STREAM + bytes(100)).equals(conform(STREAM))
 
 
+@pytest.mark.parametrize("closings", [1, 3])
+def test_a_writer_that_was_closed_twice(closings: int) -> None:
+    """By hand and by its `with`: each closing writes an end mark, behind which there may be padding, and no rows."""
+    sink, rows = pa.BufferOutputStream(), sample(range(40))
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
+        for _ in range(closings):
+            writer.close()
+    stream = sink.getvalue().to_pybytes()
+    for whole in (stream, stream + bytes(100)):
+        assert conform(whole).equals(rows)
+    with pytest.raises(ArgumentInvalid, match="octets follow its end"):
+        conform(stream + STREAM)
+
+
 @pytest.mark.parametrize("text", [b"name", b"zone"])
 def test_a_stream_with_text_that_is_none_is_the_peer_s_argument(text: bytes) -> None:
     """A column's name or time zone that is not UTF-8 is an argument error."""
