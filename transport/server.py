@@ -438,8 +438,10 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _peer_name(stream: trio.abc.Stream) -> str:
-    if isinstance(stream, trio.SocketStream):
-        with contextlib.suppress(OSError, trio.ClosedResourceError):
-            host, port = stream.socket.getpeername()[:2]
-            return host_port(host, port)
-    return "memory"
+    if not isinstance(stream, trio.SocketStream):
+        return "memory"
+    with contextlib.suppress(OSError, trio.ClosedResourceError):
+        address = stream.socket.getpeername()
+        if isinstance(address, tuple):  # Of a Unix socket it is a path, and empty at its client.
+            return host_port(*address[:2])
+    return "a socket"

@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ async def test_calls_over_a_socket(config: TransportConfig) -> None:
     ):
         for size in (0, 1, 5, 1_000, 70_000, 3_000, 10) * 3:
             nursery.start_soon(functools.partial(check_echo, client, size=size))
+
+
+async def test_calls_over_a_unix_socket(tmp_path: Path) -> None:
+    """A listener that is given may be of a Unix socket, whose clients have no address."""
+    path = tmp_path / "socket"
+    listening = trio.socket.socket(socket.AF_UNIX)
+    await listening.bind(str(path))
+    listening.listen()
+    async with (
+        transport.serve({"/echo": echo}, listener=trio.SocketListener(listening)),
+        transport.connect_stream(await trio.open_unix_socket(path)) as client,
+    ):
+        await check_echo(client, size=1_000)
 
 
 @pytest.mark.parametrize(("count", "size"), [(30_000, 1), (2_000, 4_096), (100, 1 << 20), (1, 100 << 20)])
