@@ -329,8 +329,10 @@ def _load_ca(context: ssl.SSLContext, ca: FilePath) -> None:
 
 
 def _cas_expired(context: ssl.SSLContext) -> bool:
-    """Whether there are CAs, and none by which anybody could still be trusted."""
+    """Whether there are CAs, and nothing by which anybody could still be trusted."""
     authorities = context.get_ca_certs()
+    if len(authorities) < context.cert_store_stats()["x509"]:
+        return False  # The others are no CAs, such as a server's own, self-signed: trusted for themselves.
     return bool(authorities) and all(map(certificate_expired, authorities))
 
 

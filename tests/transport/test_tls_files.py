@@ -98,6 +98,9 @@ def test_cas_that_have_all_expired(
     assert f"every CA in {ca} has expired" in caplog.text
     with pytest.raises(TlsFileInvalid, match=r"every CA in .*test-ca\.pem has expired; replace it"):
         transport.client_tls(ca)
+    # A certificate that is no CA's may be there to be trusted for itself.
+    ca.write_bytes(ca.read_bytes() + made.certificate.read_bytes())
+    transport.client_tls(ca)
 
 
 def test_system_cas_are_the_default() -> None:
