@@ -195,6 +195,14 @@ class Inbound:
             if kind == frames.PRIORITY:
                 self._priority(stream_id, frame)
 
+    def part_of_headers(self) -> None:
+        """Let the time of a header block run, as that of one in several frames does.
+
+        Not at a client, whose program may keep its event loop for longer, with the rest of the frame unread.
+        """
+        if not self._client:
+            self._liveness.header_block(ended=False, now=self._clock.now)
+
     def _require_settings(self) -> None:
         if not self.settings_received:
             raise RemoteProtocolError("the first frame is not SETTINGS")

@@ -59,6 +59,9 @@ class FrameHandler(Protocol):
     def control(self, kind: int, flags: int, stream_id: int, frame: memoryview) -> None:
         """A whole frame of another kind, header included; the view is valid during the call only."""
 
+    def part_of_headers(self) -> None:
+        """A part of a frame of header fields, which may be long; the whole of it, or another part, follows."""
+
 
 class Turn:
     """What is left of the present turn; work beyond a frame's own is charged to it."""
@@ -272,6 +275,8 @@ class FrameReader:
         _check_length(kind, flags, length)
         end = at + frames.HEADER_BYTES + keep
         if self._filled < end:
+            if kind in _HEADER_KINDS:
+                self._handler.part_of_headers()
             return 0
         stream_id = int.from_bytes(buffer[at + 5 : at + 9], "big") & frames.STREAM_ID_MAX
         self._track_header_block(kind, flags, stream_id)

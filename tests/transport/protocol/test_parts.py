@@ -109,6 +109,29 @@ def test_no_pings_when_switched_off() -> None:
     assert not peer.core.outbound.queue.pending
 
 
+def test_a_header_block_in_one_frame_has_the_same_limit() -> None:
+    """One that comes octet by octet ends the connection in its time; one that is whole by then has none."""
+    frame = wire.frame(
+        wire.HEADERS, 1, wire.encode([*wire.REQUEST, ("x-long", "v" * 60_000)]), wire.END_HEADERS
+    )
+    peer, slow = Peer(config=TIMES), Peer(config=TIMES)
+    for each in (peer, slow):
+        each.now = 3.0
+        each.send(frame[:100])
+        each.now = 9.0
+        each.send(frame[100:50_000])
+        assert each.core.next_deadline() == 13
+    peer.send(frame[50_000:])
+    assert peer.core.next_deadline() > 13
+    slow.send(frame[50_000:-1])
+    slow.core.handle_deadline(13.0)
+    assert "header block" in str(slow.core.shutdown.failure)
+    assert not peer.failed
+    client = Peer(client=True, config=TIMES)
+    client.send(frame[:100])
+    assert client.core.next_deadline() == 20, "a client's program may leave the rest unread for long"
+
+
 @given(
     st.lists(
         st.tuples(st.sampled_from(["heard", "seen", "acked", "block", "ended", "wait"]), st.floats(0, 9))
