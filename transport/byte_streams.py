@@ -59,10 +59,7 @@ class ByteStream(Protocol):
 
         Returns:
             Whether that was all. If not, the rest is kept and goes out with the next `send`, which is to come before
-            this is called again.
-
-        Raises:
-            ConnectionLost: The socket failed.
+            this is called again, and which raises if the socket has failed.
         """
 
     async def send_end(self) -> None:
@@ -175,8 +172,8 @@ class SocketBytes:
         """See `ByteStream`."""
         try:
             self._unsent = self._write(buffers)
-        except _SOCKET_ERRORS as error:
-            raise _lost(error) from error
+        except _SOCKET_ERRORS:
+            self._unsent = buffers
         return not self._unsent
 
     async def _wait_sent(self, buffers: list[Buffer]) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from transport.errors import ConnectionLost, TransportError
-from transport.fairness import CallStarts, TurnDebt
+from transport.fairness import CallStarts, TurnDebt, give_rounds
 from transport.protocol.events import (
     CallGivenUp,
     ConnectionFailed,
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
+_ROUNDS_TO_READ: Final = 2
+"""Of the event loop, behind a write that failed: in the first one the reader learns that there is something to read."""
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
@@ -170,12 +172,8 @@ class Driver:
         if alone and core.outbound.queue.pending and core.shutdown.failure is None:
             self.tell_time()
             buffers = core.data_to_send(core.config.write_bytes_max)
-            try:
-                self._unsent = not self._bytes.send_nowait(buffers)
-            except ConnectionLost as error:
-                core.lost(error)
-            else:
-                self.bytes_sent += sum(map(len, buffers))
+            self._unsent = not self._bytes.send_nowait(buffers)
+            self.bytes_sent += sum(map(len, buffers))
             self._check_deadline()
         self.pump()
 
@@ -292,6 +290,8 @@ class Driver:
                 try:
                     await self._send(buffers)
                 except ConnectionLost as error:
+                    # What the peer said before it left, such as a GOAWAY, may not have been read yet.
+                    await give_rounds(_ROUNDS_TO_READ)
                     core.lost(error)
                     self.pump()
                     return None

@@ -164,10 +164,11 @@ class TlsBytes:
     def send_nowait(self, buffers: list[Buffer]) -> bool:
         """See `ByteStream`; more than one piece is left to `send`, which writes one while it encrypts the next."""
         pieces = list(_pieces(buffers))
-        if len(pieces) > 1 or not all(map(self._encrypt_nowait, pieces)):
-            self._unsent = buffers
-            return False
-        return self._bytes.send_nowait([self._outgoing.read()])
+        with contextlib.suppress(ConnectionLost):  # The next `send` raises it.
+            if len(pieces) == 1 and self._encrypt_nowait(pieces[0]):
+                return self._bytes.send_nowait([self._outgoing.read()])
+        self._unsent = buffers
+        return False
 
     async def send_end(self) -> None:
         """See `ByteStream`."""

@@ -310,7 +310,7 @@ async def test_a_reply_longer_than_the_socket_takes() -> None:
 
 
 async def test_a_lone_call_whose_write_fails() -> None:
-    """The socket fails in the caller's own task: the call is lost, and so is the connection."""
+    """The socket fails in the caller's own task: the writer finds it out, and the connection is lost with the call."""
     ours, theirs = socket.socketpair()
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     with theirs:
@@ -351,8 +351,7 @@ async def test_a_socket_that_is_closed_is_lost() -> None:
         with pytest.raises(ConnectionLost):
             async with _closing_soon(left):
                 await one.receive_into([memoryview(bytearray(10))])
-        with pytest.raises(ConnectionLost):
-            one.send_nowait([b"late"])
+        assert not one.send_nowait([b"late"])
         for attempt in (one.send([b"late"]), one.receive_into([memoryview(bytearray(10))])):
             with pytest.raises(ConnectionLost):
                 await attempt
@@ -452,3 +451,20 @@ async def test_server_speaks_to_a_silent_client() -> None:
         while len(first) < 9:
             first += await peer.receive_some()
     assert first[3] == wire.SETTINGS
+
+
+async def test_a_goaway_is_heard_although_the_write_behind_it_fails() -> None:
+    """A peer refuses further calls and leaves: a call that is written later is refused, and not lost."""
+    ours, theirs = socket.socketpair()
+    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+    async with transport.connect_stream(stream) as client:
+        theirs.send(wire.settings())
+        await client.wait_openable()
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.recv(65_536)
+        async with client.open_stream("/test.Test/Method") as call:
+            theirs.send(wire.goaway(0))
+            theirs.close()
+            call.send_last(b"said before the goaway was read")
+            with pytest.raises(transport.StreamRefused):
+                await call.receive()
