@@ -8,7 +8,9 @@ from pathlib import Path
 import click
 
 from scanner.cli.app import Seconds, example
+from scanner.errors import ArgumentInvalid
 from scanner.server.scan.token_keys import OVERLAP_S_DEFAULT, OVERLAP_S_MAX, rotate_token_keys
+from scanner.storage.rocksdb.data_directory import entries_of
 from scanner.storage.rocksdb.store import RocksStore
 
 
@@ -31,6 +33,8 @@ from scanner.storage.rocksdb.store import RocksStore
 )
 def rotate_keys(data: Path, overlap: float) -> None:
     """Make a new key for signing resume tokens."""
+    if not entries_of(data):  # Opening it would make a data directory, and its keys.
+        raise ArgumentInvalid(f"{data} is no data directory of weir; say --data DIR")
     with RocksStore.open(data) as store:
         keys = rotate_token_keys(store, overlap_s=overlap)
     click.echo(f"key {keys.current.key_id} signs resume tokens from now on")

@@ -51,3 +51,10 @@ def test_a_running_server_has_its_keys(tmp_path: Path, capfd: pytest.CaptureFixt
         assert run(["rotate-token-keys", "--data", str(tmp_path)]) == 1
         assert len(capfd.readouterr().err.splitlines()) == 1
     assert run(["rotate-token-keys", "--data", str(tmp_path / "nowhere")]) == 2
+
+
+def test_an_empty_directory_has_no_keys(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where a server would begin anew there is nothing to rotate: one line says so, and nothing is made."""
+    assert run(["rotate-token-keys", "--data", str(tmp_path)]) == 1
+    assert "is no data directory of weir" in capfd.readouterr().err
+    assert list(tmp_path.iterdir()) == []
