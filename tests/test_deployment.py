@@ -13,6 +13,7 @@ import click
 from scanner.cli import weir
 from scanner.cli.serve import serve
 from scanner.client.connection import PORT_DEFAULT
+from scanner.client.credentials import is_loopback
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 DOCKERFILE: Final = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8")
@@ -74,10 +75,13 @@ def test_the_image_serves_drains_and_is_asked_for_its_health() -> None:
 
 
 def test_the_unit_of_systemd_serves() -> None:
-    """Its options exist, and it waits for longer than a drain takes."""
+    """The server takes its options as they are, no reload ends it, and it waits for longer than a drain takes."""
     words = shlex.split(only(r"^ExecStart=(.*)$", UNIT))
     assert words[1] == "serve"
-    parsed(words[2:])
+    host = str(parsed(words[2:])["host"])
+    secured = {"--tls-cert", "--credentials"} <= set(words)
+    assert secured or is_loopback(host)
+    assert secured or re.search(r"^ExecReload=", UNIT, re.MULTILINE) is None
     assert int(only(r"^LimitNOFILE=(\d+)$", UNIT)) >= 65536
     drain_timeout_s = float(next(str(each.default) for each in serve.params if each.name == "drain_timeout"))
     assert int(only(r"^TimeoutStopSec=(\d+)$", UNIT)) > drain_timeout_s
