@@ -18,7 +18,7 @@ from scanner.cli.app import Failure, connected, endpoint_option, example, fail, 
 from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.cli.sql_pushdown import text_of
-from scanner.cli.sql_tables import Query, first_line
+from scanner.cli.sql_tables import Query
 from scanner.cli.sql_values import faithful
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.data.table import stored_type
@@ -181,17 +181,13 @@ def _copy(
             if more or (written == rows_max and not shortened):
                 break
     except (duckdb.Error, pa.ArrowException) as error:
-        raise query.runs.failure or _told(error) from None
+        raise query.runs.failure or Failure(query.told(error)) from None
     if query.runs.failure is not None:  # An answer without it would be one without some rows.
         raise query.runs.failure
     writer.close()
     if shortened and more:
         note(f"the first {ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
     return written
-
-
-def _told(error: Exception) -> Failure:
-    return Failure(first_line(error))
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -257,7 +253,7 @@ def _explain(query: Query, tables: Mapping[str, TableDescription], uses: Mapping
         for _, plan in query.connection.execute(f"EXPLAIN {query.text}").fetchall():
             click.echo(plan)
     except duckdb.Error as error:
-        raise _told(error) from None
+        raise Failure(query.told(error)) from None
 
 
 def _tell_scans(query: Query) -> None:

@@ -14,6 +14,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ _UNSOUND: Final = "statistics_propagation,empty_result_pullup"
 """Optimizers that would conclude something from the planned tables' being empty."""
 _SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {"python_enable_replacements": "false"}
 """A name that is no table is an error, and not a variable of ours."""
+_NO_TABLE: Final = re.compile(r"Catalog Error: Table with name .*? does not exist!")
+"""Behind it DuckDB names a near table of its own, and knows none of those that the statement does not name."""
 _CLOSING_S: Final = 10.0
 _CLOSING_STEP_S: Final = 0.01
 
@@ -198,6 +201,7 @@ class Query:
         text.encode()
         self.text = text
         self.runs = Runs()
+        self._known: Sequence[str] = ()
         self.connection = duckdb.connect(config=_SETTINGS)
         try:
             self._named = self._names()
@@ -223,6 +227,7 @@ class Query:
         Raises:
             Failure: A name fits several of them, since SQL's have no case.
         """
+        self._known = known
         found = {}
         for name in self._named:
             fitting = [each for each in known if each.casefold() == name.casefold()]
@@ -273,6 +278,14 @@ class Query:
                         f"DuckDB would call column {column!r} of table {name} {other!r}: to SQL, names have no case,"
                         " and none is empty; weir scan reads it"
                     )
+
+    def told(self, error: Exception) -> str:
+        """What DuckDB says, in one line; behind a name that is no table come the server's tables, and not DuckDB's."""
+        line = first_line(error)
+        missing = _NO_TABLE.match(line)
+        if missing is None:
+            return line
+        return f"{missing[0]} The server's tables are: {', '.join(self._known) or '(none)'}"
 
     def _plan(self, tables: Mapping[str, TableDescription]) -> str:
         """DuckDB's plan of the statement over empty tables of these columns, which are gone afterwards."""

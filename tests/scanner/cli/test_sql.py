@@ -224,7 +224,11 @@ def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir)
             "SELECT nope FROM items",
             'Binder Error: Referenced column "nope" not found in FROM clause! Candidate',
         ),
-        ("SELECT * FROM nothing", "Catalog Error: Table with name nothing does not exist!"),
+        (
+            "SELECT * FROM nothing",
+            "Catalog Error: Table with name nothing does not exist!"
+            " The server's tables are: Twice, items, my-items.old, twice\n",
+        ),
         ("SELECT * FROM server", "Catalog Error: Table with name server does not exist!"),
         ("SELECT * FROM twice", "'twice' may be any of the tables Twice, twice: to SQL, names have no case"),
         ("SELECT 1; SELECT 2", "weir sql takes one SELECT; "),
