@@ -73,7 +73,7 @@ def backup(destination: Path, data: Path, only_list: bool, as_json: bool, endpoi
 
     Each bucket is as of one log offset: that of a checkpoint, which the server makes and a lease keeps. Files that an
     earlier backup in DESTINATION has already are linked, the others copied; then all of it is read back and compared.
-    It takes the right to administer the server, on its machine, and the server's user.
+    It takes the rights to administer the server and to read all tables, on its machine, and the server's user.
     """
     if only_list:
         _list(destination, as_json)
