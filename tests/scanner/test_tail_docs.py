@@ -27,7 +27,7 @@ def test_every_snippet_runs(tmp_path: Path, capfdbinary: pytest.CaptureFixture[b
     namespace: dict[str, Any] = {}
     with running_server(tmp_path) as server:
         with scanner.sync.connect(server.endpoint) as client:
-            table = client.create_table("orders", ORDERS.schema, ["id"], 2)
+            table = client.create_table("orders", ORDERS.schema, ["id"], 4)
             table.write(ORDERS)
             table.delete([(3,)])
         for snippet in SNIPPET.finditer(PAGE.read_text(encoding="utf-8")):
