@@ -40,6 +40,8 @@ _BARE_TIME: Final = re.compile(r"-?[0-9]+-[0-9]{2}-[0-9]{2}(T[0-9:.]+)?")
 """As NumPy writes a time; of one with a zone it warns, on standard error, and reads another one."""
 _SHORT_YEAR: Final = re.compile(r"-([0-9]{1,3})-")
 """As NumPy writes the years -1 to -999."""
+_GIVEN_TYPE: Final = re.compile(r"(?P<name>.*\S.*)=(?P<type>[^=\[\]()]*(?:[\[(].*)?)", re.DOTALL)
+"""The last equals sign that is not of the type's own arguments, as in `seen=timestamp[us, tz=UTC]`."""
 _TYPE: Final = re.compile(r"(?P<name>[a-z][a-z0-9]*)\s*(?:[\[(](?P<arguments>[^\])]*)[\])])?")
 _TYPES: Final = {
     "bool": pa.bool_(),
@@ -72,12 +74,13 @@ def parse_types(texts: Sequence[str]) -> dict[str, pa.DataType]:
     types: dict[str, pa.DataType] = {}
     for text in texts:
         for each in re.split(r",(?![^\[(]*[\])])", text):
-            name, equals, kind = (part.strip() for part in each.rpartition("="))
-            if not equals or not name:
+            given = _GIVEN_TYPE.fullmatch(each.strip())
+            if given is None:
                 fail(f"cannot read --types {each.strip()!r}; write NAME=TYPE, for example zip=string")
+            name = given["name"].strip()
             if name in types:
                 fail(f"--types names column {name!r} twice")
-            types[name] = _parse_type(kind)
+            types[name] = _parse_type(given["type"].strip())
     return types
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import scanner.sync
 from scanner.cli import run
+from scanner.cli.cells import parse_types
 from scanner.cli.types import parse_type
 from scanner.errors import ArgumentInvalid
 from tests.support.arrow_values import STORED_TYPES
@@ -17,8 +18,9 @@ from tests.support.server import running_server
 
 @pytest.mark.parametrize("data_type", STORED_TYPES, ids=str)
 def test_a_type_is_read_as_it_is_printed(data_type: pa.DataType) -> None:
-    """What `weir describe` says of a column makes another one of its type."""
+    """What `weir describe` says of a column makes another one of its type, and is a type of a CSV's columns."""
     assert parse_type(str(data_type)) == data_type
+    assert parse_types([f"a=b={data_type}"]) == {"a=b": data_type}
 
 
 @pytest.mark.parametrize("text", ["", "integer?", "decimal128(99, 2)", "timestamp[h]", "list<int8>"])
