@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import zoneinfo
 from collections.abc import Sequence
 from typing import Final
 
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from scanner.cli.app import fail
+from scanner.cli.types import require_time_zone, time_zone
 
 FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 _BINARY_PREFIX: Final = "\\x"
@@ -96,6 +96,7 @@ def _parse_type(text: str) -> pa.DataType:
             return pa.decimal128(precision, scale)
         if name == "timestamp" and arguments[0] in FRACTION_DIGITS and len(arguments) <= 2:
             zone = arguments[1].removeprefix("tz=").strip() if len(arguments) == 2 else None
+            require_time_zone(zone)
             return pa.timestamp(arguments[0], zone)
     except (ValueError, pa.ArrowInvalid):
         pass
@@ -152,7 +153,8 @@ def to_text(column: pa.Array) -> pa.Array:
 def times_to_text(column: pa.Array) -> pa.Array:
     """Write dates and timestamps as ISO 8601: `2013-01-01`, `2013-01-01T05:00:00.000000`, `...Z`, `...+02:00`.
 
-    A time of a zone is written in UTC where it has no date in Python's calendar, years 1 to 9999.
+    A time of a zone is written in UTC where it has no date in Python's calendar, years 1 to 9999, and where this
+    machine does not know the zone.
     """
     kind = column.type
     unit = "D" if pa.types.is_date(kind) else kind.unit
@@ -171,8 +173,10 @@ def times_to_text(column: pa.Array) -> pa.Array:
 
 
 def _in_zone(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Times in their own zone, with its offset; null where ISO 8601 or the calendar has none."""
-    zone, digits = _zone(kind.tz), FRACTION_DIGITS[kind.unit]
+    """Times in their own zone, with its offset; null where ISO 8601, the calendar or this machine has none."""
+    zone, digits = time_zone(kind.tz), FRACTION_DIGITS[kind.unit]
+    if zone is None:
+        return pa.nulls(len(numbers), pa.string())
     low, high = _CALENDAR[kind.unit]
     texts: list[str | None] = []
     for number in numbers.to_pylist():
@@ -186,14 +190,6 @@ def _in_zone(numbers: pa.Array, kind: pa.DataType) -> pa.Array:
         # Before there were zones, offsets had seconds.
         texts.append(f"{stamp[:19]}{tail}{stamp[19:]}" if len(stamp) == _STAMP_LENGTH else None)
     return pa.array(texts, pa.string())
-
-
-def _zone(name: str) -> datetime.tzinfo:
-    match = re.fullmatch(r"([-+])([0-9]{2}):?([0-9]{2})", name)
-    if match is None:
-        return zoneinfo.ZoneInfo(name)
-    offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3]))
-    return datetime.timezone(offset if match[1] == "+" else -offset)
 
 
 def _times_from_text(texts: pa.Array, kind: pa.DataType) -> pa.Array:

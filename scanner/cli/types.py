@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import re
+import zoneinfo
 
 import pyarrow as pa
 
@@ -16,12 +18,13 @@ def parse_type(text: str) -> pa.DataType:
     """The type of a name.
 
     Raises:
-        ArgumentInvalid: There is no such type.
+        ArgumentInvalid: There is no such type, or no such time zone.
     """
     try:
         if decimal := _DECIMAL.fullmatch(text):
             return pa.decimal128(int(decimal[1]), int(decimal[2]))
         if timestamp := _TIMESTAMP.fullmatch(text):
+            require_time_zone(timestamp[2])
             return pa.timestamp(timestamp[1], timestamp[2])
         return pa.type_for_alias(text)
     except ValueError as error:
@@ -29,3 +32,27 @@ def parse_type(text: str) -> pa.DataType:
             f"{text!r} is no type of a column; types are such as int64, double, bool, string, binary, date32,"
             " timestamp[us], timestamp[us, tz=UTC], decimal128(12, 2)"
         ) from error
+
+
+def time_zone(name: str) -> datetime.tzinfo | None:
+    """The zone that a type names, as IANA does or by its offset; None if this machine knows none of that name."""
+    if name == "UTC":
+        return datetime.UTC
+    match = re.fullmatch(r"([-+])([0-9]{2}):?([0-9]{2})", name)
+    try:
+        if match is None:
+            return zoneinfo.ZoneInfo(name)
+        offset = datetime.timedelta(hours=int(match[2]), minutes=int(match[3]))
+        return datetime.timezone(offset if match[1] == "+" else -offset)
+    except (KeyError, ValueError, OSError):  # Not there; no offset or no path of one; a folder of zones.
+        return None
+
+
+def require_time_zone(name: str | None) -> None:
+    """Refuse a zone that is none: nobody could take it out of a table again.
+
+    Raises:
+        ArgumentInvalid: This machine knows none of that name.
+    """
+    if name is not None and time_zone(name) is None:
+        raise ArgumentInvalid(f"there is no time zone {name!r}; zones are such as UTC, Europe/Berlin, +02:00")

@@ -30,6 +30,15 @@ def test_what_is_no_type_is_refused(text: str) -> None:
         parse_type(text)
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berln", "America", "+25:00"])
+def test_a_zone_that_is_none_is_no_type(zone: str) -> None:
+    """Neither of a column that is added nor of one of a CSV; a table would have it for ever."""
+    text = f"timestamp[us, tz={zone}]"
+    for read in (parse_type, lambda text: parse_types([f"seen={text}"])):
+        with pytest.raises(ArgumentInvalid, match="there is no time zone"):
+            read(text)
+
+
 @pytest.mark.socket
 @pytest.mark.rocks
 def test_a_column_is_added(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

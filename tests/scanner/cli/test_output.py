@@ -142,6 +142,8 @@ def test_times_that_are_known() -> None:
         (pa.timestamp("s"), -(2**63), "-292277022657-01-27T08:29:52"),
         (pa.timestamp("s"), 2**63 - 1, "292277026596-12-04T15:30:07"),
         (pa.timestamp("us", "Europe/Berlin"), 2**63 - 1, "294247-01-10T04:00:54.775807Z"),
+        (pa.timestamp("s", "Europe/Berln"), 0, "1970-01-01T00:00:00Z"),
+        (pa.timestamp("s", "../UTC"), None, None),
         (pa.date32(), -719529, "-0001-12-31"),
         (pa.timestamp("ms"), -62135596800001, "0000-12-31T23:59:59.999"),
     ]:
