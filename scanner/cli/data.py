@@ -173,7 +173,7 @@ def load(
     file earlier ones; weir tells how many did. A value in quotes is never null in a column of strings.
     """
     options = _read_csv_options(file, types, delimiter, quote, encoding, null_values)
-    name = table_name or file.name.partition(".")[0]
+    name = file.name.partition(".")[0] if table_name is None else table_name
     started_at = time.monotonic()
     with connected(endpoint) as client:
         table = _existing(client, name)

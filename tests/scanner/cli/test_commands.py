@@ -236,6 +236,7 @@ def test_an_interrupted_load_says_what_is_there(
         ("a,b\n1,caf\udce9\n", ["-k", "a"], "octet 0xE9 on line 2; name its encoding"),
         ('a,b\n1,"c\n', ["-k", "a"], "the quote on line 2 is never closed"),
         ("a,b\n1,2\n", ["-k", "a", "-t", "no/name"], "not valid"),
+        ("a,b\n1,2\n", ["-k", "a", "-t", ""], "table name '' is not valid"),
     ],
 )
 def test_load_that_makes_no_sense(
