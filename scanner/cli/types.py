@@ -55,4 +55,6 @@ def require_time_zone(name: str | None) -> None:
         ArgumentInvalid: This machine knows none of that name.
     """
     if name is not None and time_zone(name) is None:
-        raise ArgumentInvalid(f"there is no time zone {name!r}; zones are such as UTC, Europe/Berlin, +02:00")
+        raise ArgumentInvalid(
+            f"this machine knows no time zone {name!r}; zones are such as UTC, Europe/Berlin, +02:00"
+        )
