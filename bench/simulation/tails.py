@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from bench.simulation.serving import clock_us
 from bench.simulation.workload import State, TailStart, TailStop
 from scanner import ScanSource
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -61,7 +62,8 @@ def choose_bounds(
             commit.timestamp_us
             for bucket, at in earliest.items()
             for commit in model.commits(bucket)
-            if commit.start >= at
+            # The commits of one moment have later times, which are still in the future where nothing has happened.
+            if commit.start >= at and commit.timestamp_us <= clock_us()
         ]
         if times:
             time_us = rng.choice(times)
