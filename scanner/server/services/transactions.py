@@ -179,7 +179,7 @@ class TransactionService:
                 await writer.leave()
 
     async def _receive_rows(self, stream: ServerStream, key: VersionKey, writer: StageWriter) -> int:
-        """Take in everything up to the finish, and count it."""
+        """Take in everything up to the finish, behind which the client must end its requests, and count it."""
         rows = 0
         while True:
             request = _parsed(await stream.receive(), "rows", "finish")
@@ -189,6 +189,10 @@ class TransactionService:
                 if request.finish.rows != rows:
                     raise ArgumentInvalid(
                         f"{request.finish.rows} rows were sent to {key}, and {rows} arrived; nothing was kept"
+                    )
+                if await stream.receive() is not None:
+                    raise ArgumentInvalid(
+                        f"a stage of {key} went on behind its finish; nothing was kept; more rows need another stage"
                     )
                 return rows
             call = WriteCall(key.table, _OPERATIONS.get(request.rows.operation, 0), request.rows.arrow_stream)

@@ -50,6 +50,7 @@ from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import StageKey, mutation_frames
 from scanner.tasks import inline
 from scanner.wire import methods
+from scanner.wire.batches import encode_stream
 from tests.scanner.server.auth import test_access as access
 from tests.support.transactions import BEFORE, SCHEMA, changes, contents, keys, make_table, rows
 from transport import CallFailed
@@ -727,6 +728,34 @@ async def test_a_stage_without_the_right_is_not_finished(tmp_path: Path) -> None
             await stream.send(pb.StageRequest(finish=pb.StageFinish()).SerializeToString())
             await stream.send_end()
             with pytest.raises(CallFailed, match="principal writer may not write table 'orders'"):
+                await stream.receive()
+        assert sum(each.stages for each in await table.transactions()) == 0
+
+
+@pytest.mark.parametrize("behind", ["rows", "finish"])
+async def test_a_stage_that_goes_on_behind_its_finish_is_refused(behind: str) -> None:
+    """What is sent behind the finish is not dropped without a word, whatever it is: nothing of the stage is kept."""
+    async with serving(MemoryStore()) as (server, client):
+        table = await client.create_table("t", SCHEMA, ["id"], 1)
+        version = pb.TransactionVersion(table="t", table_id=table.table_id, name="load", version=1)
+        upsert = pb.StageRows(
+            operation=pb.StageRows.OPERATION_UPSERT,
+            arrow_stream=encode_stream(rows({1: "x"}).to_batches()[0]),
+        )
+        finish = pb.StageRequest(finish=pb.StageFinish(rows=1))
+        async with (
+            transport.connect(server.host, server.port) as connection,
+            connection.open_stream(methods.STAGE) as stream,
+        ):
+            for request in (
+                pb.StageRequest(open=pb.StageOpen(version=version, session=bytes(16))),
+                pb.StageRequest(rows=upsert),
+                finish,
+                pb.StageRequest(rows=upsert) if behind == "rows" else finish,
+            ):
+                await stream.send(request.SerializeToString())
+            await stream.send_end()
+            with pytest.raises(CallFailed, match="went on behind its finish"):
                 await stream.receive()
         assert sum(each.stages for each in await table.transactions()) == 0
 
