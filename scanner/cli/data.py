@@ -300,12 +300,15 @@ def _require_all(
 
 
 def _require_columns(table: TableDescription, schema: pa.Schema, file: Path) -> None:
-    missing = [name for name in table.column_names if name not in schema.names]
+    # Arrow makes the list of names anew each time it is asked for it.
+    wanted, given = table.column_names, schema.names
+    known, found = set(wanted), set(given)
+    missing = [name for name in wanted if name not in found]
     if missing:
         fail(
-            f"{file} has no column {', '.join(missing)}, which table {table.name} has; it has {', '.join(schema.names)}"
+            f"{file} has no column {', '.join(missing)}, which table {table.name} has; it has {', '.join(given)}"
         )
-    extra = [name for name in schema.names if name not in table.column_names]
+    extra = [name for name in given if name not in known]
     if extra:
         fail(f"table {table.name} has no column {', '.join(extra)}, which {file} has; choose another --table")
 

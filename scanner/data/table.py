@@ -227,15 +227,17 @@ def _conform(
         raise SchemaMismatch(f"the batch is not valid Arrow data: {error}") from error
     if bytes_max is not None:
         require_size(sum(map(spelled_out_bytes, batch.columns)), bytes_max)
-    given = batch.schema.names
-    missing = [name for name in schema.names if name not in given]
-    unknown = [name for name in given if name not in schema.names]
-    if missing or unknown or len(given) != len(schema.names):
+    # Arrow makes the list of names anew each time it is asked for it.
+    wanted, given = schema.names, batch.schema.names
+    known, found = set(wanted), set(given)
+    missing = [name for name in wanted if name not in found]
+    unknown = [name for name in given if name not in known]
+    if missing or unknown or len(given) != len(wanted):
         raise SchemaMismatch(
             f"columns do not fit the table: missing {missing}, unknown {unknown};"
-            f" exactly these are wanted: {', '.join(schema.names)}"
+            f" exactly these are wanted: {', '.join(wanted)}"
         )
-    columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
+    columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in wanted]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
             if field.name in primary_key:
