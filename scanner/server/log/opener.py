@@ -395,6 +395,7 @@ class LogOpener:
         async with opened.bucket.between_commits():
             storage = opened.bucket.storage
             storage.lineage.require(opened.history, parked.next_offset, storage.log_end, "this scan")
+            require_in_log(storage, parked.next_offset, "the position of this scan")
             source = self._source(
                 opened.table,
                 opened.bucket,
