@@ -31,6 +31,12 @@ not: sending from the page cache (`sendfile`), whose work for each page costs wh
 send buffer; a thread for sending; and waiting for the socket after each read that did not fill its room, which made
 many small reads of few large ones (8 % slower). Where memory is slow, Python's calls suffer more than C's: phases of a
 machine change the ratios.
+
+Of a small call no function has more than a tenth, and a profile shows nothing. A list of the steps of trio's tasks at
+both ends, by the clock (`trio.abc.Instrument`), does: what a call waits for is rounds of the event loop, three at the
+server and four at the client. One at each end was the writer's task that was woken to write; `Driver.write_now` does
+without. Of the 2 ms of ten rows 1.2 are one step of the server: a quarter is decoding ten rows, which is NumPy's and
+Arrow's cost of a block of any size, a fifth to open the state and to choose what to read, an eighth the write.
 """
 
 from __future__ import annotations
