@@ -12,6 +12,7 @@ The reader never writes: what TLS sends by itself (the answer to a key update) g
 from __future__ import annotations
 
 import contextlib
+import itertools
 import ssl
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -163,7 +164,7 @@ class TlsBytes:
 
     def send_nowait(self, buffers: list[Buffer]) -> bool:
         """See `ByteStream`; more than one piece is left to `send`, which writes one while it encrypts the next."""
-        pieces = list(_pieces(buffers))
+        pieces = list(itertools.islice(_pieces(buffers), 2))
         with contextlib.suppress(ConnectionLost):  # The next `send` raises it.
             if len(pieces) == 1 and self._encrypt_nowait(pieces[0]):
                 return self._bytes.send_nowait([self._outgoing.read()])

@@ -273,26 +273,32 @@ async def test_what_is_written_at_once_stays_in_front_of_what_follows() -> None:
             left_over -= len(await right.receive_some())
 
 
-async def test_a_lone_call_is_written_before_its_task_waits() -> None:
-    """With one call on the connection no round of the event loop comes first; with two, one write has what both say."""
+@asynccontextmanager
+async def facing_a_socket() -> AsyncIterator[tuple[transport.Client, socket.socket]]:
+    """A client that may call, and the other end of its socket, which has read all that came until now."""
     ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
     with theirs:
-        theirs.setblocking(False)
         async with transport.connect_stream(stream) as client:
             theirs.send(wire.settings())
             await client.wait_openable()
             await trio.testing.wait_all_tasks_blocked()
             theirs.recv(65_536)
-            async with client.open_stream("/test.Test/Method") as one:
-                one.send_last(b"the only call")
-                assert b"the only call" in theirs.recv(65_536)
-                async with client.open_stream("/test.Test/Method") as other:
-                    other.send_last(b"one of two")
-                    with pytest.raises(BlockingIOError):
-                        theirs.recv(65_536)
-                    await trio.testing.wait_all_tasks_blocked()
-                    assert b"one of two" in theirs.recv(65_536)
+            yield client, theirs
+
+
+async def test_a_lone_call_is_written_before_its_task_waits() -> None:
+    """With one call on the connection no round of the event loop comes first; with two, one write has what both say."""
+    async with facing_a_socket() as (client, theirs), client.open_stream("/test.Test/Method") as one:
+        one.send_last(b"the only call")
+        assert b"the only call" in theirs.recv(65_536)
+        async with client.open_stream("/test.Test/Method") as other:
+            other.send_last(b"one of two")
+            with pytest.raises(BlockingIOError):
+                theirs.recv(65_536)
+            await trio.testing.wait_all_tasks_blocked()
+            assert b"one of two" in theirs.recv(65_536)
 
 
 async def test_a_reply_longer_than_the_socket_takes() -> None:
@@ -311,18 +317,12 @@ async def test_a_reply_longer_than_the_socket_takes() -> None:
 
 async def test_a_lone_call_whose_write_fails() -> None:
     """The socket fails in the caller's own task: the writer finds it out, and the connection is lost with the call."""
-    ours, theirs = socket.socketpair()
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-    with theirs:
-        async with transport.connect_stream(stream) as client:
-            theirs.send(wire.settings())
-            await client.wait_openable()
-            await trio.testing.wait_all_tasks_blocked()
-            theirs.shutdown(socket.SHUT_RD)  # The reader is told nothing of it.
-            for _ in range(2):
-                with pytest.raises(ConnectionLost, match="Broken pipe"):
-                    await client.call("/test.Test/Method", b"nobody hears it")
-            assert not client.alive
+    async with facing_a_socket() as (client, theirs):
+        theirs.shutdown(socket.SHUT_RD)  # The reader is told nothing of it.
+        for _ in range(2):
+            with pytest.raises(ConnectionLost, match="Broken pipe"):
+                await client.call("/test.Test/Method", b"nobody hears it")
+        assert not client.alive
 
 
 async def test_cancelled_before_it_writes_or_reads_anything() -> None:
@@ -455,16 +455,9 @@ async def test_server_speaks_to_a_silent_client() -> None:
 
 async def test_a_goaway_is_heard_although_the_write_behind_it_fails() -> None:
     """A peer refuses further calls and leaves: a call that is written later is refused, and not lost."""
-    ours, theirs = socket.socketpair()
-    stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-    async with transport.connect_stream(stream) as client:
-        theirs.send(wire.settings())
-        await client.wait_openable()
-        await trio.testing.wait_all_tasks_blocked()
-        theirs.recv(65_536)
-        async with client.open_stream("/test.Test/Method") as call:
-            theirs.send(wire.goaway(0))
-            theirs.close()
-            call.send_last(b"said before the goaway was read")
-            with pytest.raises(transport.StreamRefused):
-                await call.receive()
+    async with facing_a_socket() as (client, theirs), client.open_stream("/test.Test/Method") as call:
+        theirs.send(wire.goaway(0))
+        theirs.close()
+        call.send_last(b"said before the goaway was read")
+        with pytest.raises(transport.StreamRefused):
+            await call.receive()
