@@ -62,17 +62,16 @@ class RowBlock:
 
     @classmethod
     def join_some(cls, rows: Sequence[bytes]) -> RowBlock:
-        """Copy as many of the first rows together as make a block, and one at least.
+        """Copy as many of the first rows together as make a block, and one at least if there are any.
 
-        Arrow does it in one pass: 24 ns for a row of 86 bytes, where to join and to measure each by itself takes 36.
+        Python does it sooner than an array that Arrow makes of the rows: that one grows while it is filled, and copies.
         """
-        joined = pa.array(rows, pa.binary())
-        if isinstance(joined, pa.ChunkedArray):  # They are more than Arrow's offsets reach.
-            joined = joined.chunk(0)
-        _, offsets, data = joined.buffers()
-        starts = np.frombuffer(offsets, np.int32, len(joined) + 1).astype(np.int64)
-        block = cls(b"" if data is None else memoryview(data), starts)
-        return block if block.nbytes <= BLOCK_BYTES_MAX else block.slice(0, block.fitting(BLOCK_BYTES_MAX))
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=starts[1:])
+        if starts[-1] > BLOCK_BYTES_MAX:
+            count = max(1, int(np.searchsorted(starts, BLOCK_BYTES_MAX, side="right")) - 1)
+            rows, starts = rows[:count], starts[: count + 1]
+        return cls(b"".join(rows), starts)
 
     @classmethod
     def concat(cls, blocks: Sequence[RowBlock]) -> RowBlock:

@@ -5,9 +5,10 @@ scan. An error is kept: every further read raises it again.
 
 RocksDB is released at the first chance: at the proven end, at an error, at close.
 
-Rows are joined piece by piece as they come, and not kept one by one: a step of 8192 rows of 110 bytes was larger
-than the cache when it was joined. `python -m bench as-of`, live, by CPU: 2.40 million rows a second before, 2.72 since
-(together with quicker decoding of fixed-width columns).
+Rows are joined piece by piece as they come, while they are in the cache, and not kept one by one: a step of 8192 rows
+of 110 bytes was larger than the cache when it was joined. `python -m bench as-of`, live, by CPU: 2.40 million rows a
+second before, 2.72 since (together with quicker decoding of fixed-width columns). Pieces of a thousand rows of a KiB
+were too large again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from scanner.data.row_block import RowBlock
 from scanner.errors import ScannerError, StoreClosed
 from scanner.storage.interface import KeysOf, Rows
@@ -25,10 +24,11 @@ from scanner.storage.interface import KeysOf, Rows
 if TYPE_CHECKING:
     from scanner.storage.rocksdb.readers import RowReader
 
-_NO_ROWS = RowBlock(b"", np.zeros(1, np.int64))
-"""Not joined: the first array that Arrow makes of Python objects has pyarrow import pandas; a server does without."""
-_PIECE_ROWS = 1024
+_NO_ROWS = RowBlock.join(())
+_PIECE_ROWS = 2048
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
+_PIECE_BYTES = 256 * 1024
+"""What they should take: they are still in the cache when they are joined."""
 _PIECE_GROWTH = 16
 """A piece has at most so many times the rows of the one before. The first has one: rows may have megabytes."""
 
@@ -152,7 +152,8 @@ class RocksScan:
             return
         self._row_bytes = max(1, self._ahead.nbytes // len(self._ahead))
         varied = self._ahead.nbytes > left + bytes_max
-        self._piece_rows = 1 if varied else min(_PIECE_ROWS, self._piece_rows * _PIECE_GROWTH)
+        most = min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes + 1)
+        self._piece_rows = 1 if varied else min(most, self._piece_rows * _PIECE_GROWTH)
 
     def _joined(self, rows: list[bytes]) -> RowBlock:
         """Join as many of these rows as make a block; the others wait.
