@@ -246,7 +246,7 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
                 writer.write(batch)
                 rows_before += batch.num_rows
     except BaseException as error:
-        if created and not acknowledged and _drop_if_unwritten(client, table):
+        if created and not acknowledged and _drop_unwritten(table):
             raise
         if isinstance(error, click.ClickException):
             fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
@@ -259,16 +259,14 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
     return rows_before
 
 
-def _drop_if_unwritten(client: Client, table: Table) -> bool:
+def _drop_unwritten(table: Table) -> bool:
     """Drop a table that was just made, since the next try may want another one; not if somebody has written to it.
 
     Returns:
         Whether it is gone.
     """
     with suppress(ScannerError):
-        if not any(each.end_offset for each in table.offsets()):
-            client.drop_table(table.name)
-            return True
+        return table.drop_unwritten()
     return False
 
 

@@ -130,6 +130,24 @@ class Table:
         reply = await call_unary(self._connection, methods.ADD_COLUMN, request, pb.AddColumnResponse)
         self.description = description_from_proto(reply.table)
 
+    async def drop_unwritten(self) -> bool:
+        """Drop the table, but only if nobody has ever written to it, and nobody does.
+
+        Returns:
+            Whether it is gone.
+
+        Raises:
+            TableNotFound: It was dropped before.
+            PermissionDenied: The caller may not manage the table.
+            SourceUnsupported: The server is older than this question.
+
+        Cancellation:
+            The table may have been dropped.
+        """
+        request = pb.DropUnwrittenRequest(table=self.name, table_id=self.table_id)
+        reply = await call_unary(self._connection, methods.DROP_UNWRITTEN, request, pb.DropUnwrittenResponse)
+        return reply.dropped
+
     async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Insert or update rows by their primary key, and wait until they are durable.
 

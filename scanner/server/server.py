@@ -342,6 +342,7 @@ class _Services:
         unary = {
             "CreateTable": self.tables.create_table,
             "DropTable": self.tables.drop_table,
+            "DropUnwritten": self.tables.drop_unwritten,
             "AddColumn": self.tables.add_column,
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,

@@ -321,6 +321,10 @@ class Table:
             raise
         held.finish()
 
+    def drop_unwritten(self) -> bool:
+        """Drop the table, but only if nobody has ever written to it; see `scanner.Table.drop_unwritten`."""
+        return self._portal.call(self._table.drop_unwritten)
+
     @overload
     def offsets(self) -> list[OffsetRange]: ...
 

@@ -156,6 +156,19 @@ class TablesService:
         self._audit(AuditEvent.TABLE_DROPPED, stream, name)
         return pb.DropTableResponse().SerializeToString()
 
+    async def drop_unwritten(self, request: Buffer, stream: ServerStream) -> bytes:
+        """Drop a table to which nobody has ever written, and say whether it was one.
+
+        Raises:
+            TableNotFound: There is none of that name, or it is not the one that is meant.
+        """
+        message = parse_request(pb.DropUnwrittenRequest, request)
+        authorize(stream, Right.MANAGE, message.table)
+        dropped = await self._catalog.drop_unwritten(message.table, meant_table_id(message))
+        if dropped:
+            self._audit(AuditEvent.TABLE_DROPPED, stream, message.table)
+        return pb.DropUnwrittenResponse(dropped=dropped).SerializeToString()
+
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
         audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)
 

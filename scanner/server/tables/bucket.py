@@ -537,6 +537,11 @@ class ServedBucket:
         return self._at_work or (self._retired_by is None and bool(self._queue or self._taken))
 
     @property
+    def unwritten(self) -> bool:
+        """Whether nothing was ever written to it, nothing is being written, and no write may have succeeded unseen."""
+        return not (self.storage.log_end or self._queue or self._taken or self.storage.failure)
+
+    @property
     def _is_read(self) -> bool:
         return bool(len(self.snapshots)) or any(not scan.parked for scan in self._scans)
 
@@ -679,6 +684,10 @@ class ServedBucket:
         """Take back `retire`: storage did not let the bucket go."""
         self._retired_by = None
 
+    def refuse(self, reason: ScannerError) -> None:
+        """Refuse new scans and writes with `reason` from now on; `retire` comes next."""
+        self._retired_by = reason
+
     async def retire(self, reason: ScannerError) -> None:
         """End every scan with `reason`, refuse new ones, and let no commit be under way.
 
@@ -688,7 +697,7 @@ class ServedBucket:
         Cancellation:
             The bucket stays retired; scans may still be open.
         """
-        self._retired_by = reason
+        self.refuse(reason)
         for scan in list(self._scans):
             scan.end(reason)
         async with self._commits:

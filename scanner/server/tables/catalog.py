@@ -386,27 +386,60 @@ class Catalog:
             The table may be left without its scans, and still be there; dropping it again is fine.
         """
         async with self._changing:
-            served = self._tables.get(name)
-            try:
-                if served is not None:
-                    dropped = TableNotFound(f"table {name!r} was dropped")
-                    for bucket in served.buckets.values():
-                        await bucket.retire(dropped)
-                await self._run_blocking(functools.partial(self._store.drop_table, name))
-            finally:
-                if served is not None:
-                    # It may be gone though some of its files would not go; its name is free then.
-                    if not self.has(name, served.table_id):
-                        del self._tables[name]
-                        for bucket in served.buckets.values():
-                            bucket.image.drop()
-                        for callback in served.when_dropped:
-                            callback(TableNotFound(f"table {name!r} was dropped"))
-                    else:
-                        for bucket in served.buckets.values():
-                            bucket.serve_again()
+            await self._drop(name)
         for each in self.after_drop:
             await each()
+
+    async def drop_unwritten(self, name: str, table_id: int | None = None) -> bool:
+        """The same, but only if nothing was ever written to the table, and no write is under way.
+
+        Args:
+            name: Its name.
+            table_id: The only table that is meant; None: whichever has the name.
+
+        Returns:
+            Whether it is gone.
+
+        Raises:
+            TableNotFound: There is none of that name, or the name has gone to another table.
+            StoreFailed: As above.
+            DataCorrupted: The files of a bucket are damaged.
+        """
+        table = await self.table(name, table_id)
+        buckets = [await self.bucket(table, index) for index in range(table.description.buckets)]
+        async with self._changing:
+            if self._tables.get(name) is not table:
+                raise TableNotFound(f"table {name!r} was dropped")
+            if not all(bucket.unwritten for bucket in buckets):
+                return False
+            await self._drop(name)
+        for each in self.after_drop:
+            await each()
+        return True
+
+    async def _drop(self, name: str) -> None:
+        """Called with `_changing` held; no bucket takes a write from the first moment on."""
+        served = self._tables.get(name)
+        dropped = TableNotFound(f"table {name!r} was dropped")
+        buckets = [] if served is None else list(served.buckets.values())
+        try:
+            for bucket in buckets:
+                bucket.refuse(dropped)
+            for bucket in buckets:
+                await bucket.retire(dropped)
+            await self._run_blocking(functools.partial(self._store.drop_table, name))
+        finally:
+            if served is not None:
+                # It may be gone though some of its files would not go; its name is free then.
+                if not self.has(name, served.table_id):
+                    del self._tables[name]
+                    for bucket in buckets:
+                        bucket.image.drop()
+                    for callback in served.when_dropped:
+                        callback(dropped)
+                else:
+                    for bucket in buckets:
+                        bucket.serve_again()
 
     def _require_few(self, tables: list[TableDescription], fresh: TableDescription) -> None:
         if any(each.name == fresh.name for each in tables):

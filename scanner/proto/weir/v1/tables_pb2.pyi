@@ -45,6 +45,20 @@ class DropTableResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class DropUnwrittenRequest(_message.Message):
+    __slots__ = ("table", "table_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
+
+class DropUnwrittenResponse(_message.Message):
+    __slots__ = ("dropped",)
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    dropped: bool
+    def __init__(self, dropped: _Optional[bool] = ...) -> None: ...
+
 class ListTablesRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]

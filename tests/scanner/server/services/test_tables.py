@@ -95,6 +95,32 @@ async def test_tables_are_created_listed_described_and_dropped() -> None:
     assert "a.first" in gone.message
 
 
+async def test_a_table_is_dropped_only_if_nobody_has_written_to_it() -> None:
+    """An unwritten one goes, one with a row in any bucket stays, and so does one that took the name meanwhile."""
+
+    async def drop(client: transport.Client, table_id: int) -> bool:
+        request = tables_pb2.DropUnwrittenRequest(table="items", table_id=table_id)
+        reply = await call(client, "DropUnwritten", request.SerializeToString())
+        return tables_pb2.DropUnwrittenResponse.FromString(reply).dropped
+
+    store = MemoryStore()
+    async with serving(store) as (_, client):
+        await create_table(client, description(buckets=BUCKETS))
+        first = store.table_id("items")
+        assert await drop(client, first)
+        gone = await failure(lambda: drop(client, first))
+        await create_table(client, description(buckets=BUCKETS))
+        another = await failure(lambda: drop(client, first))
+        await write(client, write_request(sample(range(1))))
+        assert not await drop(client, store.table_id("items"))
+        await write(client, write_request(sample(range(2))))
+        rows = await all_rows(client)
+
+    assert isinstance(gone, TableNotFound)
+    assert isinstance(another, TableNotFound)
+    assert rows.equals(table_of(sample(range(2))))
+
+
 async def test_writes_are_answered_in_order_with_their_offsets() -> None:
     """Each response has the ranges of its own request, per bucket one after another."""
     store = MemoryStore()

@@ -407,6 +407,21 @@ async def test_a_share_that_was_written_is_not_written_again() -> None:
         assert recorder.bucket.log_end == 2
 
 
+async def test_a_bucket_is_unwritten_until_somebody_begins_to_write() -> None:
+    """Not only until the row is there: what waits for the disk may be acknowledged."""
+    async with served() as (bucket, _, disk):
+        seen = [bucket.unwritten]
+        waiting = bucket.submit(BATCHES[0])
+        seen.append(bucket.unwritten)
+        await wait_all_tasks_blocked()
+        seen.append(bucket.unwritten)
+        disk.release()
+        await waiting.wait_durable()
+        seen.append(bucket.unwritten)
+
+    assert seen == [True, False, False, False]
+
+
 async def test_retiring_ends_scans_and_writes_and_waits_for_them() -> None:
     """Scans are told and waited for, the commit that runs is finished, queued writes fail with the reason."""
     reason = TableNotFound("table 'items' was dropped")
