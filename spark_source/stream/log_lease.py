@@ -103,10 +103,9 @@ class LogLease:
             except Exception as error:
                 if self._stopped.is_set():
                     return  # The client was closed meanwhile.
-                if not isinstance(error, ScannerError):
-                    raise
                 if not failing:
-                    _logger.warning("the lease of the stream of table %s: %s", self._table, error.message)
+                    unknown = not isinstance(error, ScannerError)  # Whatever it is, the next renewal may succeed.
+                    _logger.warning("the lease of the stream of table %s: %s", self._table, error, exc_info=unknown)
                 failing = self._lost = True
                 continue
             if failing:
