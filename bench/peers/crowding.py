@@ -123,7 +123,7 @@ def measure_crowds(
         with ExitStack() as stack:
             workers = {way: stack.enter_context(running_worker(crowd_reader)) for way in peers}
             for number in range(rounds):
-                for crowded in found:
+                for crowded in _in_turns(found, crowds, number):
                     log(
                         f"{crowded.scans} scans by {crowded.way}{', beside a writer' * crowded.writing}:"
                         f" round {number + 1} of {rounds}"
@@ -138,6 +138,11 @@ def measure_crowds(
                         _run(workers[crowded.way], crowd, rows, crowded, peer)
                     crowded.written_rows_per_s.append(round(beside.rows / beside.seconds))
         return found
+
+
+def _in_turns(found: Sequence[Crowded], crowds: Sequence[int], number: int) -> list[Crowded]:
+    """In each round another crowd is the first: what a writer leaves in the memtable, the next ones have to pass."""
+    return sorted(found, key=lambda each: (each.writing, (crowds.index(each.scans) - number) % len(crowds)))
 
 
 def _run(

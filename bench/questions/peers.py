@@ -37,6 +37,10 @@ both ends, by the clock (`trio.abc.Instrument`), does: what a call waits for is 
 server and four at the client. One at each end was the writer's task that was woken to write; `Driver.write_now` does
 without. Of the 2 ms of ten rows 1.2 are one step of the server: a quarter is decoding ten rows, which is NumPy's and
 Arrow's cost of a block of any size, a fifth to open the state and to choose what to read, an eighth the write.
+
+Beside a writer, crowds that took their turns from the least to the most showed 64 scans at 0.8 of the rate of four, and
+from the most to the least at 1.05: whoever comes later passes more versions of the rows in RocksDB's memtable. So
+another crowd is the first in each round.
 """
 
 from __future__ import annotations
