@@ -104,8 +104,12 @@ class LogLease:
                 if self._stopped.is_set():
                     return  # The client was closed meanwhile.
                 if not failing:
-                    unknown = not isinstance(error, ScannerError)  # Whatever it is, the next renewal may succeed.
-                    _logger.warning("the lease of the stream of table %s: %s", self._table, error, exc_info=unknown)
+                    unknown = not isinstance(
+                        error, ScannerError
+                    )  # Whatever it is, the next renewal may succeed.
+                    _logger.warning(
+                        "the lease of the stream of table %s: %s", self._table, error, exc_info=unknown
+                    )
                 failing = self._lost = True
                 continue
             if failing:
