@@ -103,6 +103,7 @@ class Inspection:
             ArgumentInvalid: This is no data directory.
             StoreLocked: A server has it open.
             StoreFailed: A backup is being restored into it, or that was interrupted; or the disk refused.
+            TooManyFiles, DiskFull: This process may open no more files, or has no room for temporary ones.
         """
         path = self._path
         require_whole(path)

@@ -17,7 +17,7 @@ from rocksdict import ReadOptions
 from scanner.data.digest import DIGEST_EMPTY, checksum
 from scanner.data.keys import KeyCodec, bucket_of
 from scanner.data.rows import RowCodec, keys_of_rows
-from scanner.errors import DataCorrupted, ScannerError
+from scanner.errors import DataCorrupted, DiskFull, ScannerError, TooManyFiles
 from scanner.storage.lineage import Lineage, decode_lineage
 from scanner.storage.rocksdb.changelog import (
     EMPTY_RANGE,
@@ -369,6 +369,10 @@ class BucketInspection:
 
         Args:
             counts: Added to.
+
+        Raises:
+            TooManyFiles, DiskFull: This process may open no more files, or has no room for temporary ones; so of the
+                bucket, or of a checkpoint, nothing is known.
         """
         where = str(self._directory.relative_to(self._root))
         counts.buckets += 1
@@ -381,6 +385,8 @@ class BucketInspection:
                     _without(problem, database.path, self._directory) for problem in contents.problems
                 ]
                 disagreements = None if problems else self._compare(database, contents.log_range)
+        except (TooManyFiles, DiskFull):
+            raise
         except ScannerError as error:
             problem = _without(error.message, self._directory, self._directory)
             yield Finding(Severity.ERROR, where, problem, "every row and change of the bucket", _RESTORE)
@@ -489,6 +495,8 @@ class BucketInspection:
                     require_itself(database, checkpoint)
                     contents = read_contents(database, self._reader, self._index)
                     problems = [_without(each, database.path, directory) for each in contents.problems]
+            except (TooManyFiles, DiskFull):
+                raise
             except ScannerError as error:
                 problems = [_without(error.message, directory, directory)]
             else:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from scanner.errors import DataCorrupted, ScannerError
+from scanner.errors import DataCorrupted, DiskFull, ScannerError
 from scanner.storage.rocksdb.database import Database, RocksResources, open_database
 from scanner.storage.rocksdb.files import disk_errors
 
@@ -32,22 +32,54 @@ def open_untouched(directory: Path, resources: RocksResources) -> Iterator[Datab
 
     Raises:
         DataCorrupted: It is damaged, or not there. What the block raises names the directory, too.
+        DiskFull: The disk of temporary files is; nothing is written to another one.
         StoreFailed: The disk refused.
     """
-    with tempfile.TemporaryDirectory(prefix="weir-") as elsewhere:
-        links = Path(elsewhere)
-        with disk_errors(directory):
-            if not directory.is_dir():
-                raise DataCorrupted(f"{directory}: its files are gone; restore them from a copy")
-            for file in directory.absolute().iterdir():
-                if file.name not in _OF_ONE_PROCESS:
-                    (links / file.name).symlink_to(file)
+    with _temporary_directory() as links:
         try:
+            _link(directory, links)
             database = open_database(links, resources, read_only=True)
             try:
                 yield database
             finally:
                 database.close()
+        except DiskFull as error:
+            raise DiskFull(_no_room(error.message)) from error
         except ScannerError as error:
             message = error.message.replace(str(links), str(directory))
             raise type(error)(message) from error
+
+
+@contextmanager
+def _temporary_directory() -> Iterator[Path]:
+    """An empty directory for the length of a block.
+
+    Raises:
+        DiskFull: There is no place for one.
+    """
+    try:
+        elsewhere = tempfile.TemporaryDirectory(prefix="weir-")
+    except OSError as error:  # Also of a kind of its own, where no place has any room.
+        raise DiskFull(_no_room(str(error))) from error
+    with elsewhere as path:
+        yield Path(path)
+
+
+def _no_room(reason: str) -> str:
+    return f"no temporary files can be made: make room for them, or name another place by TMPDIR ({reason})"
+
+
+def _link(directory: Path, links: Path) -> None:
+    """Fill a directory with links to the files of a database.
+
+    Raises:
+        DataCorrupted: There is no such directory.
+        DiskFull: There is no room for the links.
+        StoreFailed: The disk refused.
+    """
+    with disk_errors(directory):
+        if not directory.is_dir():
+            raise DataCorrupted(f"{directory}: its files are gone; restore them from a copy")
+        for file in directory.absolute().iterdir():
+            if file.name not in _OF_ONE_PROCESS:
+                (links / file.name).symlink_to(file)

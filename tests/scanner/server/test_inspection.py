@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from rocksdict import WriteBatch
 
-from scanner.errors import ArgumentInvalid, StoreLocked
+from scanner.errors import ArgumentInvalid, DiskFull, StoreFailed, StoreLocked, TooManyFiles
 from scanner.server.inspection import Inspection
 from scanner.server.retention.lease_registry import LEASES_DOCUMENT, LeasedState, LeaseKey, LeaseRegistry
 from scanner.storage.lineage import NO_HISTORY
 from scanner.storage.rocksdb.catalog import load_table_entry, save_table_entry
+from scanner.storage.rocksdb.database import open_database
 from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
 from scanner.storage.rocksdb.findings import Finding, Severity
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.storage_damage import delete_change, flip, raw_database
 from tests.support.storage_tables import delete, item_key, one_bucket, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.database import Database, RocksResources
 
 pytestmark = pytest.mark.rocks
 
@@ -255,6 +261,32 @@ def test_damage_is_found(data: Path, damage: Callable[[Path], object], where: st
     assert errors[0].lost
     assert "\n" not in "".join(errors[0].problem)
     assert state_of(data) == before
+
+
+@pytest.mark.parametrize("where", ["tables", "checkpoints"])
+@pytest.mark.parametrize("kind", [DiskFull, TooManyFiles])
+def test_what_this_process_lacks_is_no_damage(
+    data: Path, monkeypatch: pytest.MonkeyPatch, kind: type[StoreFailed], where: str
+) -> None:
+    """Without room for temporary files, or for open ones, the inspection ends; no bucket is said to be lost."""
+
+    def refuse(path: Path, resources: RocksResources, *, read_only: bool) -> Database:
+        (file,) = path.glob("MANIFEST-*")
+        if where in file.readlink().parts:
+            raise kind(f"{path}: no more of that")
+        return open_database(path, resources, read_only=read_only)
+
+    monkeypatch.setattr("scanner.storage.rocksdb.untouched.open_database", refuse)
+    with pytest.raises(kind) as raised:
+        inspected(data)
+    assert ("temporary files" in raised.value.message) == (kind is DiskFull)
+
+
+def test_no_place_for_temporary_files(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is what is said, and nothing of the buckets, which are whole."""
+    monkeypatch.setattr(tempfile, "tempdir", str(data / "none"))
+    with pytest.raises(DiskFull, match=r"no temporary files can be made: .*TMPDIR"):
+        inspected(data)
 
 
 def test_leases_that_are_kept_are_no_finding(data: Path) -> None:
