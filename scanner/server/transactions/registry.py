@@ -172,6 +172,8 @@ class Transactions:
         self._now_ms = now_ms
         self._applier = Applier(catalog, config, run_blocking)
         self._tables: dict[int, _Table] = {}
+        self._unread: set[str] = set()
+        """Tables of which an earlier server left something that could not be read at the start."""
         self._loading = trio.Lock()
         self._writing_bytes = 0
         """Octets of stages that are being written."""
@@ -188,7 +190,8 @@ class Transactions:
     ) -> Transactions:
         """Find what earlier servers left, and complete what they decided, in the background.
 
-        A table whose transactions cannot be read is reported, and its transactions are refused; the others go on.
+        A table whose transactions cannot be read is reported, and its transactions are refused until they can be, which
+        each `sweep` tries; the others go on.
 
         Raises:
             StoreClosed: The store was closed.
@@ -200,6 +203,7 @@ class Transactions:
                 await transactions._load(name)
             except ScannerError as error:
                 _logger.error("the transactions of table %r cannot be read: %s", name, error)
+                transactions._unread.add(name)
         return transactions
 
     @property
@@ -359,7 +363,12 @@ class Transactions:
         ]
 
     async def sweep(self) -> None:
-        """Free the stages and forget the names whose time is over. A failure is logged, and tried again."""
+        """Free the stages and forget the names whose time is over. A failure is logged, and tried again.
+
+        First, what could not be read at the start is read, so that what was decided is completed.
+        """
+        for unread in sorted(self._unread):
+            await self._load_unread(unread)
         for table in list(self._tables.values()):
             for text, name in list(table.names.items()):
                 try:
@@ -367,6 +376,17 @@ class Transactions:
                         await self._expire(table, text, name)
                 except ScannerError as error:
                     _logger.warning("transaction %s of table %s is kept longer: %s", text, table.name, error)
+
+    async def _load_unread(self, name: str) -> None:
+        try:
+            await self._load(name)
+        except TableNotFound:
+            pass  # What it had went with it.
+        except ScannerError:
+            return  # The log has it, from the start.
+        else:
+            _logger.warning("the transactions of table %r can be read now", name)
+        self._unread.discard(name)
 
     async def _expire(self, table: _Table, text: str, name: _Name) -> None:
         await self._resolve(table, text, name)

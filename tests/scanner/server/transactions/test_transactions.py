@@ -39,15 +39,17 @@ from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.server.tables.catalog import Catalog
+from scanner.server.transactions.decisions import Decision
 from scanner.server.transactions.overwriting import deletions
 from scanner.server.transactions.registry import Transactions, VersionKey
 from scanner.server.transactions.stages import Attempt
 from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.memory.transaction_files import MemoryTransactionFiles
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
-from scanner.storage.transactions import StageKey, mutation_frames
+from scanner.storage.transactions import StageKey, StoredStage, mutation_frames
 from scanner.tasks import inline
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -369,6 +371,35 @@ async def test_stages_and_names_expire() -> None:
         assert store.bucket("t", 0).applied_shares == {}
         assert store.transaction_files("t").decisions() == {}
         assert (await transactions.publish(_key("done", 1), {})).decided
+
+
+async def test_what_could_not_be_read_at_the_start_is_completed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without any client: once storage answers again, and the log tells of both."""
+    clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+    decision = Decision(table_id=0, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=1)
+    store.transaction_files("t").write_decision("load", decision.to_document())
+    read = MemoryTransactionFiles.stages
+
+    def refuse(_: MemoryTransactionFiles) -> list[StoredStage]:
+        raise StoreFailed("the disk refused")
+
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, inline)
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", refuse)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
+        await transactions.sweep()
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", read)
+        await transactions.sweep()
+        await trio.testing.wait_all_tasks_blocked()
+        assert transactions.unapplied == 0
+    assert store.bucket("t", 0).applied_shares.keys() == {"load"}
+    assert [record.message for record in caplog.records] == [
+        "the transactions of table 't' cannot be read: the disk refused",
+        "the transactions of table 't' can be read now",
+    ]
 
 
 async def test_rows_that_expired_are_missed() -> None:
