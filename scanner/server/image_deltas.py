@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from scanner.errors import ScannerError
+from scanner.errors import ScannerError, TableNotFound
 from scanner.server.scan.image_costs import changed_image_is_quicker
 from scanner.storage.images.format import ImageDamaged
 
@@ -63,6 +63,8 @@ class DeltaKeeper:
                 continue
             try:
                 await self._extend(bucket)
+            except TableNotFound:
+                continue  # It was dropped meanwhile.
             except ScannerError as error:
                 _logger.warning("what was changed since the image of %s[%d]: %s", name, index, error)
 

@@ -283,6 +283,8 @@ class Checkpoints:
                 if not bucket.is_open and newest and newest.log_offset == bucket.storage.log_end:
                     continue  # Its files need not be opened to find that there is nothing to do.
                 await (await self.of(table, index)).create()
+            except TableNotFound:
+                continue  # It was dropped meanwhile.
             except ScannerError as error:
                 _logger.warning("no checkpoint of %s[%d]: %s", name, index, error)
 

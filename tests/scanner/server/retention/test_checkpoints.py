@@ -83,6 +83,25 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
 
 
+async def test_a_table_that_is_dropped_meanwhile_is_no_failure(
+    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is done from time to time comes to a bucket whose table has just gone: there is nothing to tell."""
+    async with open_maintenance(store) as kept:
+        await kept.write(range(5))
+        catalog = kept.maintenance.catalog
+        found = list(catalog.open_buckets())
+        await catalog.drop("items")
+        with monkeypatch.context() as patch:
+            patch.setattr(catalog, "open_buckets", lambda: found)
+            for _, _, bucket in found:
+                patch.setattr(bucket.image, "current", object())
+                bucket.image.use.used_at = trio.current_time()
+            await kept.maintenance.checkpoints.make_all()
+            await kept.maintenance.deltas.extend_all()
+    assert caplog.text == ""
+
+
 async def test_a_disk_that_refuses(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
