@@ -21,7 +21,8 @@ from scanner.cli.app import fail
 from scanner.cli.types import require_time_zone, time_zone
 
 FRACTION_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
-_BINARY_PREFIX: Final = "\\x"
+BINARY_PREFIX: Final = "\\x"
+"""What octets begin with where they are text; their hexadecimal digits follow."""
 _INTEGER: Final = r"^-?[0-9]+$"
 _INFINITE: Final = r"(?i)inf"
 _LOWEST: Final = -(2**63)
@@ -143,7 +144,7 @@ def to_text(column: pa.Array) -> pa.Array:
     if pa.types.is_string(kind):
         return column
     if pa.types.is_binary(kind):
-        cells = (None if value is None else _BINARY_PREFIX + value.hex() for value in column.to_pylist())
+        cells = (None if value is None else BINARY_PREFIX + value.hex() for value in column.to_pylist())
         return pa.array(cells, pa.string())
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return times_to_text(column)
@@ -250,10 +251,10 @@ def _binary_from_text(texts: pa.Array) -> pa.Array:
         if text is None:
             values.append(None)
             continue
-        if not text.startswith(_BINARY_PREFIX):
+        if not text.startswith(BINARY_PREFIX):
             raise pa.ArrowInvalid("not binary")
         try:
-            values.append(bytes.fromhex(text.removeprefix(_BINARY_PREFIX)))
+            values.append(bytes.fromhex(text.removeprefix(BINARY_PREFIX)))
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from error
     return pa.array(values, pa.binary())

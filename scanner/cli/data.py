@@ -33,7 +33,7 @@ from scanner.cli.app import (
     names,
     note,
 )
-from scanner.cli.cells import parse_types
+from scanner.cli.cells import BINARY_PREFIX, parse_types
 from scanner.cli.connection import with_options
 from scanner.cli.csv_text import CsvDialect
 from scanner.cli.files import NULL_VALUES_DEFAULT, CsvOptions, RowFile, open_file
@@ -344,9 +344,10 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @endpoint_option
 def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
-    """Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
+    r"""Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    A missing key is no error.
+    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. A missing key
+    is no error.
     """
     with connected(endpoint) as client:
         opened = client.table(table)
@@ -387,7 +388,7 @@ def _key_record(key: str) -> list[str]:
 
 
 def _key_value(text: str, field: pa.Field) -> object:
-    """What a word on the command line says in a key column, exactly: `key_cells` rounds nothing."""
+    """What a word on the command line says in a key column: what it says in a CSV, and text may be octets as well."""
     types, kind = pa.types, field.type
     try:
         if types.is_boolean(kind):
@@ -397,23 +398,25 @@ def _key_value(text: str, field: pa.Field) -> object:
         if types.is_integer(kind):
             return int(text)
         if types.is_floating(kind):
-            return _float_value(text)
+            return _float_value(text, kind)
         if types.is_decimal(kind):
             return decimal_literal(text)
         if types.is_date(kind) or types.is_timestamp(kind):
             return Temporal(text)
+        if types.is_binary(kind) and text.startswith(BINARY_PREFIX):
+            return bytes.fromhex(text.removeprefix(BINARY_PREFIX))
     except (ValueError, KeyError, ArgumentInvalid) as error:
         raise KeyInvalid(f"{text!r} is no {kind}, which key column {field.name!r} is") from error
     return text.encode() if types.is_binary(kind) else text
 
 
-def _float_value(text: str) -> float:
-    """The number that is nearest to the text; that of a whole number is it.
+def _float_value(text: str, kind: pa.DataType) -> float:
+    """The number of a type of floats that is nearest to the text; that of a whole number is it.
 
     Raises:
         ValueError: It is no number, or there is none so large or so exact.
     """
-    value = float(text)
+    value: float = pa.scalar(float(text)).cast(kind).as_py()
     is_number = any(character.isdigit() for character in text)
     if is_number and (math.isinf(value) or (text.strip().lstrip("+-").isdigit() and int(text) != value)):
         raise ValueError(text)

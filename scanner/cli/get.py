@@ -53,7 +53,9 @@ def get(
     output: Path | None,
     endpoint: str,
 ) -> None:
-    """Read rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
+    r"""Read rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
+
+    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself.
 
     The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
     the others are written all the same.

@@ -127,3 +127,39 @@ def test_a_float_that_is_not_the_number_is_no_key(server: RunningServer, command
         assert f"'{key}' is no double" in err
     found = command("get", "floats", "9007199254740992", "0.1", "inf", "--format", "csv", "-c", "text")
     assert found == (0, '"text"\n"large"\n"small"\n"endless"\n', "")
+
+
+def test_a_float32_is_the_nearest_to_what_has_a_point(server: RunningServer, command: Weir) -> None:
+    """So a key is named as a CSV shows it, though no float32 is 0.1; a whole number that is none stays refused."""
+    schema = pa.schema([("key", pa.float32()), ("text", pa.string())])
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("narrow", schema, ["key"], 1)
+        table.write(pa.table([[0.1, 2.0**24], ["small", "large"]], schema=schema))
+    _, shown, _ = command("scan", "narrow", "--format", "csv", "-c", "key,text")
+    words = [line.partition(",")[0] for line in shown.splitlines()[1:]]
+    assert words[0] == "0.1"
+    found = command("get", "narrow", *words, "--format", "csv")
+    assert found == (0, shown, "")
+    for key in ("16777217", "1e39"):
+        code, out, err = command("get", "narrow", key)
+        assert (code, out) == (1, "")
+        assert f"'{key}' is no float" in err
+
+
+def test_octets_are_named_as_a_csv_shows_them(server: RunningServer, command: Weir) -> None:
+    """Every key of octets can be read and deleted by what `weir scan` wrote, and by its text if it is one."""
+    schema = pa.schema([("key", pa.binary()), ("number", pa.int64())])
+    keys = [b"\x00\xff", b"\\xff", b"abc", b"\xff"]
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("octets", schema, ["key"], 1)
+        table.write(pa.table([keys, [0, 1, 2, 3]], schema=schema))
+        _, shown, _ = command("scan", "octets", "--format", "csv")
+        words = [line.partition(",")[0].strip('"') for line in shown.splitlines()[1:]]
+        assert command("get", "octets", *words, "--format", "csv") == (0, shown, "")
+        assert command("get", "octets", "abc", "--format", "csv", "-c", "number") == (0, '"number"\n2\n', "")
+        for verb in ("get", "delete"):
+            code, out, err = command(verb, "octets", "\\xabc")
+            assert (code, out) == (1, "")
+            assert "is no binary" in err
+        assert command("delete", "octets", words[0]) == (0, "deleted 1 row of octets\n", "")
+        assert table.get(pa.table([keys], names=["key"])).found == (False, True, True, True)
