@@ -170,7 +170,13 @@ class _ArrowRows:
 class _ParquetRows:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._file = file
-        self._writer = pq.ParquetWriter(_Appended(file), schema)
+        try:
+            self._writer = pq.ParquetWriter(_Appended(file), schema)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # Not of the file: it has no decimals with a negative scale, or one above the precision.
+            fail(f"Parquet cannot hold these columns: {error}; choose --format arrow")
 
     def write(self, batch: pa.RecordBatch) -> None:
         try:
