@@ -26,6 +26,8 @@ _MESSAGE_HEADER, _DICTIONARY_DATA = 2, 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _I64, _U32, _I32, _U16 = struct.Struct("<q"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 _BUFFER = struct.Struct("<qq")
+_EXPERIMENTAL_COMPRESSION = b"ARROW:experimental_compression"
+"""In the metadata of a V4 message, where Arrow 0.17 said how its body is compressed."""
 _AS_IT_IS = -1
 """In front of a buffer of a compressed body that was not worth compressing."""
 _VIEW_BYTES = 16
@@ -52,7 +54,8 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
         The record batches, and the bytes of all bodies once they are decompressed.
 
     Raises:
-        pa.ArrowException, OSError, ValueError: It is no such stream, or something stands behind its end.
+        pa.ArrowException, OSError, ValueError: It is no such stream, something stands behind its end, or a body is
+            compressed under metadata V4.
     """
     batches = total = 0
     source = pa.BufferReader(pa.py_buffer(stream))
@@ -73,13 +76,22 @@ def _decoded_body_bytes(message: pa.ipc.Message) -> int:
         batch = _Table(metadata, _U32.unpack_from(metadata)[0]).table(_MESSAGE_HEADER)
         if message.type == "dictionary":
             batch = batch.table(_DICTIONARY_DATA)
-        if batch.position(_BATCH_COMPRESSION) is None:
+        compressed = batch.position(_BATCH_COMPRESSION) is not None
+        if message.metadata_version < pa.ipc.MetadataVersion.V5:
+            _require_uncompressed(compressed or _EXPERIMENTAL_COMPRESSION in metadata)
+        if not compressed:
             return len(body)
         return sum(
             _decoded_buffer_bytes(body, at, size) for at, size in batch.structs(_BATCH_BUFFERS, _BUFFER)
         )
     except (struct.error, LookupError) as error:
         raise ValueError(f"the metadata of a {message.type} cannot be read: {error}") from error
+
+
+def _require_uncompressed(compressed: bool) -> None:
+    """Refuse a compressed body under metadata V4: pyarrow writes such, and reads the compressed octets as values."""
+    if compressed:
+        raise ValueError("a body is compressed under metadata version V4; write it with V5, or uncompressed")
 
 
 def _decoded_buffer_bytes(body: memoryview, at: int, size: int) -> int:

@@ -36,6 +36,33 @@ def keyed(column: pa.Array) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(len(column)), pa.int32()), column], names=["k", "s"])
 
 
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("said_in", ["record batch", "custom metadata"])
+def test_a_body_compressed_under_metadata_v4_is_refused(codec: str, said_in: str) -> None:
+    """Arrow would read the compressed octets as values, or decompress what nobody measured."""
+    batch = pa.record_batch({"k": pa.array([123456789], pa.int64())})
+    in_batch = said_in == "record batch"
+    options = pa.ipc.IpcWriteOptions(
+        compression=codec if in_batch else None, metadata_version=pa.ipc.MetadataVersion.V4
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        said = None if in_batch else {"ARROW:experimental_compression": codec}
+        writer.write_batch(batch, custom_metadata=said)
+    with pytest.raises(ArgumentInvalid, match="compressed under metadata version V4"):
+        read_arrow_stream(sink.getvalue(), rows_max=1000, bytes_max=MIB)
+
+
+def test_metadata_v4_without_compression_is_read() -> None:
+    """What older writers send by default keeps its values."""
+    batch = pa.record_batch({"k": pa.array([123456789], pa.int64())})
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    assert read_arrow_stream(sink.getvalue(), rows_max=1000, bytes_max=MIB).equals(batch)
+
+
 @given(texts=TEXTS, codec=st.sampled_from(CODECS), encoded=st.booleans())
 def test_bodies_are_measured_as_they_become(
     texts: list[str | None], codec: str | None, encoded: bool
