@@ -411,13 +411,18 @@ def _key_value(text: str, field: pa.Field) -> object:
 
 
 def _float_value(text: str, kind: pa.DataType) -> float:
-    """The number of a type of floats that is nearest to the text; that of a whole number is it.
+    """The number of a type of floats that is nearest to the text; a whole number is it, or how a CSV shows it.
 
     Raises:
         ValueError: It is no number, or there is none so large or so exact.
     """
-    value: float = pa.scalar(float(text)).cast(kind).as_py()
+    nearest = pa.scalar(float(text)).cast(kind)
+    value: float = nearest.as_py()
     is_number = any(character.isdigit() for character in text)
-    if is_number and (math.isinf(value) or (text.strip().lstrip("+-").isdigit() and int(text) != value)):
+    if is_number and math.isinf(value):
+        raise ValueError(text)
+    # A CSV shows the float32 355591072 as 355591070: no other is nearer.
+    shown = nearest.cast(pa.string()).as_py()
+    if text.strip().lstrip("+-").isdigit() and int(text) != value and text != shown:
         raise ValueError(text)
     return value
