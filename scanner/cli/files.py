@@ -21,6 +21,7 @@ from scanner.cli.app import fail
 from scanner.cli.cells import from_text
 from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, require_names_apart, shortened
 from scanner.cli.csv_types import ColumnTypes
+from scanner.data.arrow_sizes import require_readable_file
 
 NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
@@ -196,8 +197,9 @@ class _ArrowFile:
     def _reading(self) -> Iterator[pa.ipc.RecordBatchFileReader]:
         try:
             with pa.memory_map(str(self._path)) as source, pa.ipc.open_file(source) as file:
+                require_readable_file(source.read_buffer())
                 yield file
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             fail(f"{self._path} is not an Arrow file that can be read: {error}")
 
 

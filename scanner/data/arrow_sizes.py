@@ -26,6 +26,11 @@ _MESSAGE_HEADER, _DICTIONARY_DATA = 2, 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
 _I64, _U32, _I32, _U16 = struct.Struct("<q"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
 _BUFFER = struct.Struct("<qq")
+_FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
+_BLOCK = struct.Struct("<qi4xq")
+"""Of a file's footer: where a message is, the bytes of its metadata, those of its body."""
+_FILE_END = struct.Struct("<i6s")
+"""Bytes of the footer in front of it, and the magic."""
 _EXPERIMENTAL_COMPRESSION = b"ARROW:experimental_compression"
 """In the metadata of a V4 message, where Arrow 0.17 said how its body is compressed."""
 _AS_IT_IS = -1
@@ -68,6 +73,27 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
     if np.frombuffer(behind, np.uint8).any():  # Another stream, say, that nobody would read.
         raise ValueError(f"{len(rest)} octets follow its end; one stream is read, and no other behind it")
     return batches, total
+
+
+def require_readable_file(file: Buffer) -> None:
+    """Refuse an IPC file whose values pyarrow would not read as they were written.
+
+    Args:
+        file: All of one that pyarrow opens; of its bodies next to nothing is read.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError: A body is compressed under metadata V4, or a message cannot be read.
+    """
+    whole = pa.py_buffer(file)
+    footer_end = whole.size - _FILE_END.size
+    footer_bytes, _ = _FILE_END.unpack_from(whole, footer_end)
+    encoded = bytes(memoryview(whole)[footer_end - footer_bytes : footer_end])
+    footer = _Table(encoded, _U32.unpack_from(encoded)[0])
+    for blocks in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES):
+        if footer.position(blocks) is None:
+            continue
+        for at, metadata_bytes, body_bytes in footer.structs(blocks, _BLOCK):
+            _decoded_body_bytes(pa.ipc.read_message(whole.slice(at, metadata_bytes + body_bytes)))
 
 
 def _decoded_body_bytes(message: pa.ipc.Message) -> int:

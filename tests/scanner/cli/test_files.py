@@ -368,6 +368,26 @@ def test_any_text_is_read_as_the_standard_library_writes_it(rows: list[list[str]
     assert [list(row.values()) for row in table.to_pylist()] == rows
 
 
+@pytest.mark.parametrize("codec", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("version", [pa.ipc.MetadataVersion.V4, pa.ipc.MetadataVersion.V5])
+def test_arrow_files_of_every_version(
+    tmp_path: Path, codec: str | None, version: pa.ipc.MetadataVersion
+) -> None:
+    """Read as they were written; pyarrow would take the compressed octets of a V4 file for values."""
+    file = tmp_path / "data.arrow"
+    texts = pa.array(["a", "b", "a"]).dictionary_encode()
+    batch = pa.record_batch({"k": pa.array([123456789, 1, 2]), "s": texts})
+    options = pa.ipc.IpcWriteOptions(compression=codec, metadata_version=version)
+    with pa.ipc.new_file(file, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+        writer.write_batch(batch)
+    if codec is not None and version == pa.ipc.MetadataVersion.V4:
+        with pytest.raises(click.ClickException, match="compressed under metadata version V4"):
+            open_file(file, CsvOptions())
+    else:
+        assert list(open_file(file, CsvOptions()).batches()) == [batch, batch]
+
+
 def test_arrow_files(tmp_path: Path) -> None:
     """An Arrow IPC file keeps its types and is known by its content."""
     path = tmp_path / "anything.bin"
