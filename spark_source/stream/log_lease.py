@@ -103,10 +103,9 @@ class LogLease:
             except Exception as error:
                 if self._stopped.is_set():
                     return  # The client was closed meanwhile.
+                # Whatever it is, the next renewal may succeed.
                 if not failing:
-                    unknown = not isinstance(
-                        error, ScannerError
-                    )  # Whatever it is, the next renewal may succeed.
+                    unknown = not isinstance(error, ScannerError)
                     _logger.warning(
                         "the lease of the stream of table %s: %s", self._table, error, exc_info=unknown
                     )

@@ -391,7 +391,7 @@ class Catalog:
             await each()
 
     async def drop_unwritten(self, name: str, table_id: int | None = None) -> bool:
-        """The same, but only if nothing was ever written to the table, and no write is under way.
+        """The same, but only if nothing was ever written to the table or staged for it, and no write is under way.
 
         Args:
             name: Its name.
@@ -410,12 +410,17 @@ class Catalog:
         async with self._changing:
             if self._tables.get(name) is not table:
                 raise TableNotFound(f"table {name!r} was dropped")
+            if await self._run_blocking(functools.partial(self._has_transactions, name)):
+                return False
             if not all(bucket.unwritten for bucket in buckets):
                 return False
             await self._drop(name)
         for each in self.after_drop:
             await each()
         return True
+
+    def _has_transactions(self, name: str) -> bool:
+        return self._store.transaction_files(name).used
 
     async def _drop(self, name: str) -> None:
         """Called with `_changing` held; no bucket takes a write from the first moment on."""

@@ -402,6 +402,18 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
     ]
 
 
+async def test_a_table_with_staged_rows_is_not_unwritten() -> None:
+    """No bucket has a row yet, and a version that is decided would be lost with the table."""
+    store = MemoryStore()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+    decision = Decision(table_id=0, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=1)
+    store.transaction_files("t").write_decision("load", decision.to_document())
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, ScannerConfig(), nursery, inline)
+        assert not await catalog.drop_unwritten("t")
+    assert [each.name for each in store.tables()] == ["t"]
+
+
 async def test_rows_that_expired_are_missed() -> None:
     """Staged further in the same attempt, the version is refused to whoever knows of them."""
     clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
