@@ -410,7 +410,7 @@ class GroupBatches:
                         attempts.progress()
                     self._take_assignment(response.assignment)
                 case _:
-                    pass  # It lives.
+                    attempts.progress()  # A member without a bucket is there for the day that one comes.
 
     async def _next_response(self, stream: Stream) -> pb.JoinResponse | None:
         # Every word of ours is answered; behind a proxy the line may live longer than the server.

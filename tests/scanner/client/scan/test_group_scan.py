@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 import trio.testing
 
+from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
 from scanner.data.changes import ChangeRange
 from scanner.data.table import TableDescription
@@ -78,6 +79,43 @@ async def test_a_reader_with_a_stop_is_not_through_while_a_bucket_was_taken_from
         connected_to(host) as connection,
     ):
         table = Table(connection, TableDescription("t", SCHEMA, ("k",), 2), 0)
+        changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
+        async with changes.execute() as batches:
+            assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
+
+
+async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Of each membership the server has kept it, though there was no bucket for it."""
+    joins = 0
+
+    async def join(stream: ServerStream) -> None:
+        nonlocal joins
+        joins += 1
+        await stream.receive()
+        joined = groups_pb2.Joined(session_timeout_ms=30_000)
+        await stream.send(groups_pb2.JoinResponse(joined=joined).SerializeToString())
+        await stream.send(_assignment())
+        await stream.receive()
+        await stream.send(groups_pb2.JoinResponse(alive=groups_pb2.Alive()).SerializeToString())
+        if joins > 2 * RETRIES_DEFAULT:
+            await stream.send(_assignment(b0=1))
+            while await stream.receive() is not None:
+                pass
+
+    async def scan(stream: ServerStream) -> None:
+        await stream.receive()
+        await stream.send(started(log_offset=0))
+        batch = rows(0, [7], changes=ChangeRange(0, 1, commit_end=True))
+        await stream.send(_for_epoch(batch, 1))
+        await stream.send(_end(1))
+
+    async with (
+        memory_host({methods.SCAN: scan, methods.JOIN: join}) as host,
+        connected_to(host) as connection,
+    ):
+        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)
         changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
         async with changes.execute() as batches:
             assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
