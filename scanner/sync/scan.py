@@ -104,9 +104,13 @@ class Scan(ScanBuilder):
             ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
+        if (
+            not progress
+        ):  # One call for all batches: from thread to thread, each takes as long as a small scan.
+            return self._portal.call(self._scan.to_arrow)
         self.plan.require_end("to_arrow()")
         with self.execute() as batches:
-            shown = with_progress(batches, self.plan.row_limit) if progress else batches
+            shown = with_progress(batches, self.plan.row_limit)
             return pa.Table.from_batches(shown, schema=batches.schema)
 
     def to_table(self, at: TableAt = None) -> pa.Table:
