@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
+import trio
 
 import scanner
 import scanner.sync
+from bench.harness.memory import touch_memory
 from bench.harness.processes import answer_all
 from bench.peers.serving import SERVICE, Origin, Ticket
 from bench.peers.streams import STREAMS, grpcio_channel
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 THREADS: Final = 2
 """Of Parquet and DuckDB."""
 _PAGE_BYTES: Final = 4 << 20
+_TOUCHED_BYTES: Final = 256 << 20
+"""Memory that the machine has at hand when a scan begins: more than its rows take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +41,7 @@ class Reading:
     """What to read, and how."""
 
     way: str
-    """`push` and the other modes of weir, `flight`, `grpcio`, `local`, `parquet` or `duckdb`."""
+    """`push` and the other modes of weir, `push trio`, `flight`, `grpcio`, `local`, `parquet` or `duckdb`."""
     place: str
     """HOST:PORT of the server, or the path of the file."""
     table: str
@@ -93,9 +97,10 @@ class _Taken:
             self.first_s = time.perf_counter() - self.started
         self.batches.append(batch)
 
-    @property
-    def rows(self) -> int:
-        return sum(batch.num_rows for batch in self.batches)
+    def timed(self, cpu_before_s: float, digest: int | None) -> _Timed:
+        """All of them have come."""
+        seconds, rows = time.perf_counter() - self.started, sum(batch.num_rows for batch in self.batches)
+        return _Timed(rows, seconds, self.first_s or seconds, time.process_time() - cpu_before_s, digest)
 
 
 def reader(commands: Connection) -> None:
@@ -109,6 +114,7 @@ def _read(reading: Reading) -> Cost:
         gc.collect()
         pa.default_memory_pool().release_unused()
         ctypes.CDLL(None).malloc_trim(0)
+    touch_memory(_TOUCHED_BYTES)
     process = psutil.Process()
     fetched = process.io_counters().read_bytes
     timed = _WAYS.get(reading.way, _weir)(reading)
@@ -125,9 +131,7 @@ def _read(reading: Reading) -> Cost:
 
 def _timed(fill: Callable[[_Taken], int | None]) -> _Timed:
     cpu, taken = time.process_time(), _Taken()
-    digest = fill(taken)
-    seconds = time.perf_counter() - taken.started
-    return _Timed(taken.rows, seconds, taken.first_s or seconds, time.process_time() - cpu, digest)
+    return taken.timed(cpu, fill(taken))
 
 
 def _weir(reading: Reading) -> _Timed:
@@ -144,6 +148,20 @@ def _weir(reading: Reading) -> _Timed:
                 return batches.statistics().digest
 
         return _timed(fill)
+
+
+def _weir_trio(reading: Reading) -> _Timed:
+    async def scan() -> _Timed:
+        async with scanner.connect(reading.place) as client:
+            planned = (await client.table(reading.table)).new_scan()
+            cpu, taken = time.process_time(), _Taken()
+            async with planned.execute() as batches:
+                async for batch in batches:
+                    taken.take(batch)
+                digest = batches.statistics().digest
+            return taken.timed(cpu, digest)
+
+    return trio.run(scan)
 
 
 def _tickets(reading: Reading) -> list[Ticket]:
@@ -204,6 +222,7 @@ def _duckdb(reading: Reading) -> _Timed:
 
 
 _WAYS: Final[dict[str, Callable[[Reading], _Timed]]] = {
+    "push trio": _weir_trio,
     "flight": _by_streams,
     "grpcio": _by_streams,
     "local": _local,

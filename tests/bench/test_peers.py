@@ -33,8 +33,8 @@ def test_the_rounds_are_compared_one_by_one() -> None:
             [
                 Scanned(width="86 B", buckets=4, way=way, rows_per_s=rates)
                 for way, rates in {
-                    "push": [2.0, 1.0, 4.0],
-                    "push, image": [3.0, 1.5, 6.0],
+                    "push trio": [2.0, 1.0, 4.0],
+                    "push trio, image": [3.0, 1.5, 6.0],
                     "flight storage": [2.0, 1.0, 4.0],
                     "grpcio storage": [4.0, 2.0, 8.0],
                     "flight memory": [2.0, 1.0, 4.0],
@@ -44,10 +44,10 @@ def test_the_rounds_are_compared_one_by_one() -> None:
         )
     }
     assert found == {
-        "push over flight storage, 86 B, 4 buckets": (1.0, True),
-        "push over grpcio storage, 86 B, 4 buckets": (0.5, False),
-        "push, image over flight memory, 86 B, 4 buckets": (1.5, True),
-        "push, image over grpcio memory, 86 B, 4 buckets": (1.0, False),
+        "push trio over flight storage, 86 B, 4 buckets": (1.0, True),
+        "push trio over grpcio storage, 86 B, 4 buckets": (0.5, False),
+        "push trio, image over flight memory, 86 B, 4 buckets": (1.5, True),
+        "push trio, image over grpcio memory, 86 B, 4 buckets": (1.0, False),
     }
 
 
