@@ -5,9 +5,8 @@ of the client's CPU a row; 0.04 when the memory was not new. How long it takes h
 
     time python -c "from bench.harness.memory import touch_memory; touch_memory()"
 
-Some hosts are told of memory that is free for two seconds, and take it back (`/sys/module/page_reporting`): there the
-second time takes as long as the first, if it comes a minute later, and what is to be measured touches its memory right
-before.
+Some hosts are told what is free for two seconds, and take it back (`/sys/module/page_reporting`): there it is all new
+again a minute later. So what is measured while others have their turn does all once more, right before.
 """
 
 from __future__ import annotations
@@ -27,15 +26,12 @@ _CGROUPS: Final = {
 """Where a container says what it may use, and uses."""
 
 
-def touch_memory(bytes_max: int = _BYTES_MAX) -> None:
+def touch_memory() -> None:
     """Write to each page of half of what is free, in huge pages where there are any, and give it back.
 
     Seconds; the first time on a machine most of a minute. What is measured then is likely to get these pages.
-
-    Args:
-        bytes_max: No more than this.
     """
-    pages = min(int(_free_bytes() * _FREE_SHARE), bytes_max) // mmap.PAGESIZE
+    pages = min(int(_free_bytes() * _FREE_SHARE), _BYTES_MAX) // mmap.PAGESIZE
     if not pages:
         return
     with mmap.mmap(-1, pages * mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:

@@ -20,7 +20,6 @@ import trio
 
 import scanner
 import scanner.sync
-from bench.harness.memory import touch_memory
 from bench.harness.processes import answer_all
 from bench.peers.serving import SERVICE, Origin, Ticket
 from bench.peers.streams import STREAMS, grpcio_channel
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
 THREADS: Final = 2
 """Of Parquet and DuckDB."""
 _PAGE_BYTES: Final = 4 << 20
-_TOUCHED_BYTES: Final = 256 << 20
-"""Memory that the machine has at hand when a scan begins: more than its rows take."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,7 +111,6 @@ def _read(reading: Reading) -> Cost:
         gc.collect()
         pa.default_memory_pool().release_unused()
         ctypes.CDLL(None).malloc_trim(0)
-    touch_memory(_TOUCHED_BYTES)
     process = psutil.Process()
     fetched = process.io_counters().read_bytes
     timed = _WAYS.get(reading.way, _weir)(reading)
