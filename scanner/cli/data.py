@@ -228,7 +228,7 @@ def _tell_types(source: RowFile) -> None:
 
 
 def _load(client: Client, table: Table, source: RowFile, file: Path, created: bool) -> int:
-    acknowledged = 0
+    acknowledged = rows_before = 0
 
     def advance(rows: int) -> None:
         nonlocal acknowledged
@@ -239,7 +239,6 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
     try:
         _require_columns(table.description, source.schema, file)
         with _progress(table.name, source.rows) as show, table.open_writer(advance) as writer:
-            rows_before = 0
             for batch in source.batches():
                 _require_keys(table.description, batch, rows_before, file)
                 repeated.add(batch)
@@ -249,7 +248,9 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
         if created and not acknowledged and _drop_unwritten(table):
             raise
         if isinstance(error, click.ClickException):
-            fail(f"{error.format_message()} ({acknowledged} rows were loaded before)")
+            # Of what was sent and not answered, any part may be there.
+            loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
+            fail(f"{error.format_message()} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
             note(
                 f"table {table.name} has {acknowledged} of the file's rows, or some more; load it again for all of them"

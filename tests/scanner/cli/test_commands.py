@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -220,6 +221,24 @@ def test_an_interrupted_load_says_what_is_there(
     (found,) = re.findall(r"table half has (\d+) of the file's rows, or some more; load it again", err)
     with scanner.sync.connect(server.endpoint) as client:
         assert 0 < int(found) <= client.table("half").new_scan().to_arrow().num_rows < 600_000
+
+
+def test_a_load_that_fails_counts_what_may_be_there(
+    command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that were sent and are not acknowledged yet may be in the table, or not."""
+
+    class Unanswered:
+        def write(self, rows: pa.RecordBatch) -> None:
+            pass
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Unanswered()))
+    path = tmp_path / "items.parquet"
+    ids = pa.array([*range(8192), None], pa.int64())
+    rows = [ids, pa.nulls(len(ids), pa.string()), pa.nulls(len(ids), pa.float64())]
+    pq.write_table(pa.table(rows, ["id", "name", "price"]), path)
+    message = one_line(command("load", path))
+    assert message.endswith("null in row 8193; every row needs a key (0 to 8192 rows were loaded before)")
 
 
 @pytest.mark.parametrize(
