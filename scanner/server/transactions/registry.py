@@ -610,6 +610,8 @@ class Transactions:
         served = await self._catalog.table(table.name)
         if served.table_id != table.files.table_id:
             raise TableNotFound(f"table {table.name!r} was dropped")
+        for bucket in served.buckets.values():
+            bucket.check_served()  # A drop refuses writes first, and takes the stages and the table's name last.
         return served
 
     async def _of(self, key: VersionKey) -> _Table:
@@ -731,7 +733,7 @@ class StageWriter:
             Its octets, and whether the version was decided meanwhile: it was not kept then.
 
         Raises:
-            TableNotFound: The table was dropped.
+            TableNotFound: The table was dropped, or is being dropped.
             VersionSuperseded: A newer version was decided.
             ScannerError: Storage failed; nothing was kept.
 

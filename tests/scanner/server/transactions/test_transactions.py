@@ -414,6 +414,26 @@ async def test_a_table_with_staged_rows_is_not_unwritten() -> None:
     assert [each.name for each in store.tables()] == ["t"]
 
 
+async def test_what_is_staged_while_an_unwritten_table_goes_is_refused() -> None:
+    """It would be acknowledged, and go with the table."""
+    store, config = MemoryStore(), ScannerConfig()
+    store.create_table(TableDescription("t", SCHEMA, ("id",), 2))
+
+    async def stage_before_the_drop(function: Callable[[], T]) -> T:
+        if isinstance(function, functools.partial) and function.func == store.drop_table:
+            writer = await transactions.open_stage(_key("load", 1), Attempt(0, 0), bytes(16))
+            mutations = [Mutation(store.key_codec("t").encode([1]), b"row")]
+            await writer.append(list(mutation_frames({0: mutations})))
+            with pytest.raises(TableNotFound, match="was dropped"):
+                await writer.finish()
+        return function()
+
+    async with trio.open_nursery() as nursery:
+        catalog = Catalog(store, config, nursery, stage_before_the_drop)
+        transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+        assert await catalog.drop_unwritten("t")
+
+
 async def test_rows_that_expired_are_missed() -> None:
     """Staged further in the same attempt, the version is refused to whoever knows of them."""
     clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
