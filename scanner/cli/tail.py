@@ -185,7 +185,7 @@ def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
         def commit(_: pa.RecordBatch) -> None:
             for bucket in batches.commit():
                 note(
-                    f"bucket {bucket} has another reader now: what was printed of it last is printed there, too"
+                    f"bucket {bucket} was given to a reader anew: what was printed of it last is printed once more"
                 )
 
         _print_all(batches, ending, out, commit, as_json=as_json, coloured=coloured)

@@ -122,6 +122,8 @@ class GroupBatches:
         self._handed: dict[int, _Handed] = {}
         self._handed_before: dict[int, _Handed] = {}
         """By bucket, how far it was ever handed out by an epoch that is over: the latest one, and the furthest."""
+        self._dropped: dict[int, _Handed] = {}
+        """By bucket, what was handed out and not stored before its epoch was over, until `commit` says so."""
         self._releases: list[_Seat] = []
         self._more = False
         """Whether more buckets may be on their way."""
@@ -210,9 +212,10 @@ class GroupBatches:
                 stored, the newest batch included.
 
         Returns:
-            The buckets whose position was refused, because they were given to a reader anew since it was told: to
-            another one, or to this one when it joined again. That reader gets what came behind the position that was
-            stored last. Empty: all is stored.
+            The buckets of which a position is not stored, because they were given to a reader anew since it was told:
+            to another one, or to this one when it joined again. That reader gets what came behind the position that was
+            stored last. Each is told once, also when something newer of the bucket is stored by now. Empty: all is
+            stored.
 
         Raises:
             ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
@@ -228,7 +231,7 @@ class GroupBatches:
         """
         wanted, lost = self._to_commit(positions)
         if not wanted:
-            return lost
+            return self._lost(positions, lost)
         request = pb.CommitPositionsRequest(
             table=self._plan.table.name,
             table_id=self._plan.table_id,
@@ -245,7 +248,16 @@ class GroupBatches:
             ),
         )
         self._committed_at = trio.current_time()
-        return (*lost, *self._take_answer(wanted, reply))
+        return self._lost(positions, (*lost, *self._take_answer(wanted, reply)))
+
+    def _lost(self, positions: Mapping[int, int] | None, refused: tuple[int, ...]) -> tuple[int, ...]:
+        """What `commit` has to tell; it counts as told."""
+        told = set(refused)
+        if positions is None:
+            told |= {bucket for bucket, each in self._dropped.items() if not each.committed}
+        for bucket in told:
+            self._dropped.pop(bucket, None)
+        return tuple(sorted(told))
 
     def _to_commit(self, positions: Mapping[int, int] | None) -> tuple[dict[int, _Handed], tuple[int, ...]]:
         """What to store, and the buckets that are known to be another reader's."""
@@ -287,6 +299,7 @@ class GroupBatches:
             handed = self._handed.get(bucket)
             current = handed is not None and handed.epoch == each.epoch
             if bucket not in refused:
+                each.committed = True
                 if handed is not None and current and handed.position == each.position:
                     handed.committed = True
                 continue
@@ -322,6 +335,8 @@ class GroupBatches:
         """The epoch by which the bucket was handed out is over."""
         handed, before = self._handed.pop(bucket, None), self._handed_before.get(bucket)
         if handed is not None:
+            if not handed.committed:
+                self._dropped[bucket] = handed
             furthest = handed.position if before is None else max(handed.position, before.position)
             self._handed_before[bucket] = _Handed(handed.epoch, furthest)
 

@@ -15,6 +15,7 @@ from scanner.errors import GroupEpochStale
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
+from tests.support.groups import GROUP, group_world, until
 from tests.support.hosts import connected_to, memory_host, settle
 from tests.support.push_messages import SCHEMA, rows, started
 
@@ -119,3 +120,20 @@ async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
         changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
         async with changes.execute() as batches:
             assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
+
+
+async def test_what_was_not_stored_before_a_reader_joined_anew_is_told(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its first commit behind a cut stores nothing of what it has, and says of which bucket."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 3)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            before = batches.assigned
+            world.network.reset_all()
+            await until(lambda: batches.assigned.keys() == {0} and batches.assigned != before)
+            assert (await batches.commit(), world.stored()) == ((0,), {0: 0})
+            assert (await anext(batches)).num_rows == 3
+            assert (await batches.commit(), world.stored()) == ((), {0: 3})
