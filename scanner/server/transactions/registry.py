@@ -33,6 +33,7 @@ from scanner.errors import (
     ScannerError,
     StageNotFound,
     StagesFull,
+    StoreFailed,
     TableNotFound,
     TooManyTransactions,
     TransactionDecided,
@@ -807,12 +808,17 @@ def _require_rows(
 
 
 def _with_transactions(store: Store, names: Sequence[str]) -> list[str]:
-    """The tables that have transactions. Those that are damaged are reported by the store."""
+    """The tables that have transactions, or may have some. Those that are damaged are reported by the store."""
     found = []
     for name in names:
-        with suppress(ScannerError):
-            if store.transaction_files(name).used:
-                found.append(name)
+        try:
+            used = store.transaction_files(name).used
+        except StoreFailed:  # Reading them says so, or succeeds.
+            used = True
+        except ScannerError:
+            used = False
+        if used:
+            found.append(name)
     return found
 
 

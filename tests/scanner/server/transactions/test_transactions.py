@@ -373,15 +373,16 @@ async def test_stages_and_names_expire() -> None:
         assert (await transactions.publish(_key("done", 1), {})).decided
 
 
+@pytest.mark.parametrize("refused", ["used", "stages"])
 async def test_what_could_not_be_read_at_the_start_is_completed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
 ) -> None:
     """Without any client: once storage answers again, and the log tells of both."""
     clock, store, config = _Clock(), MemoryStore(), ScannerConfig()
     store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
     decision = Decision(table_id=0, name="load", version=1, attempts={}, buckets=(0,), decided_ms=0, order=1)
     store.transaction_files("t").write_decision("load", decision.to_document())
-    read = MemoryTransactionFiles.stages
+    stages = MemoryTransactionFiles.stages
 
     def refuse(_: MemoryTransactionFiles) -> list[StoredStage]:
         raise StoreFailed("the disk refused")
@@ -389,9 +390,11 @@ async def test_what_could_not_be_read_at_the_start_is_completed(
     async with trio.open_nursery() as nursery:
         catalog = Catalog(store, config, nursery, inline)
         monkeypatch.setattr(MemoryTransactionFiles, "stages", refuse)
+        if refused == "used":
+            monkeypatch.setattr(MemoryTransactionFiles, "used", property(refuse))
         transactions = await Transactions.load(store, catalog, config, nursery, inline, clock.now_ms)
         await transactions.sweep()
-        monkeypatch.setattr(MemoryTransactionFiles, "stages", read)
+        monkeypatch.setattr(MemoryTransactionFiles, "stages", stages)
         await transactions.sweep()
         await trio.testing.wait_all_tasks_blocked()
         assert transactions.unapplied == 0
