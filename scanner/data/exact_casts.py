@@ -73,7 +73,7 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
         )
     try:
         if pa.types.is_dictionary(column.type):
-            column = column.cast(given)
+            column = _decoded(column)
         cast = _cast(column, field.type, kind)
     except pa.ArrowNotImplementedError as error:  # Decimals of negative scale, for one.
         raise SchemaMismatch(
@@ -87,6 +87,16 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
         f"column {field.name!r} is {given} and cannot be stored as {field.type}: row {first_row + row} holds"
         f" {_shown(column[row])}, which is no {field.type}; nothing is rounded, so write what fits, or another column"
     )
+
+
+def _decoded(column: pa.DictionaryArray) -> pa.Array:
+    """The value of each row. Views become what they are views of: Arrow cannot pick from them."""
+    values = column.dictionary
+    if pa.types.is_string_view(values.type):
+        values = values.cast(pa.large_string())
+    elif pa.types.is_binary_view(values.type):
+        values = values.cast(pa.large_binary())
+    return values.take(column.indices)
 
 
 def _kind_of(data_type: pa.DataType) -> str | None:

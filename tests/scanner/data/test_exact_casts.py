@@ -19,6 +19,14 @@ from scanner.errors import SchemaMismatch
         (pa.array([b"ab", None], pa.binary(2)), pa.binary()),
         (pa.array([1_000, None], pa.timestamp("ms")), pa.timestamp("s")),
         (pa.array(["a", "b", "a"]).dictionary_encode(), pa.string()),
+        (
+            pa.DictionaryArray.from_arrays([1, None, 0], pa.array(["a", "b" * 20], pa.string_view())),
+            pa.string(),
+        ),
+        (
+            pa.DictionaryArray.from_arrays([1, 2, 0], pa.array([b"a", b"", None], pa.binary_view())),
+            pa.binary(),
+        ),
     ],
     ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
 )
