@@ -93,7 +93,19 @@ def require_readable_file(file: Buffer) -> None:
         if footer.position(blocks) is None:
             continue
         for at, metadata_bytes, body_bytes in footer.structs(blocks, _BLOCK):
-            _decoded_body_bytes(pa.ipc.read_message(whole.slice(at, metadata_bytes + body_bytes)))
+            _decoded_body_bytes(_message_at(whole, at, metadata_bytes + body_bytes))
+
+
+def _message_at(file: pa.Buffer, at: int, size: int) -> pa.ipc.Message:
+    """The message that a footer names, wherever that is.
+
+    Raises:
+        pa.ArrowException, OSError, ValueError: There is none.
+    """
+    try:
+        return pa.ipc.read_message(file.slice(at, size))
+    except (LookupError, EOFError) as error:
+        raise ValueError(f"there is no message at octet {at}, which its footer names: {error}") from error
 
 
 def _decoded_body_bytes(message: pa.ipc.Message) -> int:

@@ -8,6 +8,7 @@ import decimal
 import gzip
 import json
 import os
+import struct
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -386,6 +387,22 @@ def test_arrow_files_of_every_version(
             open_file(file, CsvOptions())
     else:
         assert list(open_file(file, CsvOptions()).batches()) == [batch, batch]
+
+
+@pytest.mark.parametrize("in_front", [True, False])
+def test_arrow_files_whose_footer_is_damaged(tmp_path: Path, in_front: bool) -> None:
+    """It names a place in front of the file, or the end mark, for that of a record batch: the file is refused."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, pa.schema([("id", pa.int64())])) as writer:
+        writer.write_batch(pa.record_batch([[1, 2, 3]], ["id"]))
+    content, message = sink.getvalue().to_pybytes(), b"\xff" * 4
+    batch = content.index(message, content.index(message) + len(message))  # Behind the schema.
+    elsewhere = struct.pack("<q", -8 if in_front else content.rindex(message))
+    named_at = content.rindex(struct.pack("<q", batch))
+    file = tmp_path / "data.arrow"
+    file.write_bytes(content[:named_at] + elsewhere + content[named_at + len(elsewhere) :])
+    with pytest.raises(click.ClickException, match="not an Arrow file that can be read"):
+        open_file(file, CsvOptions())
 
 
 def test_arrow_files(tmp_path: Path) -> None:
