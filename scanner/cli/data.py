@@ -417,7 +417,7 @@ def _float_value(text: str, kind: pa.DataType) -> float:
     Raises:
         ValueError: It is no number, or there is none so large or so exact.
     """
-    nearest = pa.scalar(float(text)).cast(kind)
+    nearest = pa.scalar(text.strip()).cast(kind)  # As in a CSV: once, and not by way of a float64.
     value: float = nearest.as_py()
     is_number = any(character.isdigit() for character in text)
     if is_number and math.isinf(value):

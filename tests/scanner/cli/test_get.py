@@ -146,6 +146,16 @@ def test_a_float32_is_the_nearest_to_what_has_a_point(server: RunningServer, com
         assert f"'{key}' is no float" in err
 
 
+def test_a_float32_is_rounded_once(server: RunningServer, command: Weir) -> None:
+    """The nearest float64 is half-way between the two, and names the other one."""
+    schema = pa.schema([("key", pa.float32()), ("text", pa.string())])
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("once", schema, ["key"], 1)
+        table.write(pa.table([[16777216.0, 16777218.0], ["below", "nearest"]], schema=schema))
+    found = command("get", "once", " 16777217.0000000001", "--format", "csv", "-c", "text")
+    assert found == (0, '"text"\n"nearest"\n', "")
+
+
 def test_octets_are_named_as_a_csv_shows_them(server: RunningServer, command: Weir) -> None:
     """Every key of octets can be read and deleted by what `weir scan` wrote, and by its text if it is one."""
     schema = pa.schema([("key", pa.binary()), ("number", pa.int64())])
