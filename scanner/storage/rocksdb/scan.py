@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 _NO_ROWS = RowBlock.join(())
 _PIECE_ROWS = 2048
+"""Rows of a piece at most."""
+_PART_ROWS = 512
 """Rows fetched at once: bounds what is read past `bytes_max` when rows suddenly get larger."""
+_LARGE = 16
+"""A row of so many times the size of those before ends a piece: who fetches on might fetch many of its kind."""
 _PIECE_BYTES = 256 * 1024
 """What they should take: they are still in the cache when they are joined."""
 _PIECE_GROWTH = 16
@@ -141,7 +145,7 @@ class RocksScan:
         """
         if len(self._ahead) or self._reader is None:
             return
-        rows = self._unjoined or self._reader.next_rows(min(rows_max, self._piece_rows))
+        rows = self._unjoined or self._fetched(self._reader, min(rows_max, self._piece_rows))
         if self._piece_rows == len(rows) == 1 < rows_max and len(rows[0]) * _PIECE_GROWTH < left:
             # The first row alone says how large they are, and need not be a block of its own.
             self._piece_rows = _PIECE_GROWTH
@@ -154,6 +158,17 @@ class RocksScan:
         varied = self._ahead.nbytes > left + bytes_max
         most = min(_PIECE_ROWS, _PIECE_BYTES // self._row_bytes + 1)
         self._piece_rows = 1 if varied else min(most, self._piece_rows * _PIECE_GROWTH)
+
+    def _fetched(self, reader: RowReader, count: int) -> list[bytes]:
+        """So many rows; fewer at the end, and where they become much larger."""
+        rows: list[bytes] = []
+        while len(rows) < count:
+            asked = min(count - len(rows), _PART_ROWS)
+            part = reader.next_rows(asked)
+            rows += part
+            if len(part) < asked or len(part[-1]) > _LARGE * self._row_bytes:
+                break
+        return rows
 
     def _joined(self, rows: list[bytes]) -> RowBlock:
         """Join as many of these rows as make a block; the others wait.

@@ -58,6 +58,23 @@ def test_a_scan_reads_no_more_large_rows_than_it_gives(store: RocksStore, shared
     assert tracemalloc.get_traced_memory()[1] < 8 * ROW_BYTES
 
 
+def test_large_rows_behind_small_ones_end_a_piece(tmp_path: Path, memory: None) -> None:
+    """By the small ones thousands fit a read; of the large ones a few hundred are in memory at most."""
+    small, large, large_bytes = 20_000, 3_000, 8 * KIB
+    with RocksStore.open(tmp_path / "data") as opened:
+        opened.create_table(ITEMS)
+        bucket = opened.bucket("items", 0)
+        bucket.commit([[put(number, "x") for number in range(small)]])
+        bucket.commit([[put(number, "x" * large_bytes) for number in range(small, small + large)]])
+        scan, count = bucket.open_scan(), 0
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        while rows := scan.read(1000, READ_BYTES).rows:
+            count += len(rows)
+        assert count == small + large
+        assert tracemalloc.get_traced_memory()[1] - before < 1024 * large_bytes * 1.5
+
+
 @pytest.mark.parametrize("rows_in_a_block", [1, 2, 3])
 def test_large_rows_behind_small_ones(
     store: RocksStore, monkeypatch: pytest.MonkeyPatch, rows_in_a_block: int
