@@ -42,7 +42,7 @@ from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
-from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, TableNotFound
+from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, ServerUnavailable, TableNotFound
 
 if TYPE_CHECKING:
     from scanner.client.writer import WriteResult
@@ -245,7 +245,9 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
                 writer.write(batch)
                 rows_before += batch.num_rows
     except BaseException as error:
-        if created and not acknowledged and _drop_unwritten(table):
+        unwritten = created and not acknowledged
+        # A server that is away would be waited for once more.
+        if unwritten and not isinstance(error, ServerUnavailable) and _drop_unwritten(table):
             raise
         if isinstance(error, click.ClickException):
             # Of what was sent and not answered, any part may be there.

@@ -16,7 +16,7 @@ import pytest
 import scanner.sync
 from scanner.cli import run, weir
 from scanner.cli.repeated_keys import RepeatedKeys
-from scanner.errors import KeyInvalid
+from scanner.errors import KeyInvalid, ServerUnavailable
 from tests.support.server import RunningServer, running_server
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
@@ -239,6 +239,25 @@ def test_a_load_that_fails_counts_what_may_be_there(
     pq.write_table(pa.table(rows, ["id", "name", "price"]), path)
     message = one_line(command("load", path))
     assert message.endswith("null in row 8193; every row needs a key (0 to 8192 rows were loaded before)")
+
+
+def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
+    command: Weir, items: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To drop the table that it made it would have to connect again, for half a minute."""
+
+    class Gone:
+        def write(self, rows: pa.RecordBatch) -> None:
+            raise ServerUnavailable("the server is gone")
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Gone()))
+    monkeypatch.setattr(scanner.sync.Table, "drop_unwritten", lambda _: pytest.fail("it asked the server"))
+    path = tmp_path / "items.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    assert (
+        one_line(command("load", path, "--primary-key", "id", "--table", "made"))
+        == "weir: the server is gone"
+    )
 
 
 @pytest.mark.parametrize(
