@@ -267,7 +267,7 @@ def read_mutations(
         DataCorrupted: It is damaged, cut off, or another one.
         StoreFailed: The disk refused.
     """
-    where = f"the stage of part {key.part}, attempt {key.attempt}, of {key.name} version {key.version}"
+    where = _described(key)
     at = frames = mutations = 0
     for index in itertools.count():
         kind, count, size, crc = _read_header(source, at, where)
@@ -291,6 +291,27 @@ def read_mutations(
         else:
             frames, mutations = frames + 1, mutations + count
             yield kind, _decode_body(body, count, where)
+
+
+def count_mutations(source: StageSource, key: StageKey) -> int:
+    """How many mutations a stage has; only its last frame is read.
+
+    Args:
+        source: The stage.
+        key: Which it is.
+
+    Raises:
+        DataCorrupted: That frame is damaged, or missing.
+        StoreFailed: The disk refused.
+    """
+    where = _described(key)
+    at = max(0, source.size - _HEADER.size - _TOTALS.size)
+    kind, _, size, crc = _read_header(source, at, where)
+    body = source.read(at + _HEADER.size, size)
+    if kind != _TAIL or len(body) != _TOTALS.size or checksum(body) != crc:
+        raise DataCorrupted(f"{where} is damaged: it does not end where it should")
+    _, mutations = _TOTALS.unpack(body)
+    return int(mutations)
 
 
 def encode_applied(applied: AppliedShare) -> bytes:
@@ -319,6 +340,10 @@ def decode_applied(name: str, value: bytes | None) -> AppliedShare:
             f"what was applied of transaction {name} is of format {form}, not {_APPLIED_FORMAT}"
         )
     return AppliedShare(*parts)
+
+
+def _described(key: StageKey) -> str:
+    return f"the stage of part {key.part}, attempt {key.attempt}, of {key.name} version {key.version}"
 
 
 def _identity(table_id: int, key: StageKey) -> dict[str, int | str]:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from scanner.errors import (
+    ArgumentInvalid,
     DataCorrupted,
     ScannerError,
     StageNotFound,
@@ -43,7 +44,7 @@ from scanner.server.transactions.completion import Applier, Completion
 from scanner.server.transactions.decisions import Decision
 from scanner.server.transactions.stages import Attempt, Stages
 from scanner.server.transactions.verification import Verification
-from scanner.storage.transactions import StageKey, StoredStage, head_frame, tail_frame
+from scanner.storage.transactions import StageKey, StoredStage, count_mutations, head_frame, tail_frame
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -734,6 +735,7 @@ class StageWriter:
             Its octets, and whether the version was decided meanwhile: it was not kept then.
 
         Raises:
+            ArgumentInvalid: Its session is that of a stage with another number of rows; nothing of this one was kept.
             TableNotFound: The table was dropped, or is being dropped.
             VersionSuperseded: A newer version was decided.
             ScannerError: Storage failed; nothing was kept.
@@ -762,6 +764,8 @@ class StageWriter:
                     size = await run_blocking(self._sink.finish)
                     found = StoredStage(stage, size)
                     name.stages.add(found)
+                else:
+                    await self._require_same(found.key)
                 return found.size, False
         finally:
             with trio.CancelScope(shield=True):
@@ -778,6 +782,25 @@ class StageWriter:
             self._name.sessions -= 1
             self._transactions._writing_bytes -= self._bytes
             await self._transactions._run_blocking(self._sink.discard)
+
+    async def _require_same(self, kept: StageKey) -> None:
+        """See that this stage can be one that is there, sent again: it has as many rows."""
+        count = functools.partial(_count, self._table.files, kept)
+        rows = await self._transactions._run_blocking(count)
+        if rows != self._mutations:
+            raise ArgumentInvalid(
+                f"the session of a stage of {self._mutations} rows is that of one of {rows} rows, of {self._key};"
+                " nothing of it was kept: every stage has a session of its own, and the same only when it is sent again"
+            )
+
+
+def _count(files: TransactionFiles, key: StageKey) -> int:
+    """The rows and keys of a stage that is durable."""
+    source = files.open_source(key)
+    try:
+        return count_mutations(source, key)
+    finally:
+        source.close()
 
 
 def _chosen(name: _Name, decision: Decision) -> list[StageKey]:

@@ -19,6 +19,7 @@ from scanner.storage.memory.transaction_files import MemoryStageSource
 from scanner.storage.transactions import (
     AppliedShare,
     StageKey,
+    count_mutations,
     decode_applied,
     encode_applied,
     head_frame,
@@ -228,12 +229,16 @@ def test_a_damaged_stage_is_found(routed: dict[int, list[Mutation]]) -> None:
     for bucket, mutations in read_mutations(MemoryStageSource(whole), 1, KEY):
         found.setdefault(bucket, []).extend(mutations)
     assert found == routed
+    assert count_mutations(MemoryStageSource(whole), KEY) == sum(map(len, routed.values()))
     damaged = [whole[:at] for at in range(0, len(whole), 7)]
     damaged += [whole[:at] + bytes([whole[at] ^ 0x81]) + whole[at + 1 :] for at in range(0, len(whole), 5)]
     damaged += [whole + b"\0", whole + whole]
     for content in damaged:
         with pytest.raises(DataCorrupted):
             list(read_mutations(_Bounded(content), 1, KEY))
+    for at in range(0, len(whole), 7):
+        with pytest.raises(DataCorrupted):
+            count_mutations(_Bounded(whole[:at]), KEY)
     for other in (KEY._replace(attempt=2), KEY._replace(version=8), KEY._replace(session=bytes(16))):
         with pytest.raises(DataCorrupted):
             list(read_mutations(MemoryStageSource(whole), 1, other))

@@ -826,6 +826,47 @@ async def test_a_stage_that_goes_on_behind_its_finish_is_refused(behind: str) ->
         assert sum(each.stages for each in await table.transactions()) == 0
 
 
+async def send_stage(
+    server: Server, version: pb.TransactionVersion, *pieces: dict[int, str | None]
+) -> pb.StageResponse:
+    """Stage rows in a session that is always the same, as a client of somebody else's may."""
+    requests = [pb.StageRequest(open=pb.StageOpen(version=version, session=bytes(16)))]
+    for piece in pieces:
+        stream_of_rows = encode_stream(rows(piece).to_batches()[0])
+        upsert = pb.StageRows(operation=pb.StageRows.OPERATION_UPSERT, arrow_stream=stream_of_rows)
+        requests.append(pb.StageRequest(rows=upsert))
+    requests.append(pb.StageRequest(finish=pb.StageFinish(rows=sum(map(len, pieces)))))
+    async with (
+        transport.connect(server.host, server.port) as connection,
+        connection.open_stream(methods.STAGE) as stream,
+    ):
+        for request in requests:
+            await stream.send(request.SerializeToString())
+        await stream.send_end()
+        answer = await stream.receive()
+        assert answer is not None
+        return pb.StageResponse.FromString(bytes(answer))
+
+
+@pytest.mark.rocks
+async def test_a_session_is_of_one_stage(tmp_path: Path) -> None:
+    """The same rows again count once, in whatever pieces; other rows are not dropped without a word."""
+    other = "stage of 2 rows is that of one of 3 rows"
+    async with serving(tmp_path) as (server, client):
+        table = await client.create_table("t", SCHEMA, ["id"], 2)
+        version = pb.TransactionVersion(table="t", table_id=table.table_id, name="load", version=1)
+        first = await send_stage(server, version, {1: "x", 2: "y", 3: "z"})
+        assert await send_stage(server, version, {1: "x"}, {2: "y", 3: "z"}) == first
+        with pytest.raises(CallFailed, match=other):
+            await send_stage(server, version, {4: "x", 5: "y"})
+    async with serving(tmp_path) as (server, client):
+        with pytest.raises(CallFailed, match=other):
+            await send_stage(server, version, {4: "x", 5: "y"})
+        table = await client.table("t")
+        await table.transaction("load", 1).publish({0: 0})
+        assert await contents(table) == {1: "x", 2: "y", 3: "z"}
+
+
 @pytest.mark.rocks
 async def test_a_share_that_replaces_more_than_an_entry_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
