@@ -13,6 +13,7 @@ This module knows no encoding and no storage.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -232,9 +233,10 @@ def _conform(
     known, found = set(wanted), set(given)
     missing = [name for name in wanted if name not in found]
     unknown = [name for name in given if name not in known]
-    if missing or unknown or len(given) != len(wanted):
+    repeated = [name for name, times in Counter(given).items() if times > 1]
+    if missing or unknown or repeated:
         raise SchemaMismatch(
-            f"columns do not fit the table: missing {missing}, unknown {unknown};"
+            f"columns do not fit the table: missing {missing}, unknown {unknown}, named twice {repeated};"
             f" exactly these are wanted: {', '.join(wanted)}"
         )
     columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in wanted]

@@ -139,6 +139,16 @@ def test_rows_that_do_not_fit_are_refused(
         table().conform(pa.record_batch(columns))
 
 
+@pytest.mark.parametrize("name", ["a", "c"])
+def test_a_column_that_comes_twice_is_named(name: str) -> None:
+    """Nothing is missing or unknown then, so the message says what else is wrong."""
+    columns = {"a": [1], "b": ["x"], "c": [1.0]}
+    names = [*columns, name]
+    batch = pa.record_batch([pa.array(columns[each]) for each in names], names=names)
+    with pytest.raises(SchemaMismatch, match=rf"missing \[\], unknown \[\], named twice \['{name}'\]"):
+        table().conform(batch)
+
+
 def test_a_null_in_a_column_that_forbids_it_is_refused() -> None:
     """Columns besides the key may be declared not nullable, too."""
     described = table(schema=_SCHEMA.set(2, pa.field("c", pa.float64(), nullable=False)))
