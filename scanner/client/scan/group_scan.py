@@ -20,7 +20,7 @@ import platform
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -96,6 +96,8 @@ class _Handed:
     epoch: int
     position: int
     committed: bool = False
+    owed: bool = True
+    """Whether something was handed out before it that is not known to be stored: the program says when it is."""
 
 
 class GroupBatches:
@@ -122,6 +124,8 @@ class GroupBatches:
         self._handed: dict[int, _Handed] = {}
         self._handed_before: dict[int, _Handed] = {}
         """By bucket, how far it was ever handed out by an epoch that is over: the latest one, and the furthest."""
+        self._amid: set[int] = set()
+        """Buckets of which something was handed out behind their position, in the middle of a commit."""
         self._dropped: dict[int, _Handed] = {}
         """By bucket, what was handed out and not stored before its epoch was over, until `commit` says so."""
         self._releases: list[_Seat] = []
@@ -193,11 +197,14 @@ class GroupBatches:
             await self._commit_if_due()
             delivery = await self._hand_off.take()
             if delivery is None:
+                await self._commit_passed_over()
                 raise StopAsyncIteration
             seat = self._seats.get(delivery.bucket)
             if seat is None or seat.moving or seat.epoch != delivery.epoch:
                 continue
             batch = self._within_limit(delivery.batch)
+            if batch.num_rows:
+                self._amid.add(delivery.bucket)
             if delivery.position is not None and batch.num_rows == delivery.batch.num_rows:
                 self._hand_out(delivery, delivery.position)
             if batch.num_rows:
@@ -230,8 +237,12 @@ class GroupBatches:
             The positions may be stored.
         """
         wanted, lost = self._to_commit(positions)
-        if not wanted:
-            return self._lost(positions, lost)
+        if wanted:
+            lost = (*lost, *await self._store(wanted))
+        return self._lost(positions, lost)
+
+    async def _store(self, wanted: Mapping[int, _Handed]) -> list[int]:
+        """Store positions; the buckets that have another epoch since."""
         request = pb.CommitPositionsRequest(
             table=self._plan.table.name,
             table_id=self._plan.table_id,
@@ -248,7 +259,7 @@ class GroupBatches:
             ),
         )
         self._committed_at = trio.current_time()
-        return self._lost(positions, (*lost, *self._take_answer(wanted, reply)))
+        return self._take_answer(wanted, reply)
 
     def _lost(self, positions: Mapping[int, int] | None, refused: tuple[int, ...]) -> tuple[int, ...]:
         """What `commit` has to tell; it counts as told."""
@@ -300,12 +311,14 @@ class GroupBatches:
             current = handed is not None and handed.epoch == each.epoch
             if bucket not in refused:
                 each.committed = True
-                if handed is not None and current and handed.position == each.position:
-                    handed.committed = True
+                if handed is not None and current:
+                    handed.committed |= handed.position == each.position
+                    handed.owed = handed.position != each.position
                 continue
             reason = refused[bucket].reason
             if reason == GroupEpochStale.reason:
-                lost.append(bucket)
+                if each.owed:
+                    lost.append(bucket)
                 if current:
                     self._forget_handed(bucket)
                 continue
@@ -320,22 +333,36 @@ class GroupBatches:
         return lost
 
     async def _commit_if_due(self) -> None:
-        if not self._plan.auto_commit or all(each.committed for each in self._handed.values()):
+        if not self._plan.auto_commit:
+            if self._hand_off.waits:
+                await self._commit_passed_over()
+            return
+        if all(each.committed for each in self._handed.values()):
             return
         late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
         if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
             await self.commit()
 
+    async def _commit_passed_over(self) -> None:
+        """Store positions before which nothing is owed: the filter dropped what is new, so nobody deals with it."""
+        passed = {bucket: each for bucket, each in self._handed.items() if not (each.committed or each.owed)}
+        if passed:
+            with suppress(ScannerError):  # The next time does it, or `commit`.
+                await self._store(passed)
+
     def _hand_out(self, delivery: Delivery, position: int) -> None:
         handed = self._handed.get(delivery.bucket)
         if handed is None or handed.position != position:
-            self._handed[delivery.bucket] = _Handed(delivery.epoch, position)
+            owed = delivery.bucket in self._amid or (handed is not None and handed.owed)
+            self._handed[delivery.bucket] = _Handed(delivery.epoch, position, owed=owed)
+        self._amid.discard(delivery.bucket)
 
     def _forget_handed(self, bucket: int) -> None:
         """The epoch by which the bucket was handed out is over."""
+        self._amid.discard(bucket)
         handed, before = self._handed.pop(bucket, None), self._handed_before.get(bucket)
         if handed is not None:
-            if not handed.committed:
+            if handed.owed and not handed.committed:
                 self._dropped[bucket] = handed
             furthest = handed.position if before is None else max(handed.position, before.position)
             self._handed_before[bucket] = _Handed(handed.epoch, furthest)

@@ -137,3 +137,28 @@ async def test_what_was_not_stored_before_a_reader_joined_anew_is_told(
             assert (await batches.commit(), world.stored()) == ((0,), {0: 0})
             assert (await anext(batches)).num_rows == 3
             assert (await batches.commit(), world.stored()) == ((), {0: 3})
+
+
+async def test_what_the_filter_drops_is_stored_without_being_said(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """While the reader waits and when it is through; but not behind what was handed out and is not stored."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        filtered = table.new_scan().with_source("log").where("id < 3").in_group(GROUP)
+        await world.write(table, 3)
+        async with filtered.execute() as batches:
+            await anext(batches)
+            await world.write(table, 3)
+            with trio.move_on_after(5):
+                await anext(batches)
+            assert (batches.positions, world.stored()) == ({0: 6}, {0: 0})
+            assert (await batches.commit(), world.stored()) == ((), {0: 6})
+            await world.write(table, 3)
+            with trio.move_on_after(5):
+                await anext(batches)
+            assert world.stored() == {0: 9}
+        await world.write(table, 3)
+        async with filtered.stop_at("end").execute() as batches:
+            assert [batch async for batch in batches] == []
+        assert world.stored() == {0: 12}
