@@ -168,7 +168,10 @@ class GroupBatches:
     @property
     def schema_outdated(self) -> bool:
         """Whether the table has got columns since the reader began; one that begins now has them."""
-        return self._schema_outdated or any(seat.progress.schema_outdated for seat in self._seats.values())
+        seats = list(
+            self._seats.values()
+        )  # The blocking client asks in another thread than the one that changes them.
+        return self._schema_outdated or any(seat.progress.schema_outdated for seat in seats)
 
     def __aiter__(self) -> GroupBatches:
         return self

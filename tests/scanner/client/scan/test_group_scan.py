@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 import trio.testing
@@ -162,3 +162,28 @@ async def test_what_the_filter_drops_is_stored_without_being_said(
         async with filtered.stop_at("end").execute() as batches:
             assert [batch async for batch in batches] == []
         assert world.stored() == {0: 12}
+
+
+class _LosesBuckets:
+    """The progress of a bucket, during the look at which another thread takes all buckets away."""
+
+    def __init__(self, seats: dict[int, Any]) -> None:
+        self._seats = seats
+
+    @property
+    def schema_outdated(self) -> bool:
+        self._seats.clear()
+        return False
+
+
+async def test_whether_there_are_new_columns_can_be_asked_while_buckets_go(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The blocking client asks it in another thread than the one that the buckets change in."""
+    async with group_world(buckets=2) as world, world.client("reader") as client:
+        table = await client.table("items")
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await until(lambda: len(batches.assigned) == 2)
+            for seat in batches._seats.values():
+                seat.progress = cast("Any", _LosesBuckets(batches._seats))
+            assert not batches.schema_outdated
