@@ -279,6 +279,10 @@ class GroupBatches:
             return {bucket: each for bucket, each in self._handed.items() if not each.committed}, ()
         wanted: dict[int, _Handed] = {}
         for bucket, position in positions.items():
+            if not 0 <= bucket < self._plan.table.buckets:
+                raise ArgumentInvalid(
+                    f"{self._plan.table.name} has buckets 0..{self._plan.table.buckets - 1}, not {bucket}"
+                )
             epoch = self._epoch_of(bucket, position)
             if epoch is not None:
                 wanted[bucket] = _Handed(epoch, position)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
 import trio
 import trio.testing
 
@@ -11,7 +12,7 @@ from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
 from scanner.data.changes import ChangeRange
 from scanner.data.table import TableDescription
-from scanner.errors import GroupEpochStale
+from scanner.errors import ArgumentInvalid, GroupEpochStale
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
@@ -187,3 +188,18 @@ async def test_whether_there_are_new_columns_can_be_asked_while_buckets_go(
             for seat in batches._seats.values():
                 seat.progress = cast("Any", _LosesBuckets(batches._seats))
             assert not batches.schema_outdated
+
+
+@pytest.mark.parametrize("bucket", [-1, 2])
+async def test_a_position_of_a_bucket_that_there_is_not_is_refused(
+    autojump_clock: trio.testing.MockClock, bucket: int
+) -> None:
+    """It is the program's mistake, and not a bucket that another reader has; nothing beside it is stored."""
+    async with group_world(buckets=2) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 20)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            with pytest.raises(ArgumentInvalid, match=rf"items has buckets 0\.\.1, not {bucket}$"):
+                await batches.commit({**batches.positions, bucket: 0})
+            assert not any(world.stored().values())
