@@ -16,11 +16,12 @@ Invariants:
 from __future__ import annotations
 
 import functools
+import math
 import platform
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +67,8 @@ _ALIVE_PER_SESSION: Final = 3
 _SESSION_S_UNKNOWN: Final = 30.0
 """Until the server has said how long a member may be silent."""
 _AUTO_COMMIT_INTERVAL_S: Final = 1.0
-"""How often positions are stored by themselves while batches come one after another; at once when none waits."""
+"""How often positions are stored by themselves while batches come one after another; with auto_commit at once when none
+waits."""
 _LEAVE_TIMEOUT_S: Final = 1.0
 """How long leaving waits until the server knows. It finds out anyway."""
 
@@ -140,6 +142,8 @@ class GroupBatches:
         self._left = trio.Event()
         """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
+        self._retry_at = -math.inf
+        """When what was passed over may be stored again, after a failure."""
         self._got: Mapping[int, int] | None = None
         """What to store at the end; None: what was handed out."""
         self.member = plan.member or _member_name()
@@ -168,9 +172,7 @@ class GroupBatches:
     @property
     def schema_outdated(self) -> bool:
         """Whether the table has got columns since the reader began; one that begins now has them."""
-        seats = list(
-            self._seats.values()
-        )  # The blocking client asks in another thread than the one that changes them.
+        seats = list(self._seats.values())  # Another thread may ask than the one that changes them.
         return self._schema_outdated or any(seat.progress.schema_outdated for seat in seats)
 
     def __aiter__(self) -> GroupBatches:
@@ -198,7 +200,10 @@ class GroupBatches:
         """
         while True:
             await self._commit_if_due()
-            delivery = await self._hand_off.take()
+            with trio.move_on_after(self._due_in_s) as due:
+                delivery = await self._hand_off.take()
+            if due.cancelled_caught:
+                continue
             if delivery is None:
                 await self._commit_passed_over()
                 raise StopAsyncIteration
@@ -339,9 +344,27 @@ class GroupBatches:
             raise failure
         return lost
 
+    @property
+    def _passed_over(self) -> dict[int, _Handed]:
+        """Positions to store before which nothing is owed: the filter dropped what is new, so nobody deals with it."""
+        return {bucket: each for bucket, each in self._handed.items() if not (each.committed or each.owed)}
+
+    @property
+    def _due_in_s(self) -> float:
+        """How long what was passed over may wait; infinity: there is nothing, or a batch is there first.
+
+        Each time is a commit of a bucket, and a table may be busy.
+        """
+        if self._plan.auto_commit or not self._hand_off.waits or not self._passed_over:
+            return math.inf
+        due_at = self._retry_at
+        if not any(seat.moving for seat in self._seats.values()):
+            due_at = max(due_at, self._committed_at + _AUTO_COMMIT_INTERVAL_S)
+        return max(0.0, due_at - trio.current_time())
+
     async def _commit_if_due(self) -> None:
         if not self._plan.auto_commit:
-            if self._hand_off.waits:
+            if self._due_in_s == 0:
                 await self._commit_passed_over()
             return
         if all(each.committed for each in self._handed.values()):
@@ -351,11 +374,12 @@ class GroupBatches:
             await self.commit()
 
     async def _commit_passed_over(self) -> None:
-        """Store positions before which nothing is owed: the filter dropped what is new, so nobody deals with it."""
-        passed = {bucket: each for bucket, each in self._handed.items() if not (each.committed or each.owed)}
+        passed = self._passed_over
         if passed:
-            with suppress(ScannerError):  # The next time does it, or `commit`.
+            try:
                 await self._store(passed)
+            except ScannerError:  # Another time does it, or `commit`.
+                self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
 
     def _hand_out(self, delivery: Delivery, position: int) -> None:
         handed = self._handed.get(delivery.bucket)

@@ -12,7 +12,7 @@ from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
 from scanner.data.changes import ChangeRange
 from scanner.data.table import TableDescription
-from scanner.errors import ArgumentInvalid, GroupEpochStale
+from scanner.errors import ArgumentInvalid, GroupEpochStale, ServerUnavailable
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
@@ -163,6 +163,31 @@ async def test_what_the_filter_drops_is_stored_without_being_said(
         async with filtered.stop_at("end").execute() as batches:
             assert [batch async for batch in batches] == []
         assert world.stored() == {0: 12}
+
+
+async def test_a_position_that_cannot_be_stored_is_tried_again_at_leisure(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a second, while the reader waits: the program has not asked for it, so it is not told."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        filtered = table.new_scan().with_source("log").where("id < 0").in_group(GROUP)
+        async with filtered.execute() as batches:
+            tries = 0
+
+            async def refuse(_: object) -> list[int]:
+                nonlocal tries
+                tries += 1
+                raise ServerUnavailable("the server is away")
+
+            with monkeypatch.context() as patched, trio.move_on_after(10):
+                patched.setattr(batches, "_store", refuse)
+                await world.write(table, 3)
+                await anext(batches)
+            assert 5 <= tries <= 10
+            with trio.move_on_after(5):
+                await anext(batches)
+            assert world.stored() == {0: 3}
 
 
 class _LosesBuckets:
