@@ -240,7 +240,7 @@ def continuation(output: Path | None, quick: bool, plots: Path | None) -> None:
 @click.option(
     "--load",
     type=click.IntRange(1),
-    default=1_000_000,
+    default=5_000_000,
     show_default=True,
     help="Rows of the file that is loaded.",
 )
@@ -295,9 +295,9 @@ def writes(output: Path | None, rounds: int, requests: int, rows: int, large: in
     help="Concurrent: of the table.",
 )
 @click.option(
-    "--far-rows", type=click.IntRange(1000), default=3_000_000, show_default=True, help="Far: of the table."
+    "--far-rows", type=click.IntRange(1000), default=10_000_000, show_default=True, help="Far: of the table."
 )
-@click.option("--thorough", is_flag=True, help="Far and growth: ten million rows; takes six minutes more.")
+@click.option("--thorough", is_flag=True, help="Growth: ten million rows; takes four minutes more.")
 @_rounds()
 @click.option("--calls", type=click.IntRange(1), default=2000, show_default=True, help="Calls: of a round.")
 def peers(
@@ -316,7 +316,7 @@ def peers(
 ) -> None:
     """Scans and calls beside Arrow Flight, grpcio, Parquet and DuckDB: whole, short, many, far, and how they grow.
 
-    Takes about ten minutes on two idle cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
+    Takes about fifteen minutes on two idle cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
     """
     from bench.harness.memory import touch_memory
     from bench.questions.peers import PARTS, THOROUGH_ROWS, Scale, run
@@ -329,7 +329,7 @@ def peers(
         buckets=buckets or (1, 4),
         crowds=crowds or (1, 4, 16, 64),
         crowd_rows=crowd_rows,
-        far_rows=THOROUGH_ROWS if thorough else far_rows,
+        far_rows=far_rows,
         growth_rows=THOROUGH_ROWS if thorough else rows,
         rounds=rounds,
         call_count=calls,
