@@ -184,6 +184,19 @@ def test_every_exit_releases_connection_capacity(ending: Ending, padding: int | 
         assert window_is_whole(peer.core)
 
 
+def test_data_behind_the_reset_of_its_sender_costs_that_stream_alone() -> None:
+    """As grpc-java cancels a call now and then: other calls of the connection go on, and the octets are credited."""
+    peer = Peer(config=TransportConfig(connection_window_bytes=65_535))
+    other = peer.request(1)
+    peer.request(3)
+    found = peer.send(wire.reset(3) + wire.data(3, b"z" * 9_000))
+    assert [frame.code for frame in wire.only(found, wire.RST_STREAM, 3)] == [ErrorCode.STREAM_CLOSED]
+    assert not wire.only(found, wire.GOAWAY)
+    assert window_is_whole(peer.core)
+    peer.send(wire.data(1, wire.message(b"on"), end=True))
+    assert other.next_message() == b"on"
+
+
 def test_data_on_a_forgotten_stream_is_credited() -> None:
     """F3: DATA on a stream closed so long ago that nobody remembers how costs a reset, and no window."""
     config = TransportConfig(connection_window_bytes=65_535)
