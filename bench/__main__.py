@@ -316,7 +316,7 @@ def peers(
 ) -> None:
     """Scans and calls beside Arrow Flight, grpcio, Parquet and DuckDB: whole, short, many, far, and how they grow.
 
-    Takes about fifteen minutes on two idle cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
+    Takes about fifteen minutes on two cores. Example: python -m bench peers --part concurrent --crowd 64 --rounds 3
     """
     from bench.harness.memory import touch_memory
     from bench.questions.peers import PARTS, THOROUGH_ROWS, Scale, run

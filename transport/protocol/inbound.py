@@ -156,7 +156,9 @@ class Inbound:
         self._table.check_not_idle_untrusted(stream_id, "DATA")
         closed = self._table.closed.get(stream_id)
         if closed is None or closed.reset_by_peer:  # Netty may send one frame more behind its own reset
-            self._outbound.fail_by_id_untrusted(stream_id, ErrorCode.STREAM_CLOSED, "DATA on a stream that is gone")
+            self._outbound.fail_by_id_untrusted(
+                stream_id, ErrorCode.STREAM_CLOSED, "DATA on a stream that is gone"
+            )
         elif not closed.reset_by_us:  # else it was on its way when we reset the stream
             raise RemoteProtocolError(f"DATA on closed stream {stream_id}", ErrorCode.STREAM_CLOSED)
 
