@@ -53,6 +53,8 @@ class Settings:
     """Smaller: more files, and compaction that begins sooner."""
     scans_max: int = ScannerConfig().scans_max
     """For more tails than a server takes by itself."""
+    images: str = ScannerConfig().images
+    """`off`: every scan reads the row store, however often it comes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +192,10 @@ async def _serve(data: Path, port: int, settings: Settings, pipe: Connection) ->
     encoded = EncodedChanges()
     warm_up()
     config = ScannerConfig(
-        park_after_s=settings.park_after_s, snapshot_linger_s=settings.linger_s, scans_max=settings.scans_max
+        park_after_s=settings.park_after_s,
+        snapshot_linger_s=settings.linger_s,
+        scans_max=settings.scans_max,
+        images=settings.images,
     )
     storage = StorageConfig(bucket_write_buffer_bytes=settings.write_buffer_bytes)
     serving = open_server(

@@ -91,7 +91,10 @@ def measure(course: Course, models: Sequence[str], advance: Callable[[], None]) 
     found = []
     for model in (NOBODY, *models):
         settings = Settings(
-            park_after_s=course.park_after_s, linger_s=1.0, write_buffer_bytes=course.write_buffer_bytes
+            images="off",
+            park_after_s=course.park_after_s,
+            linger_s=1.0,
+            write_buffer_bytes=course.write_buffer_bytes,
         )
         with (
             tempfile.TemporaryDirectory(prefix="weir-stalled-") as folder,
