@@ -42,6 +42,8 @@ class HandOff:
         self._in_hand: Delivery | None = None
         self._failure: Exception | None = None
         self._closed = False
+        self._cut_short = False
+        """Whether it was ended before its producers had finished: they may not know yet."""
         self._taking = False
         self._changed = trio.Event()
         self._when_ready: Callable[[], None] | None = None
@@ -55,8 +57,8 @@ class HandOff:
         """Ends when the end or a failure is reported, or the scan is left."""
 
     def put(self, delivery: Delivery) -> None:
-        """Add a batch. After a failure or a close it is dropped."""
-        if self._failure is not None or self._closed:
+        """Add a batch. After a failure, `end` or a close it is dropped."""
+        if self._failure is not None or self._closed or self._cut_short:
             return
         if self.first_put_at is None:
             self.first_put_at = trio.current_time()
@@ -90,8 +92,8 @@ class HandOff:
             self._drop()
 
     def end(self) -> None:
-        """End now, in good order: drop what waits, report the end."""
-        self._unfinished = 0
+        """End now, in good order: drop what waits and what still comes, report the end."""
+        self._unfinished, self._cut_short = 0, True
         self._drop()
 
     def close(self) -> None:

@@ -228,3 +228,27 @@ async def test_a_position_of_a_bucket_that_there_is_not_is_refused(
             with pytest.raises(ArgumentInvalid, match=rf"items has buckets 0\.\.1, not {bucket}$"):
                 await batches.commit({**batches.positions, bucket: 0})
             assert not any(world.stored().values())
+
+
+@pytest.mark.parametrize("auto_commit", [False, True])
+async def test_at_its_limit_a_reader_goes_no_further(
+    autojump_clock: trio.testing.MockClock, auto_commit: bool
+) -> None:
+    """It drops what waits; what its filter passes over behind that is no position to store."""
+    async with group_world(buckets=3) as world, world.client("reader") as client:
+        table = await client.table("items")
+        changes = table.new_scan().with_source("log").where("id < 40").limit(20)
+        await world.write(table, 40)
+        async with changes.in_group(GROUP, auto_commit=auto_commit).execute() as batches:
+            found = [key for _ in range(2) for key in (await anext(batches))["id"].to_pylist()]
+            assert (len(found), await batches.commit()) == (20, ())
+            at_limit = batches.positions
+            for _ in range(5):
+                await world.write(table, 40)
+                await trio.sleep(1)
+                assert [batch async for batch in batches] == []
+                assert batches.positions == at_limit
+        assert world.stored() == {0: 0, 1: 0, 2: 0} | at_limit
+        async with changes.limit(100).stop_at("end").in_group(GROUP).execute() as batches:
+            found += [key async for batch in batches for key in batch["id"].to_pylist()]
+        assert set(found) == set(range(40))
