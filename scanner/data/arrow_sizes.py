@@ -104,7 +104,7 @@ def _message_at(file: pa.Buffer, at: int, size: int) -> pa.ipc.Message:
     """
     try:
         return pa.ipc.read_message(file.slice(at, size))
-    except (LookupError, EOFError) as error:
+    except (LookupError, EOFError, OverflowError) as error:
         raise ValueError(f"there is no message at octet {at}, which its footer names: {error}") from error
 
 

@@ -389,18 +389,27 @@ def test_arrow_files_of_every_version(
         assert list(open_file(file, CsvOptions()).batches()) == [batch, batch]
 
 
-@pytest.mark.parametrize("in_front", [True, False])
-def test_arrow_files_whose_footer_is_damaged(tmp_path: Path, in_front: bool) -> None:
-    """It names a place in front of the file, or the end mark, for that of a record batch: the file is refused."""
+_BLOCK = struct.Struct("<qi4xq")
+"""What a footer says of a record batch: where it is, and the octets of its metadata and of its body."""
+
+
+@pytest.mark.parametrize("damage", ["in front", "end mark", "too long"])
+def test_arrow_files_whose_footer_is_damaged(tmp_path: Path, damage: str) -> None:
+    """Its footer names for a batch a place in front of the file, the end mark, or a size past any: it is refused."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, pa.schema([("id", pa.int64())])) as writer:
         writer.write_batch(pa.record_batch([[1, 2, 3]], ["id"]))
     content, message = sink.getvalue().to_pybytes(), b"\xff" * 4
     batch = content.index(message, content.index(message) + len(message))  # Behind the schema.
-    elsewhere = struct.pack("<q", -8 if in_front else content.rindex(message))
     named_at = content.rindex(struct.pack("<q", batch))
+    at, metadata_bytes, body_bytes = _BLOCK.unpack_from(content, named_at)
+    if damage == "too long":
+        body_bytes = 2**63 - 1
+    else:
+        at = -8 if damage == "in front" else content.rindex(message)
+    block = _BLOCK.pack(at, metadata_bytes, body_bytes)
     file = tmp_path / "data.arrow"
-    file.write_bytes(content[:named_at] + elsewhere + content[named_at + len(elsewhere) :])
+    file.write_bytes(content[:named_at] + block + content[named_at + len(block) :])
     with pytest.raises(click.ClickException, match="not an Arrow file that can be read"):
         open_file(file, CsvOptions())
 
