@@ -21,7 +21,7 @@ import platform
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -143,7 +143,7 @@ class GroupBatches:
         """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
         self._retry_at = -math.inf
-        """When what was passed over may be stored again, after a failure."""
+        """When what was passed over may be stored again."""
         self._got: Mapping[int, int] | None = None
         """What to store at the end; None: what was handed out."""
         self.member = plan.member or _member_name()
@@ -246,10 +246,10 @@ class GroupBatches:
         """
         wanted, lost = self._to_commit(positions)
         if wanted:
-            lost = (*lost, *await self._store(wanted))
+            lost = (*lost, *await self._store(wanted, self._plan.retries))
         return self._lost(positions, lost)
 
-    async def _store(self, wanted: Mapping[int, _Handed]) -> list[int]:
+    async def _store(self, wanted: Mapping[int, _Handed], retries: int | None) -> list[int]:
         """Store positions; the buckets that have another epoch since."""
         request = pb.CommitPositionsRequest(
             table=self._plan.table.name,
@@ -261,7 +261,7 @@ class GroupBatches:
             ],
         )
         reply = await retried(
-            self._connection.attempts(self._plan.retries),
+            self._connection.attempts(retries),
             lambda: call_unary(
                 self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
             ),
@@ -376,10 +376,10 @@ class GroupBatches:
     async def _commit_passed_over(self) -> None:
         passed = self._passed_over
         if passed:
-            try:
-                await self._store(passed)
-            except ScannerError:  # Another time does it, or `commit`.
-                self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
+            # Tried once: it comes again, and a batch that has come meanwhile is not to wait for a server that is away.
+            self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
+            with suppress(ScannerError):
+                await self._store(passed, retries=0)
 
     def _hand_out(self, delivery: Delivery, position: int) -> None:
         handed = self._handed.get(delivery.bucket)

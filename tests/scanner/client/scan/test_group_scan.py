@@ -175,7 +175,7 @@ async def test_a_position_that_cannot_be_stored_is_tried_again_at_leisure(
         async with filtered.execute() as batches:
             tries = 0
 
-            async def refuse(_: object) -> list[int]:
+            async def refuse(*_: object, **__: object) -> list[int]:
                 nonlocal tries
                 tries += 1
                 raise ServerUnavailable("the server is away")
@@ -245,7 +245,8 @@ async def test_at_its_limit_a_reader_goes_no_further(
             at_limit = batches.positions
             for _ in range(5):
                 await world.write(table, 40)
-                await trio.sleep(1)
+                autojump_clock.jump(1)
+                await settle()
                 assert [batch async for batch in batches] == []
                 assert batches.positions == at_limit
         assert world.stored() == {0: 0, 1: 0, 2: 0} | at_limit
