@@ -131,9 +131,8 @@ def measure_crowds(
                     peer = peers[crowded.way]
                     way = crowded.way.partition(",")[0]
                     crowd = Crowd(way=way, place=peer.endpoint, table=TABLE, scans=crowded.scans)
-                    _run(
-                        workers[crowded.way], crowd, rows, None, peer
-                    )  # As in `scans`: the second one counts.
+                    # As in `scans`: the second one counts.
+                    _run(workers[crowded.way], crowd, rows, None, peer)
                     if not crowded.writing:
                         _run(workers[crowded.way], crowd, rows, crowded, peer)
                         continue

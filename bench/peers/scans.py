@@ -152,9 +152,8 @@ def measure(
                 digests = set()
                 for way, scanned in zip(chosen, found, strict=True):
                     if number:
-                        worker.do(
-                            way.reading
-                        )  # What a machine takes back from those who wait is theirs again.
+                        # The memory that a host takes from those who wait is theirs again.
+                        worker.do(way.reading)
                     digests.add(measure_scan(way, worker, rows, scanned, timed=number > 0))
                 if len(digests - {None}) != 1:
                     raise BenchFailed(f"weir's models read different rows: digests {digests}")

@@ -104,9 +104,7 @@ class Scan(ScanBuilder):
             ArgumentInvalid: The scan is endless.
             ScannerError: The scan failed.
         """
-        if (
-            not progress
-        ):  # One call for all batches: from thread to thread, each takes as long as a small scan.
+        if not progress:  # One call, and not one for each batch.
             return self._portal.call(self._scan.to_arrow)
         self.plan.require_end("to_arrow()")
         with self.execute() as batches:

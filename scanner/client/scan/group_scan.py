@@ -11,6 +11,7 @@ Invariants:
 5. Leaving the block, however, leaves the group.
 6. A reader with a stop has ended well when what waits was handed out, too: a bucket that is lost before that is read
    anew if it comes back.
+7. What the filter passes over is stored without `commit`, and never behind what was handed out and is not stored.
 """
 
 from __future__ import annotations

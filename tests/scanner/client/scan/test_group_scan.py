@@ -21,7 +21,10 @@ from tests.support.hosts import connected_to, memory_host, settle
 from tests.support.push_messages import SCHEMA, rows, started
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from transport import ServerStream
+    from transport.server import Handler
 
 
 def _assignment(**epochs: int) -> bytes:
@@ -41,6 +44,15 @@ def _for_epoch(batch: bytes, epoch: int) -> bytes:
 def _end(total: int) -> bytes:
     message = scanner_pb2.ScanEnd(reason=scanner_pb2.ScanEnd.REASON_STOP_OFFSET, rows=total, end_offset=total)
     return scanner_pb2.ScanResponse(end=message).SerializeToString()
+
+
+async def _read_to_stop(handlers: Mapping[str, Handler], buckets: int) -> list[int]:
+    """The keys that a reader of a group gets of a host that plays these calls."""
+    async with memory_host(handlers) as host, connected_to(host) as connection:
+        table = Table(connection, TableDescription("t", SCHEMA, ("k",), buckets), 0)
+        changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
+        async with changes.execute() as batches:
+            return [key async for batch in batches for key in batch["k"].to_pylist()]
 
 
 async def test_a_reader_with_a_stop_is_not_through_while_a_bucket_was_taken_from_it(
@@ -76,14 +88,7 @@ async def test_a_reader_with_a_stop_is_not_through_while_a_bucket_was_taken_from
             await stream.send(_for_epoch(batch, asked.group_epoch))
             await stream.send(_end(1))
 
-    async with (
-        memory_host({methods.SCAN: scan, methods.JOIN: join}) as host,
-        connected_to(host) as connection,
-    ):
-        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 2), 0)
-        changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
-        async with changes.execute() as batches:
-            assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
+    assert await _read_to_stop({methods.SCAN: scan, methods.JOIN: join}, buckets=2) == [7]
 
 
 async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
@@ -113,14 +118,7 @@ async def test_a_reader_without_a_bucket_outlives_any_number_of_cuts(
         await stream.send(_for_epoch(batch, 1))
         await stream.send(_end(1))
 
-    async with (
-        memory_host({methods.SCAN: scan, methods.JOIN: join}) as host,
-        connected_to(host) as connection,
-    ):
-        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)
-        changes = table.new_scan().with_source("log").select("k").stop_at("end").in_group("g")
-        async with changes.execute() as batches:
-            assert [key async for batch in batches for key in batch["k"].to_pylist()] == [7]
+    assert await _read_to_stop({methods.SCAN: scan, methods.JOIN: join}, buckets=1) == [7]
 
 
 async def test_what_was_not_stored_before_a_reader_joined_anew_is_told(
