@@ -291,7 +291,7 @@ async def _open(
         # trio's message repeats the address; the system's message for the number is enough.
         known = why.errno if not isinstance(why, socket.gaierror) else None
         reason = os.strerror(known) if known else why.strerror or str(why)
-        raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from error
+        raise ConnectionLost(f"cannot connect to {host_port(host, port)}: {reason}") from why
     keep_short(stream.socket, config.near_send_buffer_bytes)
     if ssl_context is None:
         return byte_stream(stream), None
