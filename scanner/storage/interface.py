@@ -173,6 +173,15 @@ class Bucket(Protocol):
             StoreClosed: the bucket was closed.
         """
 
+    def log_bytes_from(self, offset: int) -> int:
+        """The part of `log_bytes` that the changes from an offset on have; all of it, of one at or before log_start.
+
+        Raises:
+            OffsetOutOfRange: Retention passes the offset now.
+            DataCorrupted: the change is missing, or its record is damaged.
+            StoreClosed: the bucket was closed.
+        """
+
     @property
     def newest_commit_us(self) -> int:
         """Time of the newest durable commit, in microseconds since 1970 UTC; later ones have later times. 0: none."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -161,19 +162,20 @@ class Retention:
         # However long, for ever included: nothing is older than the clock.
         oldest_us = now_us - round(min(self._config.log_retention_s * 1_000_000, now_us))
         by_age = expired_end(storage, oldest_us, now_us)
-        excess = storage.log_bytes - self._config.log_retention_bytes
-        if excess <= 0:
+        bytes_max = self._config.log_retention_bytes
+        if storage.log_bytes <= bytes_max:
             return by_age
-        by_size = storage.log_start + int(excess / max(1.0, _bytes_per_change(storage)))
-        return min(storage.log_end, max(by_age, by_size))
+        # By what each stretch takes: old changes may be much larger than new ones, or much smaller.
+        offsets = range(storage.log_start, storage.log_end)
+        kept = bisect_left(offsets, True, key=lambda offset: storage.log_bytes_from(offset) <= bytes_max)
+        return max(by_age, offsets.start + kept)
 
     def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
         """End the pins that keep more than their principal may keep from retention."""
         storage, limit = bucket.storage, self._config.log_pinned_bytes_max
-        per_change = _bytes_per_change(storage)
         for principal in bucket.pins.oldest_by_principal():
             while (pin := bucket.pins.longest_of(principal)) is not None:
-                kept = round((wanted - max(pin.offset, storage.log_start)) * per_change)
+                kept = storage.log_bytes_from(pin.offset) - storage.log_bytes_from(wanted)
                 if kept <= limit:
                     break
                 error = SlowConsumer(
@@ -219,8 +221,3 @@ def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
             break
         newest_us, end = entry.clock_us, at
     return end
-
-
-def _bytes_per_change(storage: Bucket) -> float:
-    """How much of the log's size one change has, on average."""
-    return storage.log_bytes / max(1, storage.log_end - storage.log_start)

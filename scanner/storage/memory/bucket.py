@@ -104,8 +104,12 @@ class MemoryBucket:
     @property
     def log_bytes(self) -> int:
         """See `Bucket.log_bytes`."""
+        return self.log_bytes_from(self.log_start)
+
+    def log_bytes_from(self, offset: int) -> int:
+        """See `Bucket.log_bytes_from`."""
         self._require_open()
-        return sum(len(change.row) + 17 for change in self.contents.log)
+        return sum(len(change.row) + 17 for change in self.contents.log[max(0, offset - self.log_start) :])
 
     @property
     def newest_commit_us(self) -> int:

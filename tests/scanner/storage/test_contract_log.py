@@ -241,8 +241,11 @@ def test_the_size_of_the_log_follows_what_it_holds(store: Store) -> None:
     bucket.commit([puts(islice(texts, 100)) for _ in range(100)])
     full = bucket.log_bytes
     assert full > 600_000  # Hexadecimal digits compress by half at best.
+    assert [bucket.log_bytes_from(offset) for offset in (0, 10_000, 10_001)] == [full, 0, 0]
+    assert full * 0.05 < bucket.log_bytes_from(9_000) < full * 0.2
     bucket.truncate_log(9_000)
     assert full * 0.05 < bucket.log_bytes < full * 0.2
+    assert bucket.log_bytes_from(0) == bucket.log_bytes
     bucket.truncate_log(10_000)
     assert bucket.log_bytes == 0
 
@@ -259,6 +262,7 @@ def test_a_closed_bucket_has_no_log(store: Store) -> None:
         lambda: bucket.truncate_log(1),
         lambda: bucket.offset_at(0),
         lambda: bucket.log_bytes,
+        lambda: bucket.log_bytes_from(0),
         bucket.compact,
     ):
         with pytest.raises(StoreClosed):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 import pytest
 import trio
 import trio.testing
@@ -102,6 +103,46 @@ async def test_changes_go_when_there_are_too_many(store: Store) -> None:
             start = bucket.log_start
             await kept.maintenance.retention.sweep()
             assert bucket.log_start - start <= 10, "a sweep without writes takes no more"
+
+
+@pytest.mark.parametrize(("old", "new"), [(10_000, 10), (10, 10_000)])
+async def test_no_more_goes_than_what_is_beyond_the_size(old: int, new: int) -> None:
+    """However unlike the changes are: those that fit stay, of large old ones and small new ones, too."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_maintenance(store) as kept:
+        served = await kept.bucket()
+        for id_, size in ((0, old), (100, new)):
+            rows = sample(range(id_, id_ + 100)).set_column(1, "name", pa.array(["x" * size] * 100))
+            for row in range(100):
+                await served.submit(mutations(store, "items", rows.slice(row, 1))).wait_durable()
+        bucket = served.storage
+        fits = bucket.log_bytes_from(50)
+        await retention_with(kept, log_retention_s=FOREVER_S, log_retention_bytes=fits).sweep()
+        assert (bucket.log_start, bucket.log_bytes) == (50, fits)
+
+
+async def test_what_a_pin_keeps_is_what_its_changes_take() -> None:
+    """A scan that keeps many small changes is not taken for one that keeps as many of the large ones before them."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    async with open_maintenance(store) as kept:
+        served = await kept.bucket()
+        large = sample(range(10)).set_column(1, "name", pa.array(["x" * 10_000] * 10))
+        await served.submit(mutations(store, "items", large)).wait_durable()
+        keeper = served.pins.pin(0, "operator", "a test", None)
+        opened = await kept.opener.open(ITEMS, "anna")
+        await kept.write(range(10, 100))
+        limit = served.storage.log_bytes_from(10)
+        ends = []
+        for bytes_max in (limit, limit - 1):
+            await retention_with(kept, log_pinned_bytes_max=bytes_max).sweep()
+            ends.append(opened.scan.ended_by)
+        assert ends[0] is None
+        assert isinstance(ends[1], SlowConsumer)
+        assert f"kept {limit} bytes" in ends[1].message
+        keeper.release()
+        opened.scan.close()
 
 
 async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:
