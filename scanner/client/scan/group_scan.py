@@ -235,7 +235,7 @@ class GroupBatches:
 
         Raises:
             ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
-            OffsetOutOfRange: A position is not in the changelog.
+            OffsetOutOfRange: A position is past the changelog's end, or before its start and what is stored.
             GroupNotFound: The group was deleted.
             ScannerError: The server could not be reached, or storage failed. It can be tried again.
 

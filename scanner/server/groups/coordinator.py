@@ -8,7 +8,8 @@ Invariants:
 2. A bucket has one scan for the group at a time, of its newest epoch and of a member that is there; the one before is
    closed before another is admitted.
 3. A position is stored only by the bucket's newest epoch, in a commit of the bucket, and is durable before it is
-   acknowledged. It is the end of an entry. By an epoch that an earlier server gave out, it is at most where the newest
+   acknowledged. It is the end of an entry, or of one that retention has taken since its reader got it and that the
+   position before does not stand behind. By an epoch that an earlier server gave out, it is at most where the newest
    history ends that the bucket had begun then: who got further was reading another copy of the bucket, or commits that
    were lost.
 4. A bucket that is to move from a member that is there waits until that has released it, at most
@@ -352,7 +353,7 @@ class ReaderGroup:
             GroupEpochStale: The bucket has another epoch; or its epoch is an earlier server's, and the position is of
                 what was written since, or is not there.
             ArgumentInvalid: The position is inside a commit.
-            OffsetOutOfRange: It is not in the changelog.
+            OffsetOutOfRange: It is past the changelog's end, or before its start and the position that is stored.
             ScannerError: Storage failed.
 
         Waits:
@@ -368,7 +369,9 @@ class ReaderGroup:
                 if not before.epoch or epoch != before.epoch:
                     raise self._refusal(seat, epoch)
                 self._require_read(seat, before, position)
-                require_entry_end(storage, position, "the position")
+                # A reader may deal with what it was given for longer than the changelog keeps that.
+                if before.position is None or not before.position <= position < storage.log_start:
+                    require_entry_end(storage, position, "the position")
                 history = storage.lineage.history_of(position)
             state = before._replace(position=position, history=history)
             if state != before:

@@ -415,3 +415,32 @@ async def test_a_reader_of_the_same_name_takes_the_place(autojump_clock: trio.te
                 with pytest.raises(GroupEpochStale, match="another reader has joined"):
                     await anext(first)
                 assert min(second.assigned.values()) > 0
+
+
+async def test_a_reader_may_deal_with_a_batch_for_longer_than_it_is_kept(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Retention passes what was handed out, and what waits: the position is stored, and the reader goes on."""
+    async with group_world(1) as world, world.client() as client, world.raw() as raw:
+        table = await client.table("items")
+
+        async def passed() -> bool:
+            await client.compact_log("items", before=30, bucket=0)
+            return [each.start_offset for each in await table.offsets()] == [30]
+
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            for end in (10, 20):
+                assert await batches.commit() == ()
+                await world.write(table, 10)
+                await anext(batches)
+                assert batches.positions == {0: end}
+            await world.write(table, 10)
+            await until(passed)
+            assert await batches.commit() == ()
+            assert world.stored() == {0: 20}
+            refused = await commit(raw, 0, batches.assigned[0], 10)
+            assert refused is not None
+            assert refused.reason == "OFFSET_OUT_OF_RANGE"  # There is nothing left to go back to.
+            await anext(batches)
+            assert await batches.commit() == ()
+        assert world.stored() == {0: 30}
