@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
@@ -27,6 +28,8 @@ NULL_VALUES_DEFAULT: Final = ("", "NA", "NULL")
 _BATCH_ROWS: Final = 8192
 _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
 _ARROW_MAGIC: Final = b"ARROW1"
+_NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
+"""Microseconds before and after 1970 that a count of nanoseconds reaches."""
 _SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 
 
@@ -105,13 +108,16 @@ class _ParquetFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._reading() as file:
+        self._unit = "us"
+        with self._reading(self._unit) as file:
             self._instants = _int96_columns(file)
             _refuse_intervals(path, file)
             require_names_apart(path, file.schema_arrow.names)
-            fields = [self._field(each) for each in file.schema_arrow]
-            self._schema: pa.Schema = pa.schema(fields)
+            found: pa.Schema = file.schema_arrow
             self._rows: int = file.metadata.num_rows
+        if instants := [name for name in found.names if name in self._instants]:
+            self._unit = self._instants_unit(instants)
+        self._schema = pa.schema([self._field(each) for each in found])
 
     @property
     def schema(self) -> pa.Schema:
@@ -122,7 +128,7 @@ class _ParquetFile:
         return self._rows
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        with self._reading() as file:
+        with self._reading(self._unit) as file:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS):
                 columns = [
                     column.cast(each.type) if each.name in self._instants else column
@@ -131,17 +137,44 @@ class _ParquetFile:
                 yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _field(self, each: pa.Field) -> pa.Field:
-        kind = pa.timestamp("us", "UTC") if each.name in self._instants else each.type
+        kind = pa.timestamp(self._unit, "UTC") if each.name in self._instants else each.type
         return pa.field(each.name, kind, each.nullable)
 
+    def _instants_unit(self, names: list[str]) -> str:
+        """The unit of the INT96 columns: microseconds, as Spark writes them, or nanoseconds if a value has these.
+
+        Raises:
+            Failure: One has, and one is of a year that a count of nanoseconds does not reach.
+        """
+        unit, far = "us", False
+        with self._reading("us") as short, self._reading("ns") as long:
+            batches = (each.iter_batches(batch_size=_BATCH_ROWS, columns=names) for each in (short, long))
+            for micros, nanos in zip(*batches, strict=True):
+                for given, finer in zip(micros.columns, nanos.columns, strict=True):
+                    count = given.cast(pa.int64())
+                    # Past the years of nanoseconds both products wrap around, and alike.
+                    if not _all(pc.equal(pc.multiply(count, 1000), finer.cast(pa.int64()))):
+                        unit = "ns"
+                    far = far or not _all(pc.less_equal(pc.abs(count), _NANOSECONDS_REACH_US))
+        if unit == "ns" and far:
+            fail(
+                f"{self._path}: its INT96 timestamps have nanoseconds, and years that a timestamp with nanoseconds does"
+                " not reach; write them as timestamps of another type first"
+            )
+        return unit
+
     @contextmanager
-    def _reading(self) -> Iterator[pq.ParquetFile]:
+    def _reading(self, int96_unit: str) -> Iterator[pq.ParquetFile]:
         try:
             # INT96 holds days and nanoseconds: years that one count of nanoseconds cannot reach.
-            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit="us") as file:
+            with pq.ParquetFile(self._path, coerce_int96_timestamp_unit=int96_unit) as file:
                 yield file
         except (pa.ArrowException, OSError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")
+
+
+def _all(mask: pa.Array) -> bool:
+    return pc.all(mask).as_py() is not False
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:

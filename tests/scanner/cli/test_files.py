@@ -445,6 +445,27 @@ def test_old_timestamps_of_parquet_are_instants(tmp_path: Path) -> None:
     assert read(source).column("at").cast(pa.int64()).to_pylist() == times.cast(pa.int64()).to_pylist()
 
 
+def test_old_timestamps_of_parquet_keep_their_nanoseconds(tmp_path: Path) -> None:
+    """INT96 has nanoseconds: where one is no whole number of microseconds, the column counts nanoseconds."""
+    path = tmp_path / "pandas.parquet"
+    stamps = [1_700_000_000_123_456_789, -1, None, 1_700_000_000_000_000_000]
+    table = pa.table({"id": range(4), "at": pa.array(stamps, pa.timestamp("ns"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    source = opened(path)
+    assert source.schema.field("at").type == pa.timestamp("ns", "UTC")
+    assert read(source).column("at").cast(pa.int64()).to_pylist() == stamps
+
+
+def test_old_timestamps_that_no_unit_holds_are_refused(tmp_path: Path) -> None:
+    """Nanoseconds beside the year 9999 are refused, and neither cut off nor wrapped around."""
+    path = tmp_path / "both.parquet"
+    far = pa.array([253_402_300_799_000_000], pa.timestamp("us"))
+    table = pa.table({"id": [1], "far": far, "fine": pa.array([1], pa.timestamp("ns"))})
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True)
+    with pytest.raises(click.ClickException, match="have nanoseconds, and years"):
+        opened(path)
+
+
 @pytest.mark.parametrize("kind", ["interval day to second", "interval year to month"])
 def test_intervals_are_refused(tmp_path: Path, kind: str) -> None:
     """Spark stores intervals as integers and says so beside them: they are refused by the column's name."""
