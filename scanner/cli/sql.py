@@ -174,7 +174,7 @@ def _copy(
         writer = open_rows(form, file, schema)
         more = False
         while (batch := interruptibly(lambda: next(reader, None))) is not None:
-            kept = batch if rows_max is None else batch.slice(0, rows_max - written)
+            kept = batch if rows_max is None else batch.slice(0, min(rows_max - written, batch.num_rows))
             writer.write(_plain(kept, schema))
             written += kept.num_rows
             more = kept.num_rows < batch.num_rows

@@ -402,7 +402,7 @@ class GroupBatches:
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
             return batch
-        batch = batch.slice(0, self._rows_left)
+        batch = batch.slice(0, min(self._rows_left, batch.num_rows))
         self._rows_left -= batch.num_rows
         if self._rows_left == 0:
             self._finished = True

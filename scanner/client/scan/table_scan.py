@@ -211,7 +211,7 @@ class Batches:
     def _within_limit(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._rows_left is None:
             return batch
-        batch = batch.slice(0, self._rows_left)
+        batch = batch.slice(0, min(self._rows_left, batch.num_rows))
         self._rows_left -= batch.num_rows
         if self._rows_left == 0 and len(self._progress) > 1:
             # Each bucket was asked for the limit, so the others have more to give. A single one ends by itself.

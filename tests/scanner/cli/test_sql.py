@@ -201,6 +201,7 @@ def test_more_rows_than_a_person_looks_at(command: Weir) -> None:
     assert err == "the first 50 rows; --limit N shows more, --format json all of them\n"
     assert command("SELECT i FROM range(50) t(i)")[2] == ""
     assert len(command("SELECT i FROM range(99) t(i)", "-n", 60)[1].splitlines()) == 62
+    assert command("SELECT 1 AS one", "-n", 2**64, "--format", "csv") == (0, '"one"\n1\n', "")
 
 
 def test_explain_and_statistics_tell_what_the_server_is_asked_for(command: Weir) -> None:

@@ -204,7 +204,7 @@ async def test_projection_filter_and_range(tmp_path: Path, mode: str) -> None:
 
 
 @both_modes
-@pytest.mark.parametrize("limit", [0, 1, 999, 5_000, 6_000])
+@pytest.mark.parametrize("limit", [0, 1, 999, 5_000, 6_000, 2**64 - 1])
 async def test_limit_is_exact(tmp_path: Path, mode: str, limit: int) -> None:
     """A limit over several buckets gives exactly that many rows, if there are as many."""
     async with open_table(tmp_path, 5_000) as (table, server):

@@ -248,6 +248,6 @@ async def test_at_its_limit_a_reader_goes_no_further(
                 assert [batch async for batch in batches] == []
                 assert batches.positions == at_limit
         assert world.stored() == {0: 0, 1: 0, 2: 0} | at_limit
-        async with changes.limit(100).stop_at("end").in_group(GROUP).execute() as batches:
+        async with changes.limit(2**64 - 1).stop_at("end").in_group(GROUP).execute() as batches:
             found += [key async for batch in batches for key in batch["id"].to_pylist()]
         assert set(found) == set(range(40))
