@@ -31,6 +31,8 @@ def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str
     if list_ and drop:
         fail("--list and --drop exclude each other: name one of them")
     with connected(endpoint) as client:
+        if list_ and bucket is not None and bucket >= (buckets := client.table(table).buckets):
+            fail(f"table {table} has no bucket {bucket}; it has 0 to {buckets - 1}")
         if drop:
             dropped = client.drop_images(table, bucket=bucket)
             note(f"dropped {dropped} {'image' if dropped == 1 else 'images'}")

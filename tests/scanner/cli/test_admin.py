@@ -97,6 +97,8 @@ def test_image(server: RunningServer, command: Weir) -> None:
     ]
     assert command("image", "items", "--drop") == (0, "", "dropped 1 image\n")
     assert command("image", "items", "--list") == none
+    no_bucket = (1, "", "weir: table items has no bucket 2; it has 0 to 1\n")
+    assert command("image", "items", "--list", "--bucket", 2) == no_bucket
     code, _, err = command("image", "items", "--list", "--drop")
     assert (code, err.count("\n")) == (1, 1)
     assert command("image", "other")[0] == 1
