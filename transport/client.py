@@ -60,6 +60,11 @@ class Client:
         """Whether new calls can be made, as far as is known."""
         return not self._driver.core.shutdown.closing
 
+    @property
+    def calls_max(self) -> int:
+        """The calls that the server allows on this connection at once; beyond all numbers until it has said."""
+        return self._driver.core.peer_streams_max
+
     async def wait_openable(self) -> None:
         """Wait until a call can be opened, or until no more can be (see `alive`).
 

@@ -12,6 +12,7 @@ This module knows no tables.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -128,23 +129,24 @@ class Connection:
         return Attempts(policy, self._rng)
 
     @asynccontextmanager
-    async def client(self, *, retries: int | None = 0) -> AsyncIterator[transport.Client]:
+    async def client(self, *, retries: int | None = 0, calls: int = 1) -> AsyncIterator[transport.Client]:
         """Use a TCP connection that takes new calls, for the length of a block; it may be lost at any time.
 
         Args:
             retries: How often connecting is tried again; 0, for callers that repeat the whole block: not at all. None:
                 as often as this connection was told.
+            calls: Calls that have to be open at once, since none of them ends by itself.
 
         Raises:
             ServerUnavailable: Nobody answers, or not as a weir server should.
             Unauthenticated: The server does not accept the client's certificate.
-            ArgumentInvalid: The server speaks TLS, and no TLS was asked for.
+            ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or a connection cannot have so many calls.
             trio.ClosedResourceError: The block of `open_connection` was left.
 
         Waits:
             For the connection, while the server's limit of concurrent calls is reached, and between attempts.
         """
-        link = await retried(self.attempts(retries), self._enter_link)
+        link = await retried(self.attempts(retries), functools.partial(self._enter_link, calls))
         try:
             yield link.client
         finally:
@@ -181,22 +183,32 @@ class Connection:
         async with self.client(retries=None) as client:
             return await client.call(path, request, metadata=metadata, timeout_s=timeout_s)
 
-    async def _enter_link(self) -> _Link:
+    async def _enter_link(self, calls: int) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""
         link = await self._living_link()
         link.enter()
         try:
+            self._require_calls(link.client, calls)  # Else it may be waited for ever.
             try:
                 await link.client.wait_openable()
             except transport.TransportError as error:
                 raise self._not_opened(error) from error
             self._heard = True
+            self._require_calls(link.client, calls)
             if not link.client.alive:
                 raise ServerUnavailable(f"the server at {self._where} takes no new calls")
         except BaseException:
             link.leave()
             raise
         return link
+
+    def _require_calls(self, client: transport.Client, calls: int) -> None:
+        if 0 < client.calls_max < calls:  # None at all is a limit for a while (RFC 9113 section 5.1.2).
+            raise ArgumentInvalid(
+                f"a tail takes a call for each bucket that it reads, {calls} here, and what answers at {self._where}"
+                f" allows a connection {client.calls_max} at once; read fewer buckets by one client, or all by one"
+                ' call, with_mode("fetch")'
+            )
 
     def _not_opened(self, error: transport.TransportError) -> ScannerError:
         if transport.tls_expected(error):

@@ -17,6 +17,7 @@ from scanner.errors import ArgumentInvalid, ColumnNotFound, OffsetOutOfRange
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from transport import TransportConfig
 
 SCHEMA = pa.schema([pa.field("id", pa.int64(), nullable=False), ("text", pa.string())])
 BUCKETS = 3
@@ -25,10 +26,14 @@ State = dict[int, str | None]
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[tuple[Server, scanner.Table]]:
+async def serving(streams_max: int = 100) -> AsyncIterator[tuple[Server, scanner.Table]]:
     """A server, and a table of some buckets in it."""
+    config, transport_config = (
+        ScannerConfig(heartbeat_interval_s=0.05),
+        TransportConfig(streams_max=streams_max),
+    )
     with trio.fail_after(100):
-        async with open_server(MemoryStore(), config=ScannerConfig(heartbeat_interval_s=0.05)) as server:
+        async with open_server(MemoryStore(), config=config, transport_config=transport_config) as server:
             async with scanner.connect(f"{server.host}:{server.port}") as client:
                 yield server, await client.create_table("items", SCHEMA, ["id"], buckets=BUCKETS)
 
@@ -199,3 +204,24 @@ async def test_a_time_to_start_at() -> None:
             scan = table.new_scan().with_source("log").start_at(start).stop_at("end")
             async with scan.execute() as tail:
                 assert sum([part.num_rows async for part in tail]) == rows
+
+
+@pytest.mark.parametrize("source", ["log", "hybrid"])
+async def test_a_tail_of_more_buckets_than_a_connection_has_calls_is_refused(source: str) -> None:
+    """None of its buckets ends by itself, so the changes of one would never come; with a stop, or by fetch, they do."""
+    async with serving(streams_max=BUCKETS - 1) as (_, table):
+        written: State = {key: f"{key}" for key in range(50)}
+        await table.write(batch(written))
+        tail = table.new_scan().with_source(source)
+        for each in (tail, tail.limit(50)):
+            async with each.execute() as changes:
+                with pytest.raises(ArgumentInvalid, match=f"allows a connection {BUCKETS - 1}"):
+                    while True:
+                        await anext(changes)
+        for each in (tail.stop_at("end"), table.new_scan().with_source("log").with_mode("fetch").limit(50)):
+            fold = Fold()
+            async with each.execute() as changes:
+                async for part in changes:
+                    assert changes.bucket is not None
+                    fold.apply(changes.bucket, part)
+            assert fold.state == written

@@ -261,6 +261,11 @@ class ConnectionCore:
         """Whether the peer takes one more stream now (its SETTINGS are known, its limit is not reached)."""
         return self._inbound.settings_received and len(self.streams) < self._control.peer_streams_max
 
+    @property
+    def peer_streams_max(self) -> int:
+        """The streams that the peer lets us have open at once; more than there can be, until its SETTINGS say."""
+        return self._control.peer_streams_max
+
     def open_stream(self, headers: calls.Headers, *, window_bytes: int = 0) -> StreamCore:
         """Open a call; see `calls.request_headers`.
 

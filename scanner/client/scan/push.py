@@ -71,6 +71,7 @@ class BucketReceiver:
         hand_off: Takes the batches.
         attempts: Fresh; a sibling of those of the other buckets.
         what: Names the scan in errors.
+        calls: Calls that are open at once as long as this scan runs, its own included, if it does not end by itself.
         batches_per_stream: For tests: cut each stream after so many batches, and go on.
     """
 
@@ -84,8 +85,10 @@ class BucketReceiver:
         attempts: Attempts,
         what: str,
         *,
+        calls: int = 1,
         batches_per_stream: int | None = None,
     ) -> None:
+        self._calls = calls
         self._connection = connection
         self._scan_open = pb.ScanOpen()
         self._scan_open.CopyFrom(scan_open)
@@ -151,7 +154,7 @@ class BucketReceiver:
             # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
             window_bytes = self._receiver.credit.window_bytes_max
             async with (
-                self._connection.client() as client,
+                self._connection.client(calls=self._calls) as client,
                 client.open_stream(methods.SCAN, window_bytes=window_bytes) as stream,
             ):
                 self._progress.requests += 1
