@@ -41,6 +41,8 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 _OCTETS: Final = ("string", "binary")
 """Kinds whose casts copy octets, and cannot change any."""
 _VALUE_CHARACTERS_MAX: Final = 80
+_VIEW: Final = pa.binary(16)
+"""The head of a view: its length, and its octets or where they are."""
 
 
 def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Array:
@@ -90,13 +92,15 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
 
 
 def _decoded(column: pa.DictionaryArray) -> pa.Array:
-    """The value of each row. Views become what they are views of: Arrow cannot pick from them."""
+    """The value of each row, and none that no row names: views may be of far more octets than they take."""
     values = column.dictionary
-    if pa.types.is_string_view(values.type):
-        values = values.cast(pa.large_string())
-    elif pa.types.is_binary_view(values.type):
-        values = values.cast(pa.large_binary())
-    return values.take(column.indices)
+    if not (pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type)):
+        return values.take(column.indices)
+    # Arrow cannot pick from views, but from their heads, which point into the octets of all.
+    valid, heads, *octets = values.buffers()
+    views = pa.Array.from_buffers(_VIEW, len(values), [valid, heads], offset=values.offset)
+    named = views.take(column.indices)
+    return pa.Array.from_buffers(values.type, len(named), [*named.buffers(), *octets], offset=named.offset)
 
 
 def _kind_of(data_type: pa.DataType) -> str | None:

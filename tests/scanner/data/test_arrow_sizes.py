@@ -137,6 +137,25 @@ def test_one_value_named_many_times_is_refused(kind: str) -> None:
         TABLE.conform(batch, MIB)
 
 
+def test_values_that_no_row_names_are_not_spelled_out() -> None:
+    """A dictionary of views, each of one long text: of a hundred megabytes, one row names a hundred kilobytes."""
+    once = pa.array(["x" * 100_000], pa.string_view())
+    view, data = once.buffers()[1:]
+    views = pa.Array.from_buffers(
+        pa.string_view(), 1000, [None, pa.py_buffer(view.to_pybytes() * 1000), data]
+    )
+    batch = keyed(pa.DictionaryArray.from_arrays(pa.array([None, 999, 0], pa.int16()), views))
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        texts = TABLE.conform(batch, MIB)["s"].to_pylist()  # Nothing of the pool may outlive it.
+    finally:
+        pa.set_memory_pool(usual)
+    assert texts == [None, "x" * 100_000, "x" * 100_000]
+    assert pool.max_memory() < 4 * MIB
+
+
 def test_only_one_batch_is_ever_decoded() -> None:
     """A stream of thousands is counted, not decoded."""
     with pytest.raises(ArgumentInvalid, match="holds 5000"):

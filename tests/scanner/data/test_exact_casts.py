@@ -27,6 +27,12 @@ from scanner.errors import SchemaMismatch
             pa.DictionaryArray.from_arrays([1, 2, 0], pa.array([b"a", b"", None], pa.binary_view())),
             pa.binary(),
         ),
+        (
+            pa.DictionaryArray.from_arrays(
+                [3, 2, None, 1, 0, 2], pa.array(["a", "b", "c" * 20, None, "d"], pa.string_view()).slice(1)
+            ).slice(1, 4),
+            pa.string(),
+        ),
     ],
     ids=lambda each: str(each.type if isinstance(each, pa.Array) else each),
 )
