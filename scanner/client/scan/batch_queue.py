@@ -86,8 +86,8 @@ class HandOff:
         return True
 
     def fail(self, error: Exception) -> None:
-        """End with a failure; the first one counts."""
-        if self._failure is None and not self._closed:
+        """End with a failure; the first one counts, and none after the end."""
+        if self._failure is None and not self._closed and not self._ended:
             self._failure = error
             self._drop()
 

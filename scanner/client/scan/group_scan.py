@@ -407,6 +407,8 @@ class GroupBatches:
         if self._rows_left == 0:
             self._finished = True
             self._hand_off.end()
+            for seat in self._seats.values():
+                seat.scope.cancel()
         return batch
 
     async def _run(self) -> None:

@@ -79,6 +79,18 @@ async def test_failure_comes_at_once_and_stays() -> None:
     assert hand_off.held_bytes == 0
 
 
+@pytest.mark.parametrize("how", ["end", "finish"])
+async def test_no_failure_comes_behind_the_end(how: str) -> None:
+    """Whoever was promised an end gets it, whatever becomes of what is still open."""
+    hand_off = HandOff(producers=1)
+    hand_off.put(delivery([]))
+    await hand_off.take()
+    getattr(hand_off, how)()
+    hand_off.fail(DataCorrupted("too late"))
+    for _ in range(2):
+        assert await hand_off.take() is None
+
+
 async def test_left_scan_is_closed() -> None:
     """After leaving a scan before its end, asking for more is our caller's mistake."""
     hand_off = HandOff(producers=1)

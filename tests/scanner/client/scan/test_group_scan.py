@@ -251,3 +251,23 @@ async def test_at_its_limit_a_reader_goes_no_further(
         async with changes.limit(2**64 - 1).stop_at("end").in_group(GROUP).execute() as batches:
             found += [key async for batch in batches for key in batch["id"].to_pylist()]
         assert set(found) == set(range(40))
+
+
+async def test_at_its_limit_a_reader_ends_its_scans_and_has_ended_well(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nothing is sent to it any more; and when another one takes its place, that is no failure of what it read."""
+    async with group_world(buckets=3) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 40)
+        scan = table.new_scan().with_source("log").in_group(GROUP, member="only")
+        catalog = world.server._services.catalog
+        async with scan.limit(20).execute() as batches:
+            assert sum([(await anext(batches)).num_rows for _ in range(2)]) == 20
+            with trio.fail_after(10):
+                await until(lambda: not list(catalog.open_scans()))
+            assert len(batches.assigned) == 3
+            async with scan.execute() as second:
+                await until(lambda: len(second.assigned) == 3)
+                await settle()
+                assert [batch async for batch in batches] == []
