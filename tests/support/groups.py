@@ -82,11 +82,11 @@ class GroupWorld:
         await self._ended.wait()
 
     @asynccontextmanager
-    async def client(self, name: str = "client") -> AsyncIterator[scanner.Client]:
-        """A client of its own connection."""
+    async def client(self, name: str = "client", latency_s: float = 0.0) -> AsyncIterator[scanner.Client]:
+        """A client of its own connection, and how far from the server it is."""
 
         async def dial() -> trio.abc.Stream:
-            return await self.network.dial(name, Line())
+            return await self.network.dial(name, Line(latency_s=latency_s))
 
         async with scanner.connect("127.0.0.1", dial=dial, rng=random.Random(1), retries=30) as client:
             yield client

@@ -21,7 +21,7 @@ import math
 import platform
 import re
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -123,6 +123,8 @@ class GroupBatches:
         self._rows_left = plan.row_limit
         self._tasks = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
+        self._block: trio.Nursery | None = None
+        """Runs what lasts as long as the block; None: that was left."""
         self._seats: dict[int, _Seat] = {}
         self._handed: dict[int, _Handed] = {}
         self._handed_before: dict[int, _Handed] = {}
@@ -143,6 +145,11 @@ class GroupBatches:
         self._left = trio.Event()
         """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
+        self._stored = trio.Event()
+        """Not set while positions are on their way that a batch waits for, or that were passed over."""
+        self._stored.set()
+        self._not_stored: Exception | None = None
+        """Why they are not stored, until somebody is told."""
         self._retry_at = -math.inf
         """When what was passed over may be stored again."""
         self._got: Mapping[int, int] | None = None
@@ -206,7 +213,9 @@ class GroupBatches:
             if due.cancelled_caught:
                 continue
             if delivery is None:
-                await self._commit_passed_over()
+                await self._wait_stored()
+                self._begin_storing(self._commit_passed_over)
+                await self._wait_stored()
                 raise StopAsyncIteration
             seat = self._seats.get(delivery.bucket)
             if seat is None or seat.moving or seat.epoch != delivery.epoch:
@@ -366,21 +375,44 @@ class GroupBatches:
     async def _commit_if_due(self) -> None:
         if not self._plan.auto_commit:
             if self._due_in_s == 0:
-                await self._commit_passed_over()
+                self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
+                self._begin_storing(self._commit_passed_over)
             return
-        if all(each.committed for each in self._handed.values()):
-            return
-        late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
-        if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
-            await self.commit()
+        if not all(each.committed for each in self._handed.values()):
+            late = trio.current_time() >= self._committed_at + _AUTO_COMMIT_INTERVAL_S
+            if late or self._hand_off.waits or any(seat.moving for seat in self._seats.values()):
+                self._begin_storing(self.commit)
+        await self._wait_stored()
 
     async def _commit_passed_over(self) -> None:
         passed = self._passed_over
         if passed:
             # Tried once: it comes again, and a batch that has come meanwhile is not to wait for a server that is away.
-            self._retry_at = trio.current_time() + _AUTO_COMMIT_INTERVAL_S
             with suppress(ScannerError):
                 await self._store(passed, retries=0)
+
+    def _begin_storing(self, store: Callable[[], Awaitable[object]]) -> None:
+        """Store positions in a task of the block, unless it does: the answer counts, though who waits may be cancelled.
+
+        Else a reader that is polled more often than the server answers would never know, and give no bucket back.
+        """
+        if self._block is not None and self._stored.is_set():
+            self._stored = trio.Event()
+            self._block.start_soon(self._run_store, store)
+
+    async def _run_store(self, store: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await store()
+        except (ScannerError, trio.ClosedResourceError) as error:
+            self._not_stored = error
+        finally:
+            self._stored.set()
+
+    async def _wait_stored(self) -> None:
+        await self._stored.wait()
+        failure, self._not_stored = self._not_stored, None
+        if failure is not None:
+            raise failure
 
     def _hand_out(self, delivery: Delivery, position: int) -> None:
         handed = self._handed.get(delivery.bucket)
@@ -652,6 +684,7 @@ async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterat
     check_changes(plan)
     batches = GroupBatches(plan, connection)
     async with bare(trio.open_nursery()) as nursery:
+        batches._block = nursery
         nursery.start_soon(batches._run)
         try:
             yield batches
@@ -662,4 +695,5 @@ async def open_group_scan(connection: Connection, plan: ScanPlan) -> AsyncIterat
                     await batches._leave()
             finally:
                 batches._hand_off.close()
-                batches._tasks.cancel()
+                batches._block = None
+                nursery.cancel_scope.cancel()

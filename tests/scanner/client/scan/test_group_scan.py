@@ -16,7 +16,7 @@ from scanner.errors import ArgumentInvalid, GroupEpochStale, ServerUnavailable
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
-from tests.support.groups import GROUP, group_world, until
+from tests.support.groups import CONFIG, GROUP, group_world, pass_time, until
 from tests.support.hosts import connected_to, memory_host, settle
 from tests.support.push_messages import SCHEMA, rows, started
 
@@ -271,3 +271,59 @@ async def test_at_its_limit_a_reader_ends_its_scans_and_has_ended_well(
                 await until(lambda: len(second.assigned) == 3)
                 await settle()
                 assert [batch async for batch in batches] == []
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_polls_that_are_shorter_than_a_call_hold_up_no_move(
+    autojump_clock: trio.testing.MockClock, auto_commit: bool
+) -> None:
+    """What a poll has stored, or the filter has passed over, is known to be stored though the poll is over by then."""
+    async with group_world(buckets=2) as world, world.client("far", 0.2) as far, world.client() as near:
+        table = await near.table("items")
+        await world.write(table, 40)
+        changes = (await far.table("items")).new_scan().with_source("log")
+        if not auto_commit:
+            changes = changes.where("id < 0")
+        async with (
+            changes.in_group(GROUP, auto_commit=auto_commit).execute() as batches,
+            trio.open_nursery() as nursery,
+        ):
+
+            async def poll() -> None:
+                while True:
+                    with trio.move_on_after(0.1):
+                        await anext(batches)
+
+            nursery.start_soon(poll)
+            await until(lambda: batches.positions == world.log_ends())
+            began = trio.current_time()
+            async with table.new_scan().with_source("log").in_group(GROUP).execute() as other:
+                await until(lambda: len(other.assigned) == 1)
+                assert trio.current_time() - began < CONFIG.group_handover_s / 2
+            nursery.cancel_scope.cancel()
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(batches)
+
+
+async def test_a_poll_is_told_what_became_of_the_positions_of_the_one_before(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before was cancelled while they were on their way; they are not stored."""
+
+    async def refuse(*_: object, **__: object) -> list[int]:
+        await pass_time(1)
+        raise ServerUnavailable("the server is away")
+
+    async with group_world(buckets=1) as world, world.client() as client:
+        table = await client.table("items")
+        await world.write(table, 3)
+        changes = table.new_scan().with_source("log").in_group(GROUP, auto_commit=True)
+        async with changes.execute() as batches:
+            await anext(batches)
+            with monkeypatch.context() as patched:
+                patched.setattr(batches, "_store", refuse)
+                with trio.move_on_after(0.1):
+                    await anext(batches)
+                with pytest.raises(ServerUnavailable, match="the server is away"):
+                    await anext(batches)
+        assert world.stored() == {0: 3}
