@@ -21,7 +21,7 @@ def accept_stale_epochs(patch: pytest.MonkeyPatch) -> None:
     """A position is stored whoever brings it."""
     original = ReaderGroup.commit
 
-    async def commit(self: ReaderGroup, index: int, _epoch: int, position: int) -> None:
+    async def commit(self: ReaderGroup, index: int, _epoch: int, position: int, **_: bool) -> None:
         await original(self, index, self._seats[index].state.epoch, position)
 
     patch.setattr(ReaderGroup, "commit", commit)
@@ -66,7 +66,7 @@ def store_what_was_handed_to_nobody(patch: pytest.MonkeyPatch) -> None:
     """A position stands where the log ends, not where the reader does."""
     original = ReaderGroup.commit
 
-    async def commit(self: ReaderGroup, index: int, epoch: int, _position: int) -> None:
+    async def commit(self: ReaderGroup, index: int, epoch: int, _position: int, **_: bool) -> None:
         await original(self, index, epoch, self._seats[index].bucket.storage.log_end)
 
     patch.setattr(ReaderGroup, "commit", commit)

@@ -289,13 +289,14 @@ async def commit(
     group: str = GROUP,
     table: str = "items",
     table_id: int | None = None,
+    forward_only: bool = False,
 ) -> pb.PositionRefused | None:
     """Store a position by hand; what was said if it was refused.
 
     Raises:
         ScannerError: The call failed.
     """
-    at = pb.BucketPosition(bucket=bucket, epoch=epoch, position=position)
+    at = pb.BucketPosition(bucket=bucket, epoch=epoch, position=position, forward_only=forward_only)
     request = pb.CommitPositionsRequest(table=table, group=group, positions=[at], table_id=table_id)
     try:
         answer = await client.call(methods.GROUPS + "CommitPositions", request.SerializeToString())

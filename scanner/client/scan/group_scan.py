@@ -86,6 +86,8 @@ class _Seat:
     """It is to be given back."""
     done: bool = False
     """Its scan has come to its stop."""
+    furthest: int | None = None
+    """The position that is stored, or may be, as far as is known: one before it goes back. None: none is known."""
     progress: BucketProgress = field(init=False)
 
     def __post_init__(self) -> None:
@@ -145,6 +147,8 @@ class GroupBatches:
         self._left = trio.Event()
         """Set when the server knows that this reader has left, or nothing will be said to it any more."""
         self._committed_at = trio.current_time()
+        self._storing = trio.Lock()
+        """Held while positions are on their way: of two commits the later one counts."""
         self._stored = trio.Event()
         """Not set while positions are on their way that a batch waits for, or that were passed over."""
         self._stored.set()
@@ -233,8 +237,8 @@ class GroupBatches:
         """Store positions, durably: who reads a bucket next begins there.
 
         Args:
-            positions: By bucket, ends of commits, as `positions` has told them. None: what was handed out and is not
-                stored, the newest batch included.
+            positions: By bucket, ends of commits, as `positions` has told them. One before what is stored takes the
+                group back. None: what was handed out and is not stored, the newest batch included.
 
         Returns:
             The buckets of which a position is not stored, because they were given to a reader anew since it was told:
@@ -261,23 +265,32 @@ class GroupBatches:
 
     async def _store(self, wanted: Mapping[int, _Handed], retries: int | None) -> list[int]:
         """Store positions; the buckets that have another epoch since."""
-        request = pb.CommitPositionsRequest(
-            table=self._plan.table.name,
-            table_id=self._plan.table_id,
-            group=self._plan.group,
-            positions=[
-                pb.BucketPosition(bucket=bucket, epoch=each.epoch, position=each.position)
-                for bucket, each in wanted.items()
-            ],
+        async with self._storing:
+            request = pb.CommitPositionsRequest(
+                table=self._plan.table.name,
+                table_id=self._plan.table_id,
+                group=self._plan.group,
+                positions=[self._to_send(bucket, each) for bucket, each in wanted.items()],
+            )
+            reply = await retried(
+                self._connection.attempts(retries),
+                lambda: call_unary(
+                    self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
+                ),
+            )
+            self._committed_at = trio.current_time()
+            return self._take_answer(wanted, reply)
+
+    def _to_send(self, bucket: int, position: _Handed) -> pb.BucketPosition:
+        """A position as the server is told it: whether it is meant to go back, or must not."""
+        forward_only, seat = True, self._seats.get(bucket)
+        if seat is not None and seat.epoch == position.epoch:
+            forward_only = seat.furthest is not None and position.position >= seat.furthest
+            if forward_only:
+                seat.furthest = position.position
+        return pb.BucketPosition(
+            bucket=bucket, epoch=position.epoch, position=position.position, forward_only=forward_only
         )
-        reply = await retried(
-            self._connection.attempts(retries),
-            lambda: call_unary(
-                self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
-            ),
-        )
-        self._committed_at = trio.current_time()
-        return self._take_answer(wanted, reply)
 
     def _lost(self, positions: Mapping[int, int] | None, refused: tuple[int, ...]) -> tuple[int, ...]:
         """What `commit` has to tell; it counts as told."""
@@ -333,6 +346,9 @@ class GroupBatches:
             current = handed is not None and handed.epoch == each.epoch
             if bucket not in refused:
                 each.committed = True
+                seat = self._seats.get(bucket)
+                if seat is not None and seat.epoch == each.epoch:
+                    seat.furthest = each.position
                 if handed is not None and current:
                     handed.committed |= handed.position == each.position
                     handed.owed = handed.position != each.position
@@ -420,6 +436,9 @@ class GroupBatches:
             owed = delivery.bucket in self._amid or (handed is not None and handed.owed)
             self._handed[delivery.bucket] = _Handed(delivery.epoch, position, owed=owed)
         self._amid.discard(delivery.bucket)
+        seat = self._seats[delivery.bucket]
+        if seat.furthest is None:
+            seat.furthest = position
 
     def _forget_handed(self, bucket: int) -> None:
         """The epoch by which the bucket was handed out is over."""
@@ -570,11 +589,11 @@ class GroupBatches:
 
     def _begin(self, assigned: pb.AssignedBucket) -> None:
         seat = self._seats[assigned.bucket] = _Seat(assigned.bucket, assigned.epoch, moving=assigned.moving)
+        seat.furthest = assigned.position if assigned.HasField("position") else None
         self._forget_handed(assigned.bucket)
         if not seat.moving and not self._finished:
             assert self._nursery is not None
-            position = assigned.position if assigned.HasField("position") else None
-            self._nursery.start_soon(self._read, seat, position)
+            self._nursery.start_soon(self._read, seat, seat.furthest)
 
     def _lose(self, seat: _Seat) -> None:
         seat.scope.cancel()

@@ -15,6 +15,7 @@ Invariants:
 4. A bucket that is to move from a member that is there waits until that has released it, at most
    `group_handover_s`. That saves repeats, and is not needed for 1 to 3.
 5. A member that is out has no bucket.
+6. A position that is to go forward only takes nothing back, though its request was late, or came twice.
 
 This module knows no wire and no stream.
 """
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import trio
 
 from scanner.errors import (
+    ArgumentInvalid,
     BucketNotFound,
     GroupEpochStale,
     InternalError,
@@ -345,14 +347,20 @@ class ReaderGroup:
         if self._seat(index).state.position is None:
             await self.commit(index, epoch, position)
 
-    async def commit(self, index: int, epoch: int, position: int) -> None:
+    async def commit(self, index: int, epoch: int, position: int, *, forward_only: bool = False) -> None:
         """Store a position, by the newest epoch of its bucket. Its member need not be in any more.
+
+        Args:
+            index: Of the bucket.
+            epoch: By which it was read.
+            position: An entry's end.
+            forward_only: Whether it must not be before the one that is stored.
 
         Raises:
             BucketNotFound: There is no such bucket.
             GroupEpochStale: The bucket has another epoch; or its epoch is an earlier server's, and the position is of
                 what was written since, or is not there.
-            ArgumentInvalid: The position is inside a commit.
+            ArgumentInvalid: The position is inside a commit; or `forward_only`, and before the one that is stored.
             OffsetOutOfRange: It is past the changelog's end, or before its start and the position that is stored.
             ScannerError: Storage failed.
 
@@ -372,6 +380,11 @@ class ReaderGroup:
                 # A reader may deal with what it was given for longer than the changelog keeps that.
                 if before.position is None or not before.position <= position < storage.log_start:
                     require_entry_end(storage, position, "the position")
+                if forward_only and before.position is not None and position < before.position:
+                    raise ArgumentInvalid(
+                        f"{self._what}: position {before.position} of bucket {seat.index} is stored, and {position},"
+                        " which is to go forward only, is before it"
+                    )
                 history = storage.lineage.history_of(position)
             state = before._replace(position=position, history=history)
             if state != before:

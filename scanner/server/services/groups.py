@@ -102,7 +102,7 @@ class GroupService:
 
         async def store(each: pb.BucketPosition) -> None:
             try:
-                await group.commit(each.bucket, each.epoch, each.position)
+                await group.commit(each.bucket, each.epoch, each.position, forward_only=each.forward_only)
             except ScannerError as error:
                 refusals[each.bucket] = for_peers(error)
 

@@ -97,14 +97,16 @@ class CommitPositionsRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., positions: _Optional[_Iterable[_Union[BucketPosition, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class BucketPosition(_message.Message):
-    __slots__ = ("bucket", "epoch", "position")
+    __slots__ = ("bucket", "epoch", "position", "forward_only")
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
+    FORWARD_ONLY_FIELD_NUMBER: _ClassVar[int]
     bucket: int
     epoch: int
     position: int
-    def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ...) -> None: ...
+    forward_only: bool
+    def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., forward_only: _Optional[bool] = ...) -> None: ...
 
 class CommitPositionsResponse(_message.Message):
     __slots__ = ("refused",)

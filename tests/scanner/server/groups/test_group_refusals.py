@@ -111,6 +111,40 @@ async def test_positions_that_are_none(autojump_clock: trio.testing.MockClock) -
             await commit(at.raw, 0, at.epoch, 20, table="nothing")
 
 
+async def test_a_position_that_goes_forward_only_takes_nothing_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its request comes late, or twice; one that does not say so goes back."""
+    async with reading() as at:
+        refused = await commit(at.raw, 0, at.epoch, 0, forward_only=True)
+        assert refused is not None
+        assert refused.reason == ArgumentInvalid.reason
+        one_line(ScannerError(refused.message), "position 10 of bucket 0 is stored", "and 0, which")
+        assert at.world.stored() == {0: 10}
+        assert await commit(at.raw, 0, at.epoch, 0) is None
+        assert at.world.stored() == {0: 0}
+        for _ in range(2):
+            assert await commit(at.raw, 0, at.epoch, 10, forward_only=True) is None
+
+
+async def test_of_a_readers_own_commits_the_later_one_counts(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Also where it is of an earlier position, or did not wait for the one before."""
+    async with group_world(1) as world, world.client() as client:
+        table = await client.table("items")
+        for _ in range(2):
+            await world.write(table, 10)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            for positions in ((0, 10), (20, 10), (0,), (20,), (20, 0)):
+                async with trio.open_nursery() as nursery:
+                    for position in positions:
+                        nursery.start_soon(batches.commit, {0: position})
+                        await trio.testing.wait_all_tasks_blocked()
+                assert world.stored() == {0: positions[-1]}
+
+
 async def test_a_table_of_a_name_that_was_dropped_leaves_the_new_ones_groups_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
