@@ -5,11 +5,12 @@ from __future__ import annotations
 import codecs
 import csv
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import pyarrow as pa
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from scanner.sync import Client, Table
 
 _TABULATOR = ("tab", "\\t")
+_SILENT_S_MAX: Final = 0.5
+"""How long a command that was interrupted waits without a word."""
 
 
 def _csv_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -254,9 +257,10 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
             loaded = acknowledged if acknowledged == rows_before else f"{acknowledged} to {rows_before}"
             fail(f"{error.format_message()} ({loaded} rows were loaded before)")
         elif isinstance(error, KeyboardInterrupt):
-            note(
-                f"table {table.name} has {acknowledged} of the file's rows, or some more; load it again for all of them"
-            )
+            rows = f"has {acknowledged} of the file's rows, or some more"
+            if unwritten:
+                rows = "was made, and may be there, with some of the file's rows or none"
+            note(f"table {table.name} {rows}; load it again for all of them")
         raise
     _require_all(writer.result, source, rows_before, repeated.count, table.name, created=created)
     return rows_before
@@ -265,12 +269,23 @@ def _load(client: Client, table: Table, source: RowFile, file: Path, created: bo
 def _drop_unwritten(table: Table) -> bool:
     """Drop a table that was just made, since the next try may want another one; not if somebody has written to it.
 
+    A server that does not answer is waited for aloud, and no longer than until the next Ctrl-C.
+
     Returns:
-        Whether it is gone.
+        Whether it is known to be gone.
     """
-    with suppress(ScannerError):
+    waiting = (
+        f"waiting for the server to drop table {table.name}, which was made for the file; Ctrl-C ends that"
+    )
+    slow = threading.Timer(_SILENT_S_MAX, note, (waiting,))
+    slow.daemon = True
+    slow.start()
+    try:
         return table.drop_unwritten()
-    return False
+    except (ScannerError, KeyboardInterrupt):
+        return False
+    finally:
+        slow.cancel()
 
 
 def _require_all(

@@ -20,7 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from scanner.cli.admin import pins, what
-from scanner.cli.app import Seconds, connected, endpoint_option, example, is_terminal
+from scanner.cli.app import (
+    Interrupted,
+    Seconds,
+    connected,
+    ended,
+    endpoint_option,
+    example,
+    is_terminal,
+)
 from scanner.cli.escapes import escaped
 from scanner.cli.units import short_bytes, short_seconds
 from transport import StallReason, StallTimes
@@ -141,7 +149,7 @@ def top(interval: float, once: bool, endpoint: str) -> None:
 
     The longest stall since the last look is shown, with its share of the time.
     """
-    with connected(endpoint) as client, contextlib.suppress(KeyboardInterrupt):
+    with connected(endpoint) as client, contextlib.nullcontext() if once else _left_by_interrupt():
         if once or not is_terminal(sys.stdout):
             _print_looks(client, endpoint, None if once else interval)
         elif Console().is_dumb_terminal:  # There nothing is drawn over.
@@ -149,6 +157,16 @@ def top(interval: float, once: bool, endpoint: str) -> None:
                 _print_looks(client, endpoint, interval, keys)
         else:
             _watch(client, endpoint, interval)
+
+
+@contextlib.contextmanager
+def _left_by_interrupt() -> Iterator[None]:
+    """Take Ctrl-C for the good end that it is here; SIGTERM and SIGHUP end this command as they end others."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not isinstance(ended(), Interrupted):
+            raise
 
 
 def _print_looks(

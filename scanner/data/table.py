@@ -103,6 +103,9 @@ class TableDescription:
         """
         if not column.nullable:
             raise SchemaMismatch(f"column {column.name!r} must be nullable: present rows have no value")
+        if column.name in self.schema.names:
+            kind = self.schema.field(column.name).type
+            raise ArgumentInvalid(f"table {self.name} has a column {column.name!r} already, of type {kind}")
         return replace(self, schema=self.schema.append(column))
 
     def conform(

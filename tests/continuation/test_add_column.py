@@ -148,12 +148,12 @@ async def test_a_column_that_cannot_be_is_refused(store: Store) -> None:
         for column, error, message in (
             (pa.field("x", pa.int8(), nullable=False), SchemaMismatch, "must be nullable"),
             (pa.field("x", pa.uint8()), SchemaMismatch, "cannot be stored"),
-            (pa.field("price", pa.int8()), ArgumentInvalid, "named twice"),
+            (pa.field("price", pa.int8()), ArgumentInvalid, "items has a column 'price' already, of type"),
         ):
             with pytest.raises(error, match=message):
                 await items.table.add_column(column)
         await add(items, COLOUR)
-        with pytest.raises(ArgumentInvalid, match="named twice"):
+        with pytest.raises(ArgumentInvalid, match="items has a column 'colour' already, of type string"):
             await items.table.add_column(COLOUR)  # This one does not know of it; the server does.
         assert (await items.client.table("items")).schema.names == [*SCHEMA.names, "colour"]
 

@@ -122,6 +122,10 @@ class TablesService:
         """
         message = parse_request(pb.CreateTableRequest, request)
         authorize(stream, Right.MANAGE, message.table.name)
+        if message.table.bucket_endpoints:
+            raise ArgumentInvalid(
+                "bucket_endpoints is not served yet: this server has every bucket; leave it empty"
+            )
         description = description_from_proto(message.table)
         table_id = await self._catalog.create(description)
         self._audit(AuditEvent.TABLE_CREATED, stream, description.name)

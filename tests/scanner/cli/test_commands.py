@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -221,6 +223,39 @@ def test_an_interrupted_load_says_what_is_there(
     (found,) = re.findall(r"table half has (\d+) of the file's rows, or some more; load it again", err)
     with scanner.sync.connect(server.endpoint) as client:
         assert 0 < int(found) <= client.table("half").new_scan().to_arrow().num_rows < 600_000
+
+
+def test_an_interrupted_load_says_what_it_waits_for_and_can_be_interrupted_again(
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its server does not answer, before the first row and when the new table is to be dropped: Ctrl-C, and again."""
+    said = threading.Event()
+
+    class Frozen:
+        def write(self, rows: pa.RecordBatch) -> None:
+            raise KeyboardInterrupt
+
+    def note(message: str) -> None:
+        click.echo(message, err=True)
+        said.set()
+
+    def drop(_table: scanner.sync.Table) -> bool:
+        said.wait()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scanner.sync.Table, "open_writer", lambda *_: nullcontext(Frozen()))
+    monkeypatch.setattr(scanner.sync.Table, "drop_unwritten", drop)
+    monkeypatch.setattr("scanner.cli.data.note", note)
+    path = tmp_path / "frozen.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    assert command("load", path, "-k", "id") == (
+        130,
+        "",
+        "waiting for the server to drop table frozen, which was made for the file; Ctrl-C ends that\n"
+        "table frozen was made, and may be there, with some of the file's rows or none; load it again for all of them\n"
+        "weir: interrupted\n",
+    )
+    assert command("drop", "frozen", "--yes")[0] == 0
 
 
 def test_a_load_that_fails_counts_what_may_be_there(

@@ -123,18 +123,20 @@ def test_what_does_not_fit_is_counted() -> None:
 @pytest.mark.socket
 @pytest.mark.rocks
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["q", "ctrl-c"])
-def test_it_ends_with_a_key_and_leaves_the_terminal_as_it_was(tmp_path: Path, key: str) -> None:
-    """It draws again and again; q and Ctrl-C end it with exit code 0, the normal screen and the cursor back."""
+@pytest.mark.parametrize(("end", "code"), [("q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_it_ends_and_leaves_the_terminal_as_it_was(
+    tmp_path: Path, end: str | signal.Signals, code: int
+) -> None:
+    """It draws again and again; q and Ctrl-C end it well, SIGTERM does not. Screen and cursor are as before."""
     with running_server(tmp_path) as server:
         with on_a_terminal("top", "--interval", "0.05", "-e", server.endpoint) as (process, terminal):
             assert b"STREAM" in shown_until(terminal, b"STREAM")
-            if key == "q":
-                os.write(terminal, b"q")
+            if isinstance(end, str):
+                os.write(terminal, end.encode())
             else:
-                process.send_signal(signal.SIGINT)
+                process.send_signal(end)
             rest = shown_until(terminal, b"\x1b[?25h")
-            assert process.wait(WAIT_S) == 0
+            assert process.wait(WAIT_S) == code
         assert b"\x1b[?1049l" in rest
         assert b"\x1b[?25h" in rest
         assert b"Traceback" not in rest

@@ -27,7 +27,7 @@ from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
-from scanner.wire.tables import description_from_proto
+from scanner.wire.tables import description_from_proto, description_to_proto
 from tests.support.scans import (
     SCHEMA,
     SMALL,
@@ -93,6 +93,18 @@ async def test_tables_are_created_listed_described_and_dropped() -> None:
     assert description_from_proto(described.table) == table
     assert isinstance(gone, TableNotFound)
     assert "a.first" in gone.message
+
+
+async def test_a_table_on_other_servers_is_refused() -> None:
+    """Which server has each bucket can be said and is not served: here they would all be on this one."""
+    request = tables_pb2.CreateTableRequest(table=description_to_proto(description(buckets=BUCKETS)))
+    request.table.bucket_endpoints[:] = ["10.0.0.1:9123"] * BUCKETS
+    store = MemoryStore()
+    async with serving(store) as (_, client):
+        error = await failure(lambda: call(client, "CreateTable", request.SerializeToString()))
+    assert isinstance(error, ArgumentInvalid)
+    assert "bucket_endpoints" in error.message
+    assert store.tables() == []
 
 
 async def test_a_table_is_dropped_only_if_nobody_has_written_to_it() -> None:
