@@ -5,6 +5,7 @@ Invariants:
 1. However it ends, it says where to go on: positions at the ends of commits of which every change was printed.
 2. A signal that comes while lines are written lets the batch be finished, as long as its reader takes it: what is
    printed and what is told agree.
+3. What was printed and comes again is told, for a group, too, but not to a reader that is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from scanner.cli.app import connected, endpoint_option, example, fail, names, note, takes_colour
+from scanner.cli.app import (
+    OutputClosed,
+    connected,
+    endpoint_option,
+    example,
+    fail,
+    names,
+    note,
+    takes_colour,
+)
 from scanner.cli.connection import META
 from scanner.cli.ending import Ending
 from scanner.cli.escapes import escaped, escaped_json
@@ -180,15 +190,26 @@ def _follow(planned: Scan, place: _Place, *, as_json: bool) -> None:
 def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
     out = sys.stdout.buffer
     coloured = not as_json and takes_colour(sys.stdout)
+    amid: set[int] = set()
+    """Buckets of which something was printed behind their position."""
     with planned.execute() as batches, Ending(out) as ending:
 
-        def commit(_: pa.RecordBatch) -> None:
-            for bucket in batches.commit():
+        def commit(batch: pa.RecordBatch) -> None:
+            lost = batches.commit()
+            for bucket in lost:
                 note(
                     f"bucket {bucket} was given to a reader anew: what was printed of it last is printed once more"
                 )
+            assert batches.bucket is not None
+            amid.difference_update(lost, {batches.bucket})
+            position = batches.positions.get(batches.bucket, 0)
+            if batches.bucket not in lost and position <= batch.column(LOG_OFFSET)[-1].as_py():
+                amid.add(batches.bucket)
 
-        _print_all(batches, ending, out, commit, as_json=as_json, coloured=coloured)
+        try:
+            _print_all(batches, ending, out, commit, as_json=as_json, coloured=coloured)
+        finally:
+            _tell_amid(amid)
 
 
 def _print_all(
@@ -213,8 +234,17 @@ def _print_all(
         lines = (
             _json_lines(batch, batches.bucket) if as_json else _text_lines(batch, batches.bucket, coloured)
         )
-        out.write("".join(lines).encode())
-        out.flush()
+        try:
+            out.write("".join(lines).encode())
+            out.flush()
+        except (BrokenPipeError, OutputClosed):
+            raise
+        except (OSError, click.ClickException):
+            note(
+                f"the output breaks off amidst changes of bucket {batches.bucket}, perhaps within a line: what was"
+                " written of them comes again"
+            )
+            raise
         on_printed(batch)
 
 
@@ -259,11 +289,16 @@ class _Place:
         if None in places.values():
             note(f"the snapshot is not complete; begin again with: {_again(['--snapshot'])}")
             return
-        cut = [str(each) for each, at in places.items() if self._printed_ends.get(each, 0) > (at or 0)]
-        if cut:
-            note(f"in the middle of a commit of bucket {', '.join(cut)}: its changes come again")
+        _tell_amid({each for each, at in places.items() if self._printed_ends.get(each, 0) > (at or 0)})
         starts = [word for bucket, at in places.items() for word in ("--from", f"{bucket}:{at}")]
         note(f"go on with: {_again(starts)}")
+
+
+def _tell_amid(buckets: set[int]) -> None:
+    """Say of which buckets a commit was printed in part, if of any."""
+    if buckets:
+        cut = ", ".join(map(str, sorted(buckets)))
+        note(f"in the middle of a commit of bucket {cut}: its changes come again")
 
 
 def _again(start: list[str]) -> str:

@@ -183,6 +183,22 @@ def test_the_command_line_reads_for_a_group(
             assert run(["tail", "items", "--group", "audit", option, *server]) == 1
 
 
+def test_what_the_command_line_prints_of_a_commit_that_its_limit_cuts_comes_again(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """And it is said so."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        table.write(pa.table([list(range(10)), ["x"] * 10], schema=SCHEMA))
+        words = ["tail", "items", "--group", "audit", "--from", "earliest", "--json", "-e", running.endpoint]
+        told = ["in the middle of a commit of bucket 0: its changes come again"]
+        for limit, lines in ((4, told), (10, [])):
+            assert run([*words, "-n", str(limit)]) == 0
+            printed = capfdbinary.readouterr()
+            assert [json.loads(line)["id"] for line in printed.out.splitlines()] == list(range(limit))
+            assert printed.err.decode().splitlines() == lines
+
+
 def test_what_an_interrupt_kept_from_a_reader_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,20 @@ def test_a_reader_that_stalls_is_not_waited_for(server: RunningServer) -> None:
     assert places(errors)
 
 
+def test_a_device_that_is_full(server: RunningServer) -> None:
+    """What was written in part comes again, and it is said so, for a group, too."""
+    for words in ([], ["--group", "audit"]):
+        command = [*WEIR, "tail", "items", "--from", "earliest", "--to", "end", *words, "-e", server.endpoint]
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=WAIT_S)
+        errors = done.stderr.splitlines()
+        assert done.returncode == 1
+        assert re.match(r"the output breaks off amidst changes of bucket [01], ", errors[0])
+        assert errors[-1] == "weir: cannot write standard output: No space left on device"
+        if not words:
+            assert places(errors)[:5] == ["items", "--from", "0:0", "--from", "1:0"]
+
+
 def test_filters_columns_and_limits(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     """They are the scan's; the columns of a change and the bucket are always there."""
     end = ("-e", server.endpoint)
@@ -389,7 +403,7 @@ def test_a_snapshot_that_is_not_complete_is_begun_again(server: RunningServer) -
         assert tail.stderr is not None
         errors = tail.stderr.read().splitlines()
         assert tail.wait(WAIT_S) == 130
-    assert errors[0].startswith("the snapshot is not complete; begin again with: weir tail items --snapshot")
+    assert errors[-2].startswith("the snapshot is not complete; begin again with: weir tail items --snapshot")
 
 
 def test_help_has_examples() -> None:
