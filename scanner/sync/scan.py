@@ -10,9 +10,10 @@ import datetime
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from scanner.client.scan.table_scan import Batches as TrioBatches
     from scanner.client.table import Scan as TrioScan
     from scanner.sync.portal import Held, Portal
+
+_FLOAT_INTEGER_MAX: Final = 2**53
+"""Up to it a float64 is every integer."""
 
 
 class Scan(ScanBuilder):
@@ -123,6 +127,9 @@ class Scan(ScanBuilder):
     def to_pandas(self, *, progress: bool = False) -> pd.DataFrame:
         """Run the scan and collect every row as a data frame of pandas.
 
+        pandas makes floats of integers where there are nulls. A column of which that would change a number is of its
+        type `Int64` instead.
+
         Args:
             progress: See `to_arrow`.
 
@@ -133,8 +140,13 @@ class Scan(ScanBuilder):
         """
         self.plan.require_end("to_pandas()")
         with extras_needed("to_pandas()"):
-            import_module("pandas")
-        frame: pd.DataFrame = self.to_arrow(progress=progress).to_pandas()
+            pandas = import_module("pandas")
+        table = self.to_arrow(progress=progress)
+        frame: pd.DataFrame = table.to_pandas()
+        exact = {pa.int64(): pandas.Int64Dtype()}
+        for name, column in zip(table.column_names, table.columns, strict=True):
+            if not _is_exact_as_float(column):
+                frame[name] = column.to_pandas(types_mapper=exact.get)
         return frame
 
     def to_polars(self, *, progress: bool = False) -> pl.DataFrame:
@@ -157,6 +169,14 @@ class Scan(ScanBuilder):
 
     def _hold(self) -> Held[TrioBatches]:
         return self._portal.hold(self._scan.execute())
+
+
+def _is_exact_as_float(column: pa.ChunkedArray) -> bool:
+    """Whether pandas changes no number of a column, which it makes floats of if there are nulls among integers."""
+    if not pa.types.is_int64(column.type) or not column.null_count:
+        return True
+    ends = pc.min_max(column).as_py()
+    return ends["min"] is None or max(-ends["min"], ends["max"]) <= _FLOAT_INTEGER_MAX
 
 
 class _Place(NamedTuple):

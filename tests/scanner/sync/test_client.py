@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -64,6 +65,27 @@ def test_scan_in_every_shape(table: scanner.sync.Table, mode: str) -> None:
     assert arrow.schema == scan.schema
     assert sorted(scan.to_pandas()["k"]) == list(range(100))
     assert sum(batch.num_rows for batch in scan.to_batches()) == 100
+
+
+def test_pandas_gets_every_digit_of_integers_beside_nulls(server: RunningServer) -> None:
+    """A column is of floats, as pandas makes it, unless that could round a number of it."""
+    columns = {
+        "id": [1, 2],
+        "small": [7, None],
+        "large": [2**53 + 1, None],
+        "low": [None, -(2**63)],
+        "none": [None, None],
+    }
+    rows = pa.table(columns, pa.schema([(name, pa.int64()) for name in columns]))
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("large", rows.schema, ["id"], 1)
+        table.write(rows)
+        frame = table.new_scan().to_pandas()
+    types = [str(kind) for kind in frame.dtypes]
+    assert types == ["int64", "float64", "Int64", "Int64", "float64"]
+    assert frame["large"].tolist()[0] == 2**53 + 1
+    assert frame["low"].tolist()[1] == -(2**63)
+    assert frame.isna().sum().tolist() == [0, 1, 1, 1, 2]
 
 
 def test_statistics_outlive_the_scan(server: RunningServer) -> None:
