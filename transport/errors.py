@@ -130,7 +130,10 @@ class StreamReset(TransportError):
 
 
 class StreamRefused(TransportError):
-    """Nothing of the request was processed; it can be sent again on another connection."""
+    """The peer has processed nothing of the request; it can be sent again on another connection.
+
+    HAProxy says so of requests that it has passed on, when their server is lost before it answers.
+    """
 
 
 class ConnectionLost(TransportError):

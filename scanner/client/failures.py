@@ -48,7 +48,10 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
             f"the connection to the server was lost during {what}: {error or 'no reason given'}"
         )
     if isinstance(error, StreamRefused):
-        return ServerUnavailable(f"{what} was refused, and nothing of it was done: {error}")
+        # HAProxy resets so, too, what it has passed on, if the server is lost before it answers.
+        return ServerUnavailable(
+            f"{what} was refused: {error}; nothing of it was done, unless by a server behind a proxy"
+        )
     if isinstance(error, StreamReset):
         return ScanIncomplete(f"{what} was cut off: {error}")
     return InternalError(f"{what} failed in the transport: {error}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import grpc
 import pytest
 
 import scanner.sync
-from bench.harness.proxies import tool
-from scanner.errors import TableNotFound
+from bench.harness.proxies import open_proxy, tool
+from scanner.errors import ServerUnavailable, TableNotFound
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from tests.interop.blobs import ROWS, TABLE, Served
 from tests.interop.stock import Grants, open_request, scan, scan_method
@@ -24,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NODE_MODULES = REPOSITORY / ".venv" / "node" / "node_modules"
 CREDIT = 64 * 1024
 EXHAUSTED = pb.ScanEnd.REASON_EXHAUSTED
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""A frame without entries."""
 
 
 def steady(_batch: int, read: int) -> list[int]:
@@ -165,3 +169,25 @@ def test_details_of_a_failure(endpoint: str) -> None:
     assert found["status"] == "NOT_FOUND"
     assert found["message"] == caught.value.message
     assert found["details"]
+
+
+def test_call_that_haproxy_calls_refused(tmp_path: Path) -> None:
+    """It does so although the server had all of the call: nobody is told that nothing was done."""
+    taken = bytearray()
+
+    def take_and_hang_up(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(SETTINGS)
+            while b"nowhere" not in taken:
+                taken.extend(connection.recv(65536))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=take_and_hang_up, args=(listener,), daemon=True)
+        server.start()
+        upstream = "{}:{}".format(*listener.getsockname())
+        with open_proxy("haproxy", upstream, tmp_path) as endpoint, scanner.sync.connect(endpoint) as client:
+            with pytest.raises(ServerUnavailable, match="unless by a server behind a proxy"):
+                client.table("nowhere")
+        server.join()
+    assert b"nowhere" in taken
