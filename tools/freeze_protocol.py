@@ -3,8 +3,7 @@
     python -m tools.freeze_protocol
 
 Run at a release, and only then: what was released stays. `tests/test_protocol_compatibility.py` compares the protocol
-of
-today with the file: what is in it must be there still, as it was; anything may be added.
+of today with the file: what is in it must be there still, as it was; anything may be added.
 """
 
 import json

@@ -1,10 +1,8 @@
 """The durable end of a bucket's changelog, in a small file beside its database: how a lost tail is noticed.
 
 A write-ahead log that lost its last records, or a file, is replayed as far as it goes, and nothing in it tells that
-there
-was more. This file does: after each sync it gets the end that is durable now. It is not synced itself, so a machine
-that
-loses power may leave it behind the log, never ahead of it.
+there was more. This file does: after each sync it gets the end that is durable now. It is not synced itself, so a
+machine that loses power may leave it behind the log, never ahead of it.
 
     octets  0-3   "WEND"
             4     format, 2
