@@ -76,6 +76,8 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
     try:
         if pa.types.is_dictionary(column.type):
             column = _decoded(column)
+        if _is_view(column.type) and column.null_count:
+            column = _without_views(column)
         cast = _cast(column, field.type, kind)
     except pa.ArrowNotImplementedError as error:  # Decimals of negative scale, for one.
         raise SchemaMismatch(
@@ -94,13 +96,36 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
 def _decoded(column: pa.DictionaryArray) -> pa.Array:
     """The value of each row, and none that no row names: views may be of far more octets than they take."""
     values = column.dictionary
-    if not (pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type)):
+    if not _is_view(values.type):
         return values.take(column.indices)
     # Arrow cannot pick from views, but from their heads, which point into the octets of all.
-    valid, heads, *octets = values.buffers()
-    views = pa.Array.from_buffers(_VIEW, len(values), [valid, heads], offset=values.offset)
-    named = views.take(column.indices)
-    return pa.Array.from_buffers(values.type, len(named), [*named.buffers(), *octets], offset=named.offset)
+    return _views(values, _heads(values).take(column.indices))
+
+
+def _without_views(column: pa.Array) -> pa.Array:
+    """The same values, copied, with heads of zeros for the nulls.
+
+    Arrow's cast goes by the length of a null, too, which no validation looks at: by one below 0 it writes the next
+    values over others, or in front of their memory.
+    """
+    kind = pa.large_string() if pa.types.is_string_view(column.type) else pa.large_binary()
+    whole = _views(column, _heads(column).fill_null(bytes(_VIEW.byte_width)))
+    return pc.if_else(column.is_valid(), whole.cast(kind), pa.scalar(None, kind))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
+def _heads(views: pa.Array) -> pa.Array:
+    valid, heads, *_ = views.buffers()
+    return pa.Array.from_buffers(_VIEW, len(views), [valid, heads], offset=views.offset)
+
+
+def _views(into: pa.Array, heads: pa.Array) -> pa.Array:
+    """Views with these heads into the octets of others."""
+    octets = into.buffers()[2:]
+    return pa.Array.from_buffers(into.type, len(heads), [*heads.buffers(), *octets], offset=heads.offset)
 
 
 def _kind_of(data_type: pa.DataType) -> str | None:

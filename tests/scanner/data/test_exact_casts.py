@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 
@@ -44,6 +46,23 @@ def test_a_cast_keeps_every_value(column: pa.Array, stored: pa.DataType) -> None
         assert cast.cast(pa.int64()).to_pylist() == [1, None]
     else:
         assert cast.to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize("encoded", [False, True], ids=["views", "dictionary"])
+@pytest.mark.parametrize(
+    ("given", "stored"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())], ids=str
+)
+def test_what_a_null_view_says_is_passed_over(
+    given: pa.DataType, stored: pa.DataType, *, encoded: bool
+) -> None:
+    """A length below 0 in a null is valid Arrow data, and moves no value to where another one is."""
+    texts = [None, "a" * 20, "b" * 200, "c"]
+    _, heads, octets = pa.array(texts, given).buffers()
+    said = struct.pack("<i12x", -100) + heads.to_pybytes()[16:]
+    views = pa.Array.from_buffers(given, 4, [pa.py_buffer(b"\x0e"), pa.py_buffer(said), octets])
+    views.validate(full=True)
+    column = pa.DictionaryArray.from_arrays([0, 1, 2, 3, None], views) if encoded else views
+    assert cast_exactly(column, pa.field("c", stored)).equals(pa.array(column.to_pylist(), stored))
 
 
 def test_nan_and_the_sign_of_zero_are_kept() -> None:
