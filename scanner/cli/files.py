@@ -30,6 +30,7 @@ _CSV_SUFFIXES: Final = {".csv", ".tsv", ".txt"}
 _ARROW_MAGIC: Final = b"ARROW1"
 _NANOSECONDS_REACH_US: Final = (2**63 - 1) // 1000
 """Microseconds before and after 1970 that a count of nanoseconds reaches."""
+_EXTENSION: Final = b"ARROW:extension:name"
 _SPARK_SCHEMA: Final = b"org.apache.spark.sql.parquet.row.metadata"
 
 
@@ -112,6 +113,7 @@ class _ParquetFile:
         with self._reading(self._unit) as file:
             self._instants = _int96_columns(file)
             _refuse_intervals(path, file)
+            _refuse_extensions(path, file.schema_arrow)
             require_names_apart(path, file.schema_arrow.names)
             found: pa.Schema = file.schema_arrow
             self._rows: int = file.metadata.num_rows
@@ -203,6 +205,21 @@ def _refuse_intervals(path: Path, file: pq.ParquetFile) -> None:
         )
 
 
+def _refuse_extensions(path: Path, schema: pa.Schema) -> None:
+    """Refuse types that others have defined, which Arrow reads as what their values are kept in, without the meaning.
+
+    Raises:
+        Failure: A column is of such a type.
+    """
+    for each in schema:
+        name = (each.metadata or {}).get(_EXTENSION)
+        if name is not None:
+            fail(
+                f"{path}: column {each.name!r} is of type {name.decode(errors='replace')}, which a table cannot store;"
+                f" cast it first, to {each.type} if that is what it means"
+            )
+
+
 class _ArrowFile:
     found_types: tuple[str, ...] = ()
 
@@ -210,6 +227,7 @@ class _ArrowFile:
         self._path = path
         with self._reading() as file:
             require_names_apart(path, file.schema.names)
+            _refuse_extensions(path, file.schema)
             self._schema: pa.Schema = file.schema
             self._rows: int = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
 

@@ -466,6 +466,21 @@ def test_old_timestamps_that_no_unit_holds_are_refused(tmp_path: Path) -> None:
         opened(path)
 
 
+@pytest.mark.parametrize("name", ["data.parquet", "data.arrow"])
+def test_types_that_others_have_defined_are_refused(tmp_path: Path, name: str) -> None:
+    """The months of pandas are integers from 1970 on where nobody knows them."""
+    path = tmp_path / name
+    months = pa.field("month", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"})
+    table = pa.table([[1], [648]], pa.schema([("id", pa.int64()), months]))
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(click.ClickException, match=r"'month' is of type pandas\.period"):
+        opened(path)
+
+
 @pytest.mark.parametrize("kind", ["interval day to second", "interval year to month"])
 def test_intervals_are_refused(tmp_path: Path, kind: str) -> None:
     """Spark stores intervals as integers and says so beside them: they are refused by the column's name."""
