@@ -198,7 +198,7 @@ def _follow_group(planned: GroupScan, *, as_json: bool) -> None:
             lost = batches.commit()
             for bucket in lost:
                 note(
-                    f"bucket {bucket} was given to a reader anew: what was printed of it last is printed once more"
+                    f"bucket {bucket} was given to a reader anew: what was printed of it last may be printed once more"
                 )
             assert batches.bucket is not None
             amid.difference_update(lost, {batches.bucket})

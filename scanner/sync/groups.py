@@ -122,7 +122,7 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         """Store positions, durably; see `scanner.GroupBatches.commit`.
 
         Returns:
-            The buckets of which a position is not stored, because they were given to a reader anew since.
+            The buckets of which a position is not known to be stored, because they were given to a reader anew since.
         """
         if positions is None and self._hand_over.waits:
             positions = self._hand_over.place.positions  # Not that of the batch which nobody has got.

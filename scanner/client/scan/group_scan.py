@@ -241,10 +241,11 @@ class GroupBatches:
                 group back. None: what was handed out and is not stored, the newest batch included.
 
         Returns:
-            The buckets of which a position is not stored, because they were given to a reader anew since it was told:
-            to another one, or to this one when it joined again. That reader gets what came behind the position that was
-            stored last. Each is told once, also when something newer of the bucket is stored by now. Empty: all is
-            stored.
+            The buckets of which a position is not known to be stored, because they were given to a reader anew since it
+            was told: to another one, or to this one when it joined again. That reader gets what came behind the
+            position that was stored last. That may be this one, if the answer to an earlier call was lost: then nothing
+            comes again, so do not undo what was done. Each is told once, also when something newer of the bucket is
+            stored by now. Empty: all is stored.
 
         Raises:
             ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
