@@ -242,7 +242,9 @@ class _ArrowFile:
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading() as file:
             for index in range(file.num_record_batches):
-                yield file.get_batch(index)
+                batch = file.get_batch(index)
+                batch.validate(full=True)
+                yield batch
 
     @contextmanager
     def _reading(self) -> Iterator[pa.ipc.RecordBatchFileReader]:

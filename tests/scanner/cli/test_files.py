@@ -414,6 +414,20 @@ def test_arrow_files_whose_footer_is_damaged(tmp_path: Path, damage: str) -> Non
         open_file(file, CsvOptions())
 
 
+def test_arrow_files_whose_values_are_damaged(tmp_path: Path) -> None:
+    """A row that names a value past its dictionary is no row: the file is refused, by the batch that has it."""
+    sound = pa.DictionaryArray.from_arrays([0, 1], ["a", "b"])
+    broken = pa.DictionaryArray.from_arrays(pa.array([0, 99], pa.int64()), pa.array(["a", "b"]), safe=False)
+    path = tmp_path / "data.arrow"
+    with pa.ipc.new_file(path, pa.schema([("s", sound.type)])) as writer:
+        writer.write_batch(pa.record_batch([sound], ["s"]))
+        writer.write_batch(pa.record_batch([broken], ["s"]))
+    batches = open_file(path, CsvOptions()).batches()
+    assert next(batches).column(0).to_pylist() == ["a", "b"]
+    with pytest.raises(click.ClickException, match=r"not an Arrow file that can be read: .*99"):
+        next(batches)
+
+
 def test_arrow_files(tmp_path: Path) -> None:
     """An Arrow IPC file keeps its types and is known by its content."""
     path = tmp_path / "anything.bin"
