@@ -39,6 +39,7 @@ from scanner.storage.rocksdb.data_directory import (
     hold_still,
     require_format,
     require_whole,
+    table_directory,
 )
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME, read_document
@@ -46,7 +47,13 @@ from scanner.storage.rocksdb.files import disk_errors
 from scanner.storage.rocksdb.findings import Counts, Finding, Severity
 from scanner.storage.rocksdb.folding import KEYS_MAX
 from scanner.storage.rocksdb.space import BALLAST_NAME
-from scanner.storage.rocksdb.table_directories import TABLE_IDS_DOCUMENT, found_in, place_of, strays
+from scanner.storage.rocksdb.table_directories import (
+    TABLE_IDS_DOCUMENT,
+    found_in,
+    next_free_id,
+    place_of,
+    strays,
+)
 from scanner.storage.rocksdb.transaction_files import TRANSACTIONS_NAME
 
 _BUCKET_DESCRIPTORS: Final = 9
@@ -321,10 +328,13 @@ class Inspection:
         where = f"{DOCUMENTS_NAME}/{LEASES_DOCUMENT}"
         for lease in leases:
             for state in lease.sorted_states():
+                who = f"lease {lease.key.lease_id!r} of {lease.key.principal!r}"
+                at = f"{state.table}[{state.bucket}] as of offset {state.log_offset}"
                 problem = self._missing_state(state, names)
-                if problem is not None:
-                    who = f"lease {lease.key.lease_id!r} of {lease.key.principal!r}"
-                    at = f"{state.table}[{state.bucket}] as of offset {state.log_offset}"
+                if state.table_id not in names and self._was_dropped(state.table_id, catalog):
+                    problem = f"{who} keeps {at}, and that table was dropped; the next start forgets this"
+                    yield Finding(Severity.NOTE, where, problem, "", "")
+                elif problem is not None:
                     yield Finding(
                         Severity.ERROR,
                         where,
@@ -332,6 +342,17 @@ class Inspection:
                         "scans with this lease fail",
                         "drop the lease (weir leases drop), and acquire it again",
                     )
+
+    def _was_dropped(self, table_id: int, catalog: CatalogFile) -> bool:
+        """Whether a server dropped a table that the catalog does not name: it was there, and nothing of it is.
+
+        The leases on it are forgotten right after that, unless the server is killed in between.
+        """
+        try:
+            was_there = table_id < next_free_id(self._path, catalog)
+        except DataCorrupted:
+            return False  # Reported with the documents.
+        return was_there and not table_directory(self._path, table_id).exists()
 
     def _missing_state(self, state: LeasedState, names: Mapping[int, str]) -> str | None:
         """Why a state that a lease keeps cannot be read; None: it can."""

@@ -300,6 +300,19 @@ def test_leases_that_are_kept_are_no_finding(data: Path) -> None:
     assert "there is no such table" in error.problem
 
 
+def test_leases_of_a_table_that_was_dropped_are_no_damage(data: Path) -> None:
+    """A server that is killed within a drop forgets them at its next start, unless the table can come back."""
+    keep(data, checkpoint_id=0, log_offset=220)
+    with RocksStore.open(data) as store:
+        store.drop_table("items")
+    (found,) = inspected(data)
+    assert found.severity is Severity.NOTE
+    assert "items[0] as of offset 220, and that table was dropped; the next start forgets" in found.problem
+    (data / "tables" / "000000").mkdir(0o700)
+    (error,) = [each for each in inspected(data) if each.severity is Severity.ERROR]
+    assert "there is no such table" in error.problem
+
+
 def test_a_loss_stays_on_record(data: Path) -> None:
     """What was lost before the newest history began is a warning for ever: it was said when it happened."""
     lose_tail(data)
