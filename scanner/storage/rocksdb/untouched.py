@@ -2,13 +2,19 @@
 
 RocksDB's own read-only mode is not enough: rocksdict writes its settings into the directory whenever it opens one. So
 what is opened is a directory of symbolic links elsewhere. That works on file systems that are mounted read-only, too.
+
+A process has such a directory locked for as long as it uses it. What one that was killed has left is not, and is
+removed by the next.
 """
 
 from __future__ import annotations
 
+import fcntl
+import functools
+import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +26,8 @@ SETTINGS_NAME: Final = "rocksdict-config.json"
 """Of rocksdict, in each directory of a database. Without it a database opens as well, and it is written anew."""
 _OF_ONE_PROCESS: Final = frozenset({"LOCK", "LOG", SETTINGS_NAME})
 """Files that every process that opens a database has, or writes, for itself."""
+_LINKS_PREFIX: Final = "weir-links-"
+_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -58,11 +66,51 @@ def _temporary_directory() -> Iterator[Path]:
         DiskFull: There is no place for one.
     """
     try:
-        elsewhere = tempfile.TemporaryDirectory(prefix="weir-")
+        _remove_left(Path(tempfile.gettempdir()))
+        elsewhere = tempfile.TemporaryDirectory(prefix=_LINKS_PREFIX)
+        descriptor = os.open(elsewhere.name, _DIRECTORY_FLAGS)
     except OSError as error:  # Also of a kind of its own, where no place has any room.
         raise DiskFull(_no_room(str(error))) from error
-    with elsewhere as path:
-        yield Path(path)
+    try:
+        with suppress(OSError):  # Not every file system has locks.
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with elsewhere as path:
+            yield Path(path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_ours(file: Path) -> bool:
+    return file.is_symlink() or file.name in _OF_ONE_PROCESS or file.name.startswith("LOG.")
+
+
+@functools.cache
+def _remove_left(place: Path) -> None:
+    """Remove what processes that were killed have left in a place for temporary files; once in this process."""
+    with suppress(OSError):
+        for directory in place.glob(f"{_LINKS_PREFIX}*"):
+            with suppress(OSError):
+                _remove_unlocked(directory)
+
+
+def _remove_unlocked(directory: Path) -> None:
+    """Remove a directory of ours that nobody uses. One that is empty may be about to be locked, and stays.
+
+    Raises:
+        OSError: Somebody uses it, or may.
+    """
+    descriptor = os.open(directory, _DIRECTORY_FLAGS)
+    try:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        files = list(directory.iterdir())
+        if files and all(map(_is_ours, files)):
+            for file in files:
+                file.unlink()
+            directory.rmdir()
+    finally:
+        os.close(descriptor)
 
 
 def _no_room(reason: str) -> str:

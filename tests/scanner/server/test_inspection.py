@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -287,6 +288,37 @@ def test_no_place_for_temporary_files(data: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(tempfile, "tempdir", str(data / "none"))
     with pytest.raises(DiskFull, match=r"no temporary files can be made: .*TMPDIR"):
         inspected(data)
+
+
+def test_what_a_killed_inspection_left_is_removed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Links of a process that is gone; what one has locked that runs, and what is none of ours, stays as it is."""
+    place = tmp_path / "temporary"
+    for name in ("weir-links-left", "weir-links-used", "weir-links-new", "weir-links-foreign", "weir-others"):
+        (place / name).mkdir(parents=True)
+        if not name.endswith("new"):
+            (place / name / "000007.sst").symlink_to(data / "FORMAT")
+    (place / "weir-links-left" / "LOG").touch()
+    (place / "weir-links-foreign" / "mine").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    used = os.open(place / "weir-links-used", os.O_RDONLY)
+    try:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        assert inspected(data) == []
+    finally:
+        os.close(used)
+    left = sorted(str(each.relative_to(place)) for each in place.rglob("*"))
+    assert left == [
+        "weir-links-foreign",
+        "weir-links-foreign/000007.sst",
+        "weir-links-foreign/mine",
+        "weir-links-new",
+        "weir-links-used",
+        "weir-links-used/000007.sst",
+        "weir-others",
+        "weir-others/000007.sst",
+    ]
 
 
 def test_leases_that_are_kept_are_no_finding(data: Path) -> None:
