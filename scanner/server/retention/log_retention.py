@@ -113,11 +113,13 @@ class Retention:
         """Where a changelog would begin if nothing pinned it: by age and size.
 
         Raises:
-            ScannerError: Storage failed.
+            ScannerError: The bucket is retired, or storage failed.
 
         Waits:
-            For storage.
+            For the commit that runs now, if one does, and for storage; commits go on meanwhile.
         """
+        async with bucket.between_commits():
+            pass  # It is open now, with room for its files, and with its image.
         now_us = self._clock.now_us()
         return await self._run_blocking(functools.partial(self._wanted_start, bucket.storage, now_us))
 

@@ -283,6 +283,22 @@ async def test_a_bucket_that_is_closed_for_being_idle_is_cut_once_its_changes_ar
             assert bucket.storage.log_end == 20
 
 
+async def test_a_look_at_an_idle_bucket_takes_its_room_for_files_from_another(tmp_path: Path) -> None:
+    """It is opened as for any other use: no more buckets are open than may be."""
+    config = ScannerConfig(buckets_open_max=1)
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(description(buckets=2))
+        async with open_maintenance(store, config) as kept:
+            for index in range(2):
+                await kept.write(range(20), index)
+            idle, other = await kept.bucket(0), await kept.bucket(1)
+            await idle.close_idle(0)
+            await other.wake()
+            assert (idle.is_open, other.is_open) == (False, True)
+            await kept.maintenance.retention.wanted_start(idle)
+            assert (idle.is_open, other.is_open) == (True, False)
+
+
 async def test_a_cut_on_demand_names_what_keeps_the_rest(store: Store) -> None:
     """In front of the oldest pin, at the end of a commit; what would have gone, too, is counted, with whose it is."""
     async with open_maintenance(store, ScannerConfig()) as kept:
