@@ -179,7 +179,7 @@ class RocksBucket:
         self._gate = threading.Condition()
         """Held while the database is opened or closed."""
         self._users = 0
-        """Reads of the log that run; the database is not closed meanwhile."""
+        """Reads of the log and compactions that run; the database is not closed meanwhile."""
         self._closing = False
         self._idle = False
         """Whether the database is closed until the bucket is used."""
@@ -417,8 +417,10 @@ class RocksBucket:
 
     def compact(self) -> None:
         """See `Bucket.compact`."""
-        with self._compacting:
-            compact_database(self._writable())
+        with self._compacting, self._using() as database:
+            if self._failure is not None:
+                raise self._refusal()
+            compact_database(database)
             if self._closing:
                 raise StoreClosed(f"bucket {self._path} was closed")
 
@@ -550,21 +552,20 @@ class RocksBucket:
             reader.close()
 
     def _close_database(self) -> None:
-        """Close it when the log is no longer read; a compaction ends. `_gate` is held."""
+        """Close it when nothing uses it; a compaction ends. `_gate` is held, and released while it waits."""
         database = self._database
         if database is None:
             return
         if self._compacting.locked():
             database.rocks.cancel_all_background(False)
-        with self._compacting:
-            self._gate.wait_for(lambda: not self._users)
-            # It may have been closed while we waited.
-            database, self._database = self._database, None
-            self._reached = None
-            if database is not None:
-                database.close()
-                if not database.read_only:  # Closing flushes one family after another.
-                    self._note_manifest()
+        self._gate.wait_for(lambda: not self._users)
+        # It may have been closed while we waited.
+        database, self._database = self._database, None
+        self._reached = None
+        if database is not None:
+            database.close()
+            if not database.read_only:  # Closing flushes one family after another.
+                self._note_manifest()
 
     def _note_manifest(self) -> None:
         with suppress(ScannerError):
@@ -608,7 +609,7 @@ class RocksBucket:
                 self._gate.notify_all()
 
     def _writable(self) -> Database:
-        """The database, for writing; it is not closed while `_preparing`, `_committing` or `_compacting` is held."""
+        """The database, for writing; it is not closed while `_preparing` or `_committing` is held."""
         with self._gate:
             database = self._awake()
         if self._failure is not None:

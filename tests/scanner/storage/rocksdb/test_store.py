@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pytest
@@ -17,6 +19,7 @@ from scanner.errors import (
     DiskFull,
     ScannerError,
     SchemaMismatch,
+    StoreClosed,
     StoreFailed,
     StoreLocked,
     TooManyFiles,
@@ -29,6 +32,9 @@ from scanner.storage.rocksdb.store import RocksStore
 from tests.support.arrow_values import STORED_TYPES
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
+
+_WAIT_S: Final = 100
+"""Far longer than anything takes: only what will never come takes it."""
 
 
 def test_everything_survives_a_restart(tmp_path: Path) -> None:
@@ -47,6 +53,53 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
         assert changes_of(store.bucket("items", 1)) == before
         assert contents(store.bucket("items", 1)) == {2: "c"}
         assert store.bucket("items", 1).commit([[delete(2)]]) == [(5, 6)]
+
+
+class _LockOfCompactions:
+    """Who has it goes on when the bucket is being closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.taken = threading.Event()
+        self._closing = threading.Event()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self.taken.set()
+        self._closing.wait(_WAIT_S)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def locked(self) -> bool:
+        self._closing.set()
+        return True
+
+
+def test_a_bucket_is_closed_while_a_compaction_begins(tmp_path: Path) -> None:
+    """Neither waits for the other: the compaction is refused."""
+    refused: list[ScannerError] = []
+    store = RocksStore.open(tmp_path)
+    store.create_table(ITEMS)
+    bucket = store.bucket("items", 0)
+
+    def compact() -> None:
+        try:
+            bucket.compact()
+        except ScannerError as error:
+            refused.append(error)
+
+    lock = _LockOfCompactions()
+    bucket._compacting = cast("Any", lock)
+    compacting = threading.Thread(target=compact, daemon=True)
+    closing = threading.Thread(target=store.close, daemon=True)
+    compacting.start()
+    assert lock.taken.wait(_WAIT_S)
+    closing.start()
+    for thread in (closing, compacting):
+        thread.join(_WAIT_S)
+        assert not thread.is_alive()
+    assert [type(each) for each in refused] == [StoreClosed]
 
 
 def test_a_second_server_is_told_who_has_the_directory(tmp_path: Path) -> None:
