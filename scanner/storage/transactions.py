@@ -20,6 +20,7 @@ Pure, but for the protocols. This module knows no files and no RocksDB.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import struct
@@ -104,6 +105,13 @@ class StageSink(Protocol):
 
         Raises:
             DiskFull, StoreFailed: The disk refused; `discard` it.
+        """
+
+    def open_source(self) -> StageSource:
+        """Read what was written, until it is finished or discarded.
+
+        Raises:
+            StoreFailed: The disk refused.
         """
 
     def finish(self) -> int:
@@ -314,6 +322,30 @@ def count_mutations(source: StageSource, key: StageKey) -> int:
     return int(mutations)
 
 
+def digest_mutations(source: StageSource, table_id: int, key: StageKey) -> dict[int, bytes]:
+    """What a stage does to each bucket, the same however it is cut in frames.
+
+    Args:
+        source: The stage.
+        table_id: Whose it must be.
+        key: Which it must be.
+
+    Returns:
+        By bucket, digests of its mutations in their order.
+
+    Raises:
+        DataCorrupted, StoreFailed: See `read_mutations`.
+    """
+    hashes: dict[int, list[hashlib.blake2b]] = {}
+    for bucket, mutations in read_mutations(source, table_id, key):
+        parts = _parts_of_body(mutations)
+        for each, part in zip(
+            hashes.setdefault(bucket, [hashlib.blake2b() for _ in parts]), parts, strict=True
+        ):
+            each.update(part)
+    return {bucket: b"".join(each.digest() for each in parts) for bucket, parts in hashes.items()}
+
+
 def encode_applied(applied: AppliedShare) -> bytes:
     """The value that a bucket's `meta` holds, big-endian."""
     return _APPLIED.pack(_APPLIED_FORMAT, *applied)
@@ -376,10 +408,15 @@ def _read_header(source: StageSource, at: int, where: str) -> tuple[int, int, in
 
 
 def _encode_body(mutations: Mutations) -> bytes:
+    return b"".join(_parts_of_body(mutations))
+
+
+def _parts_of_body(mutations: Mutations) -> list[bytes]:
+    """Lengths of keys and of rows, keys, rows. Those of two pieces, one behind the other, are those of the whole."""
     key_lengths = pc.binary_length(mutations.keys)
     row_lengths = pc.binary_length(mutations.rows).fill_null(_DELETE_LENGTH)
     lengths = [each.to_numpy().astype("<i4").tobytes() for each in (key_lengths, row_lengths)]
-    return b"".join([*lengths, joined(mutations.keys), joined(mutations.rows.drop_null())])
+    return [*lengths, joined(mutations.keys), joined(mutations.rows.drop_null())]
 
 
 def _decode_body(body: bytes, count: int, where: str) -> Mutations:

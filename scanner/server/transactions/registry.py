@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,14 @@ from scanner.server.transactions.completion import Applier, Completion
 from scanner.server.transactions.decisions import Decision
 from scanner.server.transactions.stages import Attempt, Stages
 from scanner.server.transactions.verification import Verification
-from scanner.storage.transactions import StageKey, StoredStage, count_mutations, head_frame, tail_frame
+from scanner.storage.transactions import (
+    StageKey,
+    StoredStage,
+    count_mutations,
+    digest_mutations,
+    head_frame,
+    tail_frame,
+)
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -735,7 +742,7 @@ class StageWriter:
             Its octets, and whether the version was decided meanwhile: it was not kept then.
 
         Raises:
-            ArgumentInvalid: Its session is that of a stage with another number of rows; nothing of this one was kept.
+            ArgumentInvalid: Its session is that of a stage with other rows; nothing of this one was kept.
             TableNotFound: The table was dropped, or is being dropped.
             VersionSuperseded: A newer version was decided.
             ScannerError: Storage failed; nothing was kept.
@@ -784,23 +791,24 @@ class StageWriter:
             await self._transactions._run_blocking(self._sink.discard)
 
     async def _require_same(self, kept: StageKey) -> None:
-        """See that this stage can be one that is there, sent again: it has as many rows."""
-        count = functools.partial(_count, self._table.files, kept)
-        rows = await self._transactions._run_blocking(count)
-        if rows != self._mutations:
-            raise ArgumentInvalid(
-                f"the session of a stage of {self._mutations} rows is that of one of {rows} rows, of {self._key};"
-                " nothing of it was kept: every stage has a session of its own, and the same only when it is sent again"
-            )
+        """See that this stage is one that is there, sent again: in each bucket it has the same rows."""
+        other = await self._transactions._run_blocking(functools.partial(self._other_rows, kept))
+        if not other:
+            return
+        raise ArgumentInvalid(
+            f"the session of a stage of {self._mutations} rows is that of one of {other}, of {self._key};"
+            " nothing of it was kept: every stage has a session of its own, and the same only when it is sent again"
+        )
 
-
-def _count(files: TransactionFiles, key: StageKey) -> int:
-    """The rows and keys of a stage that is durable."""
-    source = files.open_source(key)
-    try:
-        return count_mutations(source, key)
-    finally:
-        source.close()
+    def _other_rows(self, kept: StageKey) -> str:
+        """How the rows of a stage that is there are others; empty: they are the same."""
+        files = self._table.files
+        with closing(files.open_source(kept)) as before, closing(self._sink.open_source()) as now:
+            rows = count_mutations(before, kept)
+            if rows != self._mutations:
+                return f"{rows} rows"
+            theirs = digest_mutations(before, files.table_id, kept)
+            return "" if theirs == digest_mutations(now, files.table_id, self._stage) else "other rows"
 
 
 def _chosen(name: _Name, decision: Decision) -> list[StageKey]:

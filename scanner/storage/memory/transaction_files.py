@@ -85,6 +85,10 @@ class MemoryStageSink:
     def sync(self) -> None:
         """See `StageSink.sync`."""
 
+    def open_source(self) -> MemoryStageSource:
+        """See `StageSink.open_source`."""
+        return MemoryStageSource(bytes(self._written))
+
     def finish(self) -> int:
         """See `StageSink.finish`."""
         self._contents.stages[self._key] = bytes(self._written)

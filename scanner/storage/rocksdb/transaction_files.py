@@ -177,6 +177,10 @@ class RocksStageSink:
         with disk_errors(self._fresh):
             os.fsync(self._descriptor)
 
+    def open_source(self) -> RocksStageSource:
+        """See `StageSink.open_source`."""
+        return RocksStageSource(self._fresh)
+
     def finish(self) -> int:
         """See `StageSink.finish`."""
         self.sync()

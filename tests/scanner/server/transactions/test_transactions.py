@@ -859,6 +859,10 @@ async def test_a_session_is_of_one_stage(tmp_path: Path) -> None:
         assert await send_stage(server, version, {1: "x"}, {2: "y", 3: "z"}) == first
         with pytest.raises(CallFailed, match=other):
             await send_stage(server, version, {4: "x", 5: "y"})
+        others: tuple[dict[int, str | None], ...] = ({3: None}, {3: "y"}, {4: "z"})
+        for third in others:
+            with pytest.raises(CallFailed, match="stage of 3 rows is that of one of other rows"):
+                await send_stage(server, version, {1: "x", 2: "y"}, third)
     async with serving(tmp_path) as (server, client):
         with pytest.raises(CallFailed, match=other):
             await send_stage(server, version, {4: "x", 5: "y"})
