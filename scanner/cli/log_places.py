@@ -7,10 +7,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scanner.cli.app import fail
+from scanner.cli.app import fail, note
 from scanner.client.scan.builder import EARLIEST, END, LATEST
 
 if TYPE_CHECKING:
+    from scanner import OffsetsAt
     from scanner.sync import Table
 
 _OFFSET: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
@@ -104,7 +105,24 @@ def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:
             f"cannot read --from {first!r}; write {EARLIEST}, {LATEST}, OFFSET, BUCKET:OFFSET for each bucket,"
             f" or a time such as {_TIME}"
         )
-    return {each.bucket: each.at_offset for each in table.offsets(at=time)}
+    return {each.bucket: each.at_offset for each in offsets_at(table, time)}
+
+
+def offsets_at(table: Table, time: datetime.datetime) -> list[OffsetsAt]:
+    """Where a time is in each bucket; says on standard error where what was committed since may be gone.
+
+    Args:
+        table: Asked.
+        time: Without a zone it is one of UTC.
+
+    Raises:
+        ArgumentInvalid: The time is in the future.
+    """
+    found = table.offsets(at=time)
+    starts = [f"{each.bucket}:{each.start_offset}" for each in found if not each.is_kept]
+    if starts:
+        note(f"changes since {time.isoformat()} may be gone: what is kept begins at {', '.join(starts)}")
+    return found
 
 
 def parse_stop(texts: Sequence[str]) -> str | int | dict[int, int] | None:

@@ -8,7 +8,7 @@ import click
 
 from scanner.cli.app import connected, endpoint_option, example
 from scanner.cli.display import print_table
-from scanner.cli.log_places import parse_time
+from scanner.cli.log_places import offsets_at, parse_time
 
 
 @click.command(
@@ -32,7 +32,7 @@ def offsets(table: str, at: str | None, as_json: bool, endpoint: str) -> None:
     time = None if at is None else parse_time("--at", at)
     with connected(endpoint) as client:
         opened = client.table(table)
-        found = opened.offsets() if time is None else opened.offsets(at=time)
+        found = opened.offsets() if time is None else offsets_at(opened, time)
     headings = ("bucket", "log start", "log end", "at")[: 3 if time is None else 4]
     columns = {heading: [each[index] for each in found] for index, heading in enumerate(headings)}
     if not as_json:

@@ -313,6 +313,16 @@ def test_what_retention_has_cut(server: RunningServer, capfdbinary: pytest.Captu
     words = ["--from", "earliest", "--to", "end", "--json", "-e", server.endpoint]
     found, _ = json_lines("tail", "items", *words, capture=capfdbinary)
     assert len(found) == 40
+    words[1] = "2020-01-01"
+    found, errors = json_lines("tail", "items", *words, capture=capfdbinary)
+    kept = f"0:{ends[0]}, 1:{ends[1]}"
+    assert errors[0] == f"changes since 2020-01-01T00:00:00 may be gone: what is kept begins at {kept}"
+    assert len(found) == 40
+    found, errors = json_lines(
+        "offsets", "items", "--at", "2020-01-01", "--json", "-e", server.endpoint, capture=capfdbinary
+    )
+    assert errors == [f"changes since 2020-01-01T00:00:00+00:00 may be gone: what is kept begins at {kept}"]
+    assert [each["at"] for each in found] == [ends[0], ends[1]]
 
 
 def test_offsets(server: RunningServer, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
