@@ -162,7 +162,9 @@ def tail(
         try:
             _follow(planned, place, as_json=as_json)
         finally:
-            if place.moved or not isinstance(sys.exception(), ScannerError):
+            error = sys.exception()
+            # Nothing has moved: the place may be none, unless what failed is the way there.
+            if place.moved or not isinstance(error, ScannerError) or error.retriable:
                 place.tell()
 
 

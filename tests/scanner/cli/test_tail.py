@@ -403,6 +403,23 @@ def test_a_fold_of_what_is_printed_is_the_table(tmp_path: Path) -> None:
     assert places(errors)[:5] == ["items", "--from", f"0:{ends[0]}", "--from", f"1:{ends[1]}"]
 
 
+def test_an_idle_tail_whose_server_is_gone_says_where_it_stood(tmp_path: Path) -> None:
+    """It began at the end of then: who began at the end of later would miss what was committed in between."""
+    with serving(tmp_path / "data") as (process, endpoint):
+        with scanner.sync.connect(endpoint) as client:
+            table = client.create_table("items", SCHEMA, ["id"], BUCKETS)
+            table.write(rows(range(20), "first"))
+            ends = {each.bucket: each.end_offset for each in table.offsets()}
+            with tailing(endpoint, "items", "--retries", "0") as tail:
+                while sum(bool(each.scan) for each in client.list_streams()) < BUCKETS:
+                    pass
+                process.send_signal(signal.SIGKILL)
+                code, errors = ended(tail)
+    assert code == 1
+    assert places(errors)[:5] == ["items", "--from", f"0:{ends[0]}", "--from", f"1:{ends[1]}"]
+    assert errors[-1].startswith("weir: ")
+
+
 def test_a_snapshot_that_is_not_complete_is_begun_again(server: RunningServer) -> None:
     """There is no place to go on at in the middle of a snapshot, and it is said so."""
     with scanner.sync.connect(server.endpoint) as client:
