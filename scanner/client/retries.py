@@ -102,8 +102,12 @@ class Attempts:
         """Say that the attempt that runs has brought something."""
         self._progress.made += 1
 
-    async def wait_retry(self, error: ScannerError) -> None:
+    async def wait_retry(self, error: ScannerError, *, alone: bool = False) -> None:
         """Take the failure of an attempt; return when it is time for the next.
+
+        Args:
+            error: The failure.
+            alone: Whether it counts whatever was brought meanwhile.
 
         Raises:
             ScannerError: There will be none: the failure as it is, if trying again cannot help or was not wanted; or
@@ -117,7 +121,7 @@ class Attempts:
         """
         if not error.retriable or self._policy.retries == 0:
             raise error
-        if self._progress.made != self._made_before:
+        if self._progress.made != self._made_before and not alone:
             self._made_before = self._progress.made
             self.failed = 0
         self.failed += 1

@@ -26,7 +26,7 @@ import trio
 from scanner.client.failures import translated
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.turns import Delivery
-from scanner.errors import ScannerError, ServerUnavailable
+from scanner.errors import ScannerError, ServerUnavailable, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
 from transport import TransportError
@@ -133,7 +133,9 @@ class BucketReceiver:
                 raise failure
             if self._receiver.columns.asked_too_early(failure):
                 continue
-            await self._attempts.wait_retry(failure)
+            # What the other buckets of a tail bring frees no place for this one: they do not end.
+            alone = self._calls > 1 and isinstance(failure, TooManyScans)
+            await self._attempts.wait_retry(failure, alone=alone)
             # A server that is away, or refuses, says nothing of what its lines carry.
             if began:
                 self._cuts = 0 if self._batches else self._cuts + 1
