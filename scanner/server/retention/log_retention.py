@@ -193,9 +193,9 @@ class Retention:
 def expired_end(storage: Bucket, oldest_us: int, now_us: int) -> int:
     """Where the entries end that are all older than a time.
 
-    Commit times only grow, so a clock that was ahead once makes those of all later commits too young until it has caught
-    up. There what the clock said decides, entry by entry. One whose clock cannot have been right, because it is ahead of
-    the time or behind an entry before it, is as old as the next one whose clock can.
+    Commit times only grow, so a clock that was ahead once makes those of all later commits too young until it has
+    caught up. There what the clock said decides, entry by entry. One whose clock cannot have been right, because it is
+    ahead of the time or behind an entry before it, is as old as the next one whose clock can.
 
     Args:
         storage: Of the bucket.
