@@ -19,7 +19,7 @@ from scanner.cli.destination import STANDARD_OUTPUT, destination
 from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
 from scanner.cli.sql_pushdown import text_of
 from scanner.cli.sql_tables import Query
-from scanner.cli.sql_values import faithful
+from scanner.cli.sql_values import faithful, is_time, texts_of_times
 from scanner.client.leases import LeaseState, LeaseTarget
 from scanner.data.table import stored_type
 from scanner.errors import SchemaMismatch
@@ -191,7 +191,7 @@ def _copy(
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The columns as text formats write them: DuckDB's types that no table has, such as lists, become text."""
+    """The columns as text formats write them: times, and DuckDB's types that no table has become text."""
     return pa.schema([(each.name, each.type if _is_plain(each.type) else pa.string()) for each in schema])
 
 
@@ -216,6 +216,8 @@ def _named_apart(schema: pa.Schema) -> pa.Schema:
 def _is_plain(kind: pa.DataType) -> bool:
     if pa.types.is_integer(kind):
         return True
+    if is_time(kind):
+        return False
     try:
         return bool(stored_type("", kind) == kind)
     except SchemaMismatch:
@@ -224,10 +226,16 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     columns = [
-        column if column.type == each.type else pa.array(map(_text, column.to_pylist()), pa.string())
+        column if column.type == each.type else _texts(column)
         for column, each in zip(batch.columns, schema, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _texts(column: pa.Array) -> pa.Array:
+    if is_time(column.type):
+        return texts_of_times(column)
+    return pa.array(map(_text, column.to_pylist()), pa.string())
 
 
 def _text(value: object) -> str | None:

@@ -1,7 +1,8 @@
 """Answers of DuckDB whose values Arrow or Python would not have: asked for as the text that DuckDB writes.
 
-To Arrow the greatest UHUGEINT is -1, a TIMETZ has no offset, and a BIT or a BIGNUM is octets of DuckDB's own. To Python
-24:00:00 is midnight, and days and times end with the year 9999; a VARIANT is octets to it.
+To Arrow the greatest UHUGEINT is -1, a TIMETZ has no offset, a BIT or a BIGNUM is octets of DuckDB's own, and infinite
+days and times are finite ones. To Python 24:00:00 is midnight, and days and times end with the year 9999; a VARIANT is
+octets to it.
 
 Invariant: of every value that is cast here, DuckDB's text is what comes out.
 """
@@ -10,8 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from duckdb.sqltypes import DuckDBPyType
 
+from scanner.cli.cells import times_to_text
 from scanner.cli.sql_tables import quoted
 
 if TYPE_CHECKING:
@@ -30,6 +34,10 @@ _NOT_OF_JSON: Final = _NOT_OF_TEXT | {
     "timestamptz_ns",
 }
 """In a list, a structure or a map, which a text format shows as JSON. Outside of them these have a form of ours."""
+_INFINITE: Final = {
+    kind: {"infinity": (1 << bits) - 1, "-infinity": 1 - (1 << bits)}
+    for kind, bits in ((pa.int32(), 31), (pa.int64(), 63))
+}
 _NESTED: Final = frozenset({"list", "array", "struct", "map", "tuple", "union"})
 
 
@@ -47,6 +55,20 @@ def faithful(relation: DuckDBPyRelation, *, in_text: bool) -> DuckDBPyRelation:
         return relation
     columns = (f"#{place}" if to is None else f"CAST(#{place} AS {to})" for place, to in enumerate(casts, 1))
     return relation.project(", ".join(columns))
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether a column of Arrow has days or times that DuckDB may have meant to be infinite."""
+    return bool(pa.types.is_date32(kind) or pa.types.is_timestamp(kind))
+
+
+def texts_of_times(column: pa.Array) -> pa.Array:
+    """Days or times as text; those that are infinite to DuckDB as it writes them."""
+    numbers = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    texts = times_to_text(column)
+    for text, number in _INFINITE[numbers.type].items():
+        texts = pc.if_else(pc.equal(numbers, pa.scalar(number, numbers.type)), text, texts)
+    return texts
 
 
 def _cast(kind: DuckDBPyType, lossy: frozenset[str], *, in_text: bool) -> str | None:
