@@ -26,7 +26,7 @@ _WHOLE: Final = re.compile(r"[+-]?[0-9]+")
 _DECIMAL_CHARACTERS_MAX: Final = 1_200
 """Enough for every float64, digit by digit. With four digits of exponent it bounds what a comparison costs."""
 _TEMPORAL: Final = re.compile(
-    r"(?P<date>[+-]?[0-9]{4,6}-[0-9]{2}-[0-9]{2})"
+    r"(?P<date>[+-]?[0-9]{4,12}-[0-9]{2}-[0-9]{2})"
     r"(?:[Tt ](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2})(?:\.(?P<fraction>[0-9]{1,18}))?)?"
     r" ?(?P<zone>[Zz]|[+-][0-9]{2}(?::?[0-9]{2}(?::?[0-9]{2}(?:\.[0-9]{1,6})?)?)?)?)?"
 )

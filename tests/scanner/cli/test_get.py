@@ -156,6 +156,20 @@ def test_a_float32_is_rounded_once(server: RunningServer, command: Weir) -> None
     assert found == (0, '"text"\n"nearest"\n', "")
 
 
+def test_days_and_times_are_named_as_a_csv_shows_them(server: RunningServer, command: Weir) -> None:
+    """To the first and the last that there are, in years of seven digits and of twelve."""
+    schema = pa.schema([("day", pa.date32()), ("at", pa.timestamp("s"))])
+    days = pa.array([-(2**31), 0, 2**31 - 1], pa.int32()).cast(pa.date32())
+    times = pa.array([2**63 - 1, -(2**63), 2**62], pa.int64()).view(pa.timestamp("s"))
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("times", schema, ["day", "at"], 1)
+        table.write(pa.table([days, times], schema=schema))
+    _, shown, _ = command("scan", "times", "--format", "csv")
+    words = shown.splitlines()[1:]
+    assert '"5881580-07-11","146138514283-06-19T07:45:04"' in words
+    assert command("get", "times", "--format", "csv", *words) == (0, shown, "")
+
+
 def test_octets_are_named_as_a_csv_shows_them(server: RunningServer, command: Weir) -> None:
     """Every key of octets can be read and deleted by what `weir scan` wrote, and by its text if it is one."""
     schema = pa.schema([("key", pa.binary()), ("number", pa.int64())])

@@ -224,6 +224,10 @@ def test_years_that_python_has_not() -> None:
     assert compared("equal", Temporal("10000-01-01 00:00:00"), field)(column).to_pylist() == [True, False]
     assert compared("equal", Temporal("-0001-12-31T23:59:59"), field)(column).to_pylist() == [False, True]
     assert compared("less", Temporal("999999-01-01"), field)(column).to_pylist() == [True, True]
+    assert compared("less", Temporal("292277026596-12-04T15:30:08"), field)(column).to_pylist() == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(
