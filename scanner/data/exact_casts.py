@@ -41,6 +41,9 @@ _KINDS: Final[dict[str, Callable[[pa.DataType], bool]]] = {
 _OCTETS: Final = ("string", "binary")
 """Kinds whose casts copy octets, and cannot change any."""
 _VALUE_CHARACTERS_MAX: Final = 80
+_SCALES_APART_MAX: Final = 76
+"""Digits of a decimal at most: nothing but 0 has a place in both of two scales that are farther apart. Arrow looks the
+power of ten between two scales up, wherever in memory that would be."""
 _VIEW: Final = pa.binary(16)
 """The head of a view: its length, and its octets or where they are."""
 
@@ -72,6 +75,11 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
         raise SchemaMismatch(
             f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: a {kind or given} is no"
             f" {wanted}; cast it to {field.type} before you write it"
+        )
+    if kind == "decimal" and abs(given.scale - field.type.scale) > _SCALES_APART_MAX:
+        raise SchemaMismatch(
+            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: their scales are too far"
+            f" apart; cast it to {field.type} before you write it"
         )
     try:
         if pa.types.is_dictionary(column.type):

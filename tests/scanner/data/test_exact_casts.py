@@ -87,6 +87,17 @@ def test_the_first_value_that_does_not_fit_is_named(column: pa.Array, stored: pa
         cast_exactly(column, pa.field("c", stored), first_row=10)
 
 
+@pytest.mark.parametrize("scale", [80, -74, 1_275_068_418, -(2**30)])
+@pytest.mark.parametrize("value", [0, 7])
+def test_decimals_of_scales_that_are_far_apart_are_refused(scale: int, value: int) -> None:
+    """Also a zero: nothing is moved by more places than Arrow has powers of ten for."""
+    octets = pa.py_buffer(value.to_bytes(8, "little"))
+    column = pa.Array.from_buffers(pa.decimal64(10, scale), 1, [None, octets])
+    column.validate(full=True)
+    with pytest.raises(SchemaMismatch, match=r"cannot be stored as decimal128\(12, 3\): their scales"):
+        cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
+
+
 @pytest.mark.parametrize(
     ("column", "stored"),
     [
