@@ -8,12 +8,14 @@ Rules:
    socket takes at once (`write_now`), and leaves the rest to the writer.
 3. Each call into the core is followed by `pump`, which passes its events on and wakes the writer.
 4. The timekeeper awaits nothing but the next deadline, the core's or that of a write which makes no progress. So time
-   is kept while a write takes long, and while there is always more to write; and no wait has a timer of its own.
+   is kept while a write takes long, and while there is always more to write; and no wait has a timer of its own,
+   but that of callers in line for a call, which is long.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +52,12 @@ _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
 """Octets dropped at most. A peer that goes on sending after that is not reading, and may lose our last frames."""
+
+
+_LINE_STANDS_S: Final = 30.0
+"""After so long without an end of any call, those who wait for one are told why."""
+
+_log = logging.getLogger("weir.transport")
 
 
 class _Opener:
@@ -105,6 +113,7 @@ class Driver:
         self._writing: trio.CancelScope | None = None
         self._sending = False
         self._openers: deque[_Opener] = deque()
+        self._line_told = False
         self.handlers = 0
         """At a server: handlers of calls of this connection that have not stopped."""
         self.call_starts = CallStarts()
@@ -210,10 +219,24 @@ class Driver:
         try:
             while not core.shutdown.closing and not (core.can_open and self._openers[0] is mine):
                 mine.turn = trio.Event()
-                await mine.turn.wait()
+                with trio.move_on_after(_LINE_STANDS_S) as patience:
+                    await mine.turn.wait()
+                if patience.cancelled_caught and self._openers[0] is mine:
+                    self._tell_of_line()
         finally:
             self._openers.remove(mine)
             self._call_opener()  # it looks after this one has opened its stream
+
+    def _tell_of_line(self) -> None:
+        """Say once that no call ends for which others wait: they may wait for ever, and rightly."""
+        if not self._line_told:
+            self._line_told = True
+            _log.warning(
+                "calls to %s wait, since it allows %d at once on a connection, and none has ended for %g s",
+                self.peer,
+                self.core.peer_streams_max,
+                _LINE_STANDS_S,
+            )
 
     def _call_opener(self) -> None:
         if self._openers:

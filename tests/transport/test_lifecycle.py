@@ -206,6 +206,24 @@ async def test_openers_share_the_servers_limit() -> None:
             nursery.start_soon(check_echo, client)
 
 
+async def test_openers_whose_line_stands_are_told(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that waits for calls which do not end goes on waiting, and the log says so, once."""
+    config = TransportConfig(streams_max=1)
+    async with (
+        memory_pair({"/wait": wait_for_ever}, config) as (client, *_),
+        client.open_stream("/wait") as stream,
+    ):
+        await stream.send(b"")
+        assert await stream.receive() == b"started"
+        for waited_s, lines in ((29, 0), (100, 1), (100, 1)):
+            with trio.move_on_after(waited_s) as scope:
+                await client.call("/wait", b"")
+            assert scope.cancelled_caught
+            assert ["allows 1 at once" in each.getMessage() for each in caplog.records] == [True] * lines
+
+
 @pytest.mark.parametrize("_again", range(8))  # trio runs tasks that wake together in either order
 async def test_openers_have_their_turns_in_order(_again: int) -> None:
     """Calls that wait for the server's limit are opened first come, first served, whoever gives up or comes late."""
