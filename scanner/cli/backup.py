@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -222,7 +223,8 @@ def restore_backup(backup_directory: Path, data: Path) -> None:
     documents = {LEASES_DOCUMENT: LeaseRegistry.document_without_past(now_us // 1000)}
     with _progress() as on_bytes:
         restored = restore(backup_directory, data, on_bytes, now_us=now_us, documents=documents)
-    click.echo(f"{data} is restored: {_outline(restored)}; start a server with: weir serve --data {data}")
+    start = shlex.join(["weir", "serve", "--data", str(data)])
+    click.echo(f"{data} is restored: {_outline(restored)}; start a server with: {start}")
 
 
 def _outline(made: Backup) -> str:

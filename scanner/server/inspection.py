@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping
@@ -155,7 +156,7 @@ class Inspection:
                 CATALOG_NAME,
                 problem,
                 "no server opens the directory; the tables say themselves what they hold, and are looked at below",
-                f"make it anew with: weir adopt --data {self._path} --rebuild",
+                f"make it anew with: weir adopt --data {shlex.quote(str(self._path))} --rebuild",
             )
         ]
         catalog = CatalogFile()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
+import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -166,7 +167,7 @@ def save_table_entry(directory: Path, entry: TableEntry) -> None:
 
 def _rebuild(directory: Path) -> str:
     return (
-        f"make it anew from the tables' own directories with: weir adopt --data {directory} --rebuild"
+        f"make it anew from the tables' own directories with: weir adopt --data {shlex.quote(str(directory))} --rebuild"
         " (or restore it from a copy: a table that the copy does not name stays where it is, and is reported)"
     )
 

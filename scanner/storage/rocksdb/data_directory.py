@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -233,14 +234,13 @@ def require_whole(path: Path) -> None:
     if is_partial:
         raise StoreFailed(
             f"{path} is not whole: a backup is being restored into it, or that was interrupted; wait for it, or begin"
-            f" again with: weir restore BACKUP {path}"
+            f" again with: weir restore BACKUP {shlex.quote(str(path))}"
         )
 
 
 def _write_anew(path: Path) -> str:
-    return (
-        f"restore it from a copy, or write it and the catalog anew with: weir adopt --data {path} --rebuild"
-    )
+    command = f"weir adopt --data {shlex.quote(str(path))} --rebuild"
+    return f"restore it from a copy, or write it and the catalog anew with: {command}"
 
 
 def _is_format_1(catalog: bytes) -> bool:

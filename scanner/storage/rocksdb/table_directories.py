@@ -23,6 +23,7 @@ import enum
 import json
 import logging
 import re
+import shlex
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import suppress
@@ -175,7 +176,7 @@ def _about(path: Path, entry: Path) -> str:
         if holds is not None:
             return (
                 f"{entry} holds table {holds.description.name!r}, which the catalog does not name; it {left}: bring the"
-                f" table back with: weir adopt --data {path} {entry.name}, or move the directory away"
+                f" table back with: weir adopt --data {shlex.quote(str(path))} {entry.name}, or move the directory away"
             )
     return f"{entry} is nothing that the catalog names; it {left}: move it away if it is not needed"
 
@@ -191,7 +192,7 @@ def found_in(directory: Path, entry: TableEntry) -> TableEntry:
         raise DataCorrupted(f"its directory {directory} is gone; restore it from a copy, or drop the table")
     advice = (
         "restore directory and catalog from one copy, or, if the directory is the right one, take it with:"
-        f" weir adopt --data {directory.parents[1]} {directory.name}"
+        f" weir adopt --data {shlex.quote(str(directory.parents[1]))} {directory.name}"
     )
     try:
         found = load_table_entry(directory)

@@ -34,7 +34,7 @@ def rows(first: int, count: int, text: str) -> pa.Table:
 
 def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
     """What is restored is the table as of the backup's offsets, row by row and by digest, though writers went on."""
-    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "restored"
+    data, destination, restored = tmp_path / "data", tmp_path / "backups", tmp_path / "the copy"
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
         table = client.create_table("orders", SCHEMA, primary_key=["id"], buckets=3)
         table.write(rows(0, 2000, "before"))
@@ -73,6 +73,7 @@ def test_a_table_that_is_written_to(tmp_path: Path, weir_here: Weir) -> None:
         assert listed.stdout.splitlines()[-1].startswith(backup["backup_id"])
     again = weir("restore", destination / backup["backup_id"], restored)
     assert (again.returncode, again.stderr) == (0, ""), again
+    assert again.stdout.endswith(f"; start a server with: weir serve --data '{restored}'\n")
     looked = weir_here("doctor", restored)
     assert (looked.returncode, looked.stdout[:30]) == (0, "0 errors, 0 warnings, 0 notes "), looked
     with running_server(restored) as server, scanner.sync.connect(server.endpoint) as client:

@@ -51,7 +51,7 @@ def refusal(data: Path) -> str:
 
 def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
     """A catalog that is restored from before a table: the start says so in one line, and how to get it back."""
-    data = tmp_path / "data"
+    data = tmp_path / "our data"
     with serving(data) as (_, endpoint):
         create(endpoint, "one")
         older = (data / "catalog.json").read_bytes()
@@ -75,7 +75,7 @@ def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
         "stray",
     ]
     assert len(warnings) == 3
-    assert f"weir adopt --data {data} 000001" in warnings[1]
+    assert f"weir adopt --data '{data}' 000001" in warnings[1]
     assert "two" in weir("adopt", "--data", data).stdout
     adopted = weir("adopt", "--data", data, "000001", "--as", "deux")
     assert (adopted.returncode, adopted.stdout) == (0, "the catalog names table deux in 000001\n")
@@ -86,7 +86,7 @@ def test_an_older_catalog_loses_no_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "digit", "gone", "no FORMAT"])
 def test_a_damaged_catalog_is_made_anew(tmp_path: Path, damage: str) -> None:
     """The start refuses it in one line, and the command of that line brings every table back."""
-    data = tmp_path / "data"
+    data = tmp_path / "our data"
     with running_server(data) as server:
         create(server.endpoint, "one")
         create(server.endpoint, "two")
@@ -98,7 +98,7 @@ def test_a_damaged_catalog_is_made_anew(tmp_path: Path, damage: str) -> None:
         path.write_bytes(changed[damage])
     line = refusal(data)
     assert str(path) in line
-    assert f"weir adopt --data {data} --rebuild" in line
+    assert f"weir adopt --data '{data}' --rebuild" in line
     rebuilt = weir("adopt", "--data", data, "--rebuild")
     assert (rebuilt.returncode, rebuilt.stdout) == (0, "the catalog names 2 tables: one, two\n")
     with running_server(data) as server:
