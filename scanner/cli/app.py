@@ -244,6 +244,8 @@ def _with_hint(error: click.UsageError) -> click.ClickException:
     message = error.format_message()
     if "--help" in message:
         return error
+    if isinstance(error, click.NoSuchOption) and error.option_name[1:2].isdigit():
+        message = f"{message.rstrip('.')}; if it is a value, write -- in front of it"
     return CommandUnreadable(f"{message.rstrip('.')}; see {path} --help")
 
 

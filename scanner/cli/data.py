@@ -364,8 +364,8 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
     r"""Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. A missing key
-    is no error.
+    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. Behind --
+    a key may begin with a minus. A missing key is no error.
     """
     with connected(endpoint) as client:
         opened = client.table(table)

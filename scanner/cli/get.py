@@ -24,6 +24,7 @@ _NAMED_MAX: Final = 3
         "weir get flights 2013,1,1,UA,1545,EWR 2013,1,1,UA,1714,LGA",
         "weir get people 7 --columns name,born --format json",
         "weir get orders 1 2 3 --as-of 1200",
+        "weir get stations -- -1 -7",
     )
 )
 @click.argument("table")
@@ -55,7 +56,8 @@ def get(
 ) -> None:
     r"""Read rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself.
+    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. Behind --
+    a key may begin with a minus.
 
     The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
     the others are written all the same.

@@ -64,6 +64,24 @@ def test_a_missing_key_is_named_and_fails(command: Weir) -> None:
     assert many[2].endswith("of key 1970-01-01,10 1970-01-01,11 1970-01-01,12 and 2 others\n")
 
 
+def test_a_key_that_begins_with_a_minus(
+    server: RunningServer, command: Weir, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Alone it is taken for an option, and the error says what to write; behind -- it is a key."""
+    with scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("stations", pa.schema([("id", pa.int64())]), ["id"], 1)
+        table.write(pa.table({"id": [-1, -7]}))
+    for name in ("get", "delete"):
+        code, out, err = command(name, "stations", "-7")
+        assert (code, out) == (2, "")
+        assert err.endswith(f"'-7'; if it is a value, write -- in front of it; see weir {name} --help\n")
+    words = ["stations", "-e", server.endpoint, "--", "-7", "-1"]
+    assert run(["get", "--format", "csv", *words]) == 0
+    assert capfdbinary.readouterr().out == b'"id"\n-7\n-1\n'
+    assert run(["delete", *words]) == 0
+    assert capfdbinary.readouterr().out == b"deleted 2 rows of stations\n"
+
+
 def test_a_table_for_people_and_a_file(command: Weir, tmp_path: Path) -> None:
     """Format table by default, and what -o ends in."""
     code, out, _ = command("get", "items", "1970-01-02,2")
