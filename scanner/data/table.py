@@ -27,6 +27,8 @@ BUCKETS_MAX = 1024
 COLUMNS_MAX = 4096
 COLUMN_NAME_BYTES_MAX = 512
 """In UTF-8. Every description of the table and every block of its rows carries the names."""
+DECIMAL_SCALE_MAX = 1_000
+"""Of a decimal column, above 0 and below: a filter works out that power of ten."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -157,7 +159,12 @@ def stored_type(column: str, data_type: pa.DataType) -> pa.DataType:
     if types.is_large_binary(data_type) or types.is_binary_view(data_type) or _is_fixed_binary(data_type):
         return pa.binary()
     if types.is_decimal32(data_type) or types.is_decimal64(data_type):
-        return pa.decimal128(data_type.precision, data_type.scale)
+        data_type = pa.decimal128(data_type.precision, data_type.scale)
+    if types.is_decimal128(data_type) and abs(data_type.scale) > DECIMAL_SCALE_MAX:
+        raise SchemaMismatch(
+            f"column {column!r} has type {data_type}, which cannot be stored: its scale is at most"
+            f" {DECIMAL_SCALE_MAX}, and at least -{DECIMAL_SCALE_MAX}"
+        )
     if any(check(data_type) for check in _STORED_AS_THEY_ARE):
         return data_type
     raise SchemaMismatch(f"column {column!r} has type {data_type}, which cannot be stored; {_HINT}")

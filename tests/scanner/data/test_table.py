@@ -50,6 +50,16 @@ def test_key_columns_become_not_nullable_and_metadata_goes() -> None:
             "takes 514 bytes; at most 512",
         ),
         ({"schema": _SCHEMA.append(pa.field("u", pa.uint8()))}, SchemaMismatch, "'u' has type uint8"),
+        (
+            {"schema": _SCHEMA.append(pa.field("d", pa.decimal64(9, 1001)))},
+            SchemaMismatch,
+            "its scale is at most",
+        ),
+        (
+            {"schema": _SCHEMA.append(pa.field("d", pa.decimal128(9, -1001)))},
+            SchemaMismatch,
+            "and at least -1000",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(
