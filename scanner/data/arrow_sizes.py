@@ -195,8 +195,9 @@ def _cell_lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Bytes of each cell; 0 of a null."""
     types, kind = pa.types, column.type
     if _is_view(kind):
-        heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)
-        lengths = heads[column.offset : column.offset + len(column), 0].astype(np.int64)
+        words, end = _VIEW_BYTES // 4, column.offset + len(column)
+        heads = np.frombuffer(column.buffers()[1], np.int32, count=end * words).reshape(end, words)
+        lengths = heads[column.offset :, 0].astype(np.int64)
         return np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
     if (
         types.is_string(kind)

@@ -169,4 +169,6 @@ def _shown(value: pa.Scalar) -> str:
         shown = str(value.as_py())
     except (ValueError, OverflowError):  # Python has no such date or time.
         shown = str(value.cast(pa.int64()).as_py())
+    except ArithmeticError:  # Nor such a decimal: its scale is far above its digits.
+        shown = f"a {value.type}"
     return shown if len(shown) <= _VALUE_CHARACTERS_MAX else f"{shown[:_VALUE_CHARACTERS_MAX]}..."

@@ -137,6 +137,15 @@ def test_one_value_named_many_times_is_refused(kind: str) -> None:
         TABLE.conform(batch, MIB)
 
 
+@pytest.mark.parametrize("odd", [b"", b"odd", bytes(20)])
+def test_octets_behind_the_heads_of_views_count_for_nothing(odd: bytes) -> None:
+    """However many they are."""
+    heads = pa.py_buffer(pa.array(["", "a", "bcd"], pa.string_view()).buffers()[1].to_pybytes() + odd)
+    column = pa.Array.from_buffers(pa.string_view(), 2, [None, heads], offset=1)
+    column.validate(full=True)
+    assert spelled_out_bytes(column) == 4
+
+
 def test_values_that_no_row_names_are_not_spelled_out() -> None:
     """A dictionary of views, each of one long text: of a hundred megabytes, one row names a hundred kilobytes."""
     once = pa.array(["x" * 100_000], pa.string_view())

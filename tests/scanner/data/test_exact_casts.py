@@ -98,6 +98,13 @@ def test_decimals_of_scales_that_are_far_apart_are_refused(scale: int, value: in
         cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
 
 
+def test_a_decimal_that_python_does_not_have_is_told_by_its_type() -> None:
+    """Its scale is far above its digits."""
+    column = pa.Array.from_buffers(pa.decimal32(9, 60), 1, [None, pa.py_buffer((7).to_bytes(4, "little"))])
+    with pytest.raises(SchemaMismatch, match=r"row 0 holds a decimal32\(9, 60\)"):
+        cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
+
+
 @pytest.mark.parametrize(
     ("column", "stored"),
     [
