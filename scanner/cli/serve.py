@@ -11,7 +11,7 @@ import click
 import trio
 
 from scanner.cli.allocator import give_back_free_memory, keep_freed_memory
-from scanner.cli.app import Seconds, ended, example, note
+from scanner.cli.app import Seconds, ended, example, interrupted_at_once, note
 from scanner.cli.descriptors import buckets_within, files_within, raise_files_limit
 from scanner.cli.logs import LOG_FORMATS, configure_logging
 from scanner.cli.security import ServerSecurity, server_security, server_security_options
@@ -171,7 +171,8 @@ def serve(
     os.umask(0o077)
     keep_freed_memory()
     configure_logging(log_level, log_format)
-    warm_up()
+    with interrupted_at_once():  # What runs in it, finalizers among them, may take the exception for its own.
+        warm_up()
     files_max = raise_files_limit()
     security = server_security(host, insecure_bind_any)
     sweep_s = min(_DEFAULTS.session_sweep_interval_s, session_ttl / 2)

@@ -182,6 +182,27 @@ def test_interrupted_at_the_beginning() -> None:
         assert (process.wait(TIMEOUT_S), process.stderr.read()) == (130, "weir: interrupted\n")
 
 
+def test_interrupted_where_nobody_hears_it(tmp_path: Path) -> None:
+    """While a server prepares itself, also within a finalizer, which Python lets raise nothing."""
+    code = f"""
+import signal
+from scanner.cli import main, serve
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def warm_up():
+    Finalized()
+
+serve.warm_up = warm_up
+main(["serve", "--port", "0", "--data", {str(tmp_path / "data")!r}])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=TIMEOUT_S, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "weir: interrupted\n")
+    assert not (tmp_path / "data").exists()
+
+
 def test_standard_output_that_is_closed() -> None:
     """Without a standard output there is one line and no traceback; without a standard error there is none."""
     for redirection, expected in (
