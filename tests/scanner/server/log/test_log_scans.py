@@ -418,7 +418,7 @@ async def test_retention_waits_for_a_tail_and_says_so_when_it_cannot() -> None:
         error = await failure(slow)
         assert isinstance(error, SlowConsumer)
         assert error.resume_token
-        while storage_of(server).log_start == 0:
+        while storage_of(server).log_start < storage_of(server).log_end:  # It may go in two steps.
             await trio.lowlevel.checkpoint()
         late = await refusal(client, resume_token=error.resume_token)
         assert isinstance(late, OffsetOutOfRange)
