@@ -261,26 +261,26 @@ class GroupBatches:
         """
         wanted, lost = self._to_commit(positions)
         if wanted:
-            lost = (*lost, *await self._store(wanted, self._plan.retries))
+            async with self._storing:
+                lost = (*lost, *await self._store(wanted, self._plan.retries))
         return self._lost(positions, lost)
 
     async def _store(self, wanted: Mapping[int, _Handed], retries: int | None) -> list[int]:
-        """Store positions; the buckets that have another epoch since."""
-        async with self._storing:
-            request = pb.CommitPositionsRequest(
-                table=self._plan.table.name,
-                table_id=self._plan.table_id,
-                group=self._plan.group,
-                positions=[self._to_send(bucket, each) for bucket, each in wanted.items()],
-            )
-            reply = await retried(
-                self._connection.attempts(retries),
-                lambda: call_unary(
-                    self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
-                ),
-            )
-            self._committed_at = trio.current_time()
-            return self._take_answer(wanted, reply)
+        """Store positions, holding `_storing`; the buckets that have another epoch since."""
+        request = pb.CommitPositionsRequest(
+            table=self._plan.table.name,
+            table_id=self._plan.table_id,
+            group=self._plan.group,
+            positions=[self._to_send(bucket, each) for bucket, each in wanted.items()],
+        )
+        reply = await retried(
+            self._connection.attempts(retries),
+            lambda: call_unary(
+                self._connection, methods.GROUPS + "CommitPositions", request, pb.CommitPositionsResponse
+            ),
+        )
+        self._committed_at = trio.current_time()
+        return self._take_answer(wanted, reply)
 
     def _to_send(self, bucket: int, position: _Handed) -> pb.BucketPosition:
         """A position as the server is told it: whether it is meant to go back, or must not."""
@@ -402,11 +402,13 @@ class GroupBatches:
         await self._wait_stored()
 
     async def _commit_passed_over(self) -> None:
-        passed = self._passed_over
-        if passed:
-            # Tried once: it comes again, and a batch that has come meanwhile is not to wait for a server that is away.
-            with suppress(ScannerError):
-                await self._store(passed, retries=0)
+        async with self._storing:
+            # Looked at when the commit before is over, which may have taken the group back.
+            passed = self._passed_over
+            if passed:
+                # Tried once: it comes again, and a batch that is there by now is not to wait for a server that is away.
+                with suppress(ScannerError):
+                    await self._store(passed, retries=0)
 
     def _begin_storing(self, store: Callable[[], Awaitable[object]]) -> None:
         """Store positions in a task of the block, unless it does: the answer counts, though who waits may be cancelled.

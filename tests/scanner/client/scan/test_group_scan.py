@@ -163,6 +163,26 @@ async def test_what_the_filter_drops_is_stored_without_being_said(
         assert world.stored() == {0: 12}
 
 
+async def test_what_the_filter_drops_does_not_undo_a_commit_that_goes_back(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Such a commit is on its way to the server when what was passed over could be stored."""
+    async with group_world(buckets=1) as world, world.client("reader", 2) as far, world.client() as near:
+        table = await near.table("items")
+        filtered = (await far.table("items")).new_scan().with_source("log").where("id < 3").in_group(GROUP)
+        await world.write(table, 3)
+        async with filtered.execute() as batches, trio.open_nursery() as nursery:
+            await anext(batches)
+            assert await batches.commit() == ()
+            await world.write(table, 3)
+            nursery.start_soon(batches.commit, {0: 0})
+            with trio.move_on_after(20):
+                await anext(batches)
+            assert (batches.positions, world.stored()) == ({0: 6}, {0: 0})
+        async with filtered.execute() as batches:
+            assert (await anext(batches))["id"].to_pylist() == [0, 1, 2]
+
+
 async def test_a_position_that_cannot_be_stored_is_tried_again_at_leisure(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
