@@ -195,8 +195,8 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
     ): "a nanosecond of a time that is shown in microseconds",
     (
         "scanner/server/retention/log_retention.py",
-        "-if excess <= 0:\n+if (excess < 0):",
-    ): "without excess the size asks for no cut",
+        "-if storage.log_bytes <= bytes_max:\n+if (storage.log_bytes < bytes_max):",
+    ): "what is no more than the size fits from its start on, and the search says so, too",
     (
         "scanner/storage/rocksdb/log.py",
         '-unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 0\n'
@@ -240,11 +240,6 @@ EQUIVALENT: Final[dict[tuple[str, str], str]] = {
         "scanner/data/comparisons.py",
         "-nearest = math.inf if value > 0 else -math.inf\n+nearest = math.inf if (value >= 0) else -math.inf",
     ): "zero is no number that a float cannot hold",
-    (
-        "scanner/data/arrow_sizes.py",
-        "-heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-1, _VIEW_BYTES // 4)\n"
-        "+heads = np.frombuffer(column.buffers()[1], np.int32).reshape(-2, _VIEW_BYTES // 4)",
-    ): "numpy takes any negative length for the one that it is to find",
 }
 """By module and diff, of lines without their indentation: why nobody can see the change."""
 
