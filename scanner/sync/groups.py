@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+import trio
 
 from scanner.client.scan.builder import ScanBuilder, ScanPlan
 from scanner.sync.hand_over import HandOver
@@ -124,18 +126,27 @@ class GroupBatches(Iterator["pa.RecordBatch"]):
         Returns:
             The buckets of which a position is not known to be stored, because they were given to a reader anew since.
         """
-        if positions is None and self._hand_over.waits:
-            positions = self._hand_over.place.positions  # Not that of the batch which nobody has got.
-        return self._portal.call(self._batches.commit, positions)
+        return self._portal.call(self._commit, positions)
 
     def _hold_back(self) -> None:
         """Let the end store nothing of a batch that is there, and that nobody has got because of an interrupt."""
-        if self._hand_over.waits:
-            self._batches.hold_back(self._hand_over.place.positions)
+        with suppress(trio.ClosedResourceError):  # Then the end stores nothing at all.
+            self._portal.call(self._hold_back_waiting)
 
     def close(self) -> None:
         """Leave the group soon, from any thread: who waits for a batch gets `trio.ClosedResourceError`. Idempotent."""
         self._held.leave_soon()
+
+    # In the portal's thread, since a call that nobody waits for any more may bring a batch until then.
+
+    async def _commit(self, positions: Mapping[int, int] | None) -> tuple[int, ...]:
+        if positions is None and self._hand_over.waits:
+            positions = self._hand_over.place.positions  # Not that of the batch which nobody has got.
+        return await self._batches.commit(positions)
+
+    async def _hold_back_waiting(self) -> None:
+        if self._hand_over.waits:
+            self._batches.hold_back(self._hand_over.place.positions)
 
     async def _assigned(self) -> dict[int, int]:
         return self._batches.assigned

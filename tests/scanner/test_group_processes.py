@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +222,47 @@ def test_what_an_interrupt_kept_from_a_reader_is_not_stored(
         assert [each.position for each in table.group("audit").buckets] == [1]
         with reader.stop_at("end").execute() as batches:
             assert [each for batch in batches for each in batch["id"].to_pylist()] == [2]
+
+
+@pytest.mark.parametrize("auto_commit", [True, False])
+def test_what_two_interrupts_kept_from_a_reader_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_commit: bool
+) -> None:
+    """The call that nobody waits for any more brings its batch when the reader commits, or its block ends well."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as client:
+        table = client.create_table("items", SCHEMA, ["id"], 1)
+        reader = table.new_scan().with_source("log").in_group("audit", auto_commit=auto_commit)
+        table.write(pa.table([[1], ["got"]], schema=SCHEMA))
+        with monkeypatch.context() as patch, reader.execute() as batches:
+            assert next(batches)["id"].to_pylist() == [1]
+            table.write(pa.table([[2], ["not got"]], schema=SCHEMA))
+            call, leave = batches._portal.call, batches._portal.leave
+            left: list[Callable[[], Awaitable[None]]] = []
+
+            async def bring() -> None:
+                while left:
+                    await left.pop()()
+
+            def interrupt(function: Any) -> None:
+                left.append(function)
+                patch.setattr(batches._portal, "call", call_behind_it)
+                patch.setattr(batches._portal, "leave", leave_behind_it)
+                raise KeyboardInterrupt
+
+            def call_behind_it(function: Any, *arguments: Any) -> Any:
+                call(bring)
+                return call(function, *arguments)
+
+            def leave_behind_it(held: Any, *, abandoned: bool) -> None:
+                call(bring)
+                leave(held, abandoned=abandoned)
+
+            patch.setattr(batches._portal, "call", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+            if not auto_commit:
+                assert batches.commit() == ()
+        assert [each.position for each in table.group("audit").buckets] == [1]
 
 
 @pytest.mark.parametrize("where", ["__init__", "_hold_back"])
