@@ -175,9 +175,10 @@ class Retention:
     def _end_longest(self, where: str, bucket: ServedBucket, wanted: int) -> None:
         """End the pins that keep more than their principal may keep from retention."""
         storage, limit = bucket.storage, self._config.log_pinned_bytes_max
+        wanted_bytes = storage.log_bytes_from(wanted)
         for principal in bucket.pins.oldest_by_principal():
             while (pin := bucket.pins.longest_of(principal)) is not None:
-                kept = storage.log_bytes_from(pin.offset) - storage.log_bytes_from(wanted)
+                kept = storage.log_bytes_from(pin.offset) - wanted_bytes
                 if kept <= limit:
                     break
                 error = SlowConsumer(
