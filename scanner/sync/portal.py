@@ -30,6 +30,7 @@ T_co = TypeVar("T_co", covariant=True)
 _CLOSED = "the client is closed; connect again"
 _CUT_OFF = "the client was closed before the end of the block; what was written in it may not be there"
 _INTERRUPTED = "the call was interrupted"
+_SIGNALS_SEEN_S = 0.5
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
 
@@ -74,7 +75,7 @@ class _Call(ABC):
         self._running.release()
 
     def wait(self) -> object:
-        self._running.acquire()
+        self.wait_ended()
         if self._error is not None:
             try:
                 raise self._error
@@ -84,7 +85,10 @@ class _Call(ABC):
 
     def wait_ended(self) -> None:
         """Wait for the end alone, where an interrupt came before it."""
-        self._running.acquire()
+        # Not in one piece: a signal that another thread got, or that came just before the lock was waited for, does not
+        # end the wait, and its handler runs in this thread only.
+        while not self._running.acquire(timeout=_SIGNALS_SEEN_S):
+            pass
 
 
 class _Run(_Call):

@@ -218,10 +218,11 @@ def test_many_threads_share_a_client(table: scanner.sync.Table) -> None:
     assert counts == [20_000] * 4
 
 
+@pytest.mark.parametrize("receiver", ["waiting thread", "another thread"])
 def test_interrupt_cancels_the_call_and_frees_the_server(
-    server: RunningServer, table: scanner.sync.Table, monkeypatch: pytest.MonkeyPatch
+    server: RunningServer, table: scanner.sync.Table, monkeypatch: pytest.MonkeyPatch, receiver: str
 ) -> None:
-    """Ctrl-C while waiting leaves the scan in good order, and the client goes on."""
+    """Ctrl-C while waiting leaves the scan in good order, and the client goes on; whichever thread the system tells."""
     held = threading.Event()
 
     def never(*_: object) -> None:
@@ -233,7 +234,7 @@ def test_interrupt_cancels_the_call_and_frees_the_server(
 
     def press() -> None:
         held.wait(30)
-        signal.pthread_kill(main, signal.SIGINT)
+        signal.pthread_kill(main if receiver == "waiting thread" else threading.get_ident(), signal.SIGINT)
 
     main = threading.get_ident()
     previous = signal.signal(signal.SIGINT, interrupt)
