@@ -60,6 +60,8 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
     """List the states of buckets that scans and sessions pin: since when, how far behind, and for whom."""
     with connected(endpoint) as client:
         found = client.list_snapshots(table)
+        if table is not None and not found:
+            client.table(table)  # Or there is none of this name.
     if as_json:
         _print_json(found)
         return

@@ -67,6 +67,8 @@ def list_(table: str | None, as_json: bool, endpoint: str) -> None:
     """List your leases and what they keep; everybody's, if you administer the server."""
     with connected(endpoint) as client:
         found = client.list_leases(table)
+        if table is not None and not found:
+            client.table(table)  # Or there is none of this name.
     if as_json:
         for each in found:
             click.echo(json.dumps(dataclasses.asdict(each), default=bytes.hex))

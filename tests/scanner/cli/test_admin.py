@@ -140,14 +140,16 @@ def _words(out: str) -> list[str]:
 
 @pytest.mark.usefixtures("scanning")
 def test_snapshots(command: Weir) -> None:
-    """What the scan pins is listed, for its table and not for another."""
+    """What the scan pins is listed, for its table; a table that is not there is an error."""
     code, out, err = command("snapshots", "--table", "items")
     assert (code, err) == (0, "")
     assert "20000" in out
     assert "stream" in out
     pinned = json.loads(command("snapshots", "--json")[1])
     assert (pinned["holder"], pinned["scan"]["iterator_open"]) == ("stream", True)
-    assert command("snapshots", "--table", "other") == (0, "", "no scan or session pins anything\n")
+    code, out, err = command("snapshots", "--table", "other")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "'other'" in err
 
 
 @pytest.mark.usefixtures("scanning")

@@ -53,6 +53,9 @@ def test_the_life_of_a_lease(command: Weir) -> None:
     ]
     assert sum(int(row[5]) for row in rows) == 10
     assert columns(command("leases", "--table", "items")[1])[0][0] == "nightly"
+    code, out, err = command("leases", "--table", "itms")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "'itms'" in err
     listed = json.loads(command("leases", "list", "--json")[1])
     assert (listed["lease_id"], listed["ttl_s"], len(listed["buckets"])) == ("nightly", 3600, 2)
     assert command("scan", "items", "--lease", "nightly", "--format", "none") == (0, "10 rows\n", "")
