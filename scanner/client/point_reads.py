@@ -30,8 +30,8 @@ from scanner.wire import methods
 from scanner.wire.batches import decode_stream, encode_stream, verify_payload
 
 if TYPE_CHECKING:
+    from scanner.client.arrow_input import ArrowRows
     from scanner.client.connection import Connection
-    from scanner.client.writer import Rows
     from scanner.data.table import TableDescription
 
 _TOO_LARGE = "get_too_large"
@@ -115,7 +115,7 @@ async def get_rows(
     connection: Connection,
     table: TableDescription,
     table_id: int,
-    keys: Rows,
+    keys: ArrowRows,
     columns: Sequence[str],
     as_of: int | Mapping[int, int] | None,
     histories: Mapping[int, bytes],
@@ -159,7 +159,7 @@ async def get_rows(
     )
 
 
-def _conformed(table: TableDescription, keys: Rows) -> tuple[deque[pa.RecordBatch], pa.Table]:
+def _conformed(table: TableDescription, keys: ArrowRows) -> tuple[deque[pa.RecordBatch], pa.Table]:
     """The keys as the table has them, in pieces of the size of a request and as a whole.
 
     Raises:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 import pyarrow as pa
 import trio
 
+from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
 from scanner.client.calls import call_unary
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
@@ -29,7 +30,6 @@ from scanner.client.writer import (
     OffsetRange,
     OffsetsAt,
     OnAcknowledged,
-    Rows,
     Writer,
     WriteResult,
     open_writer,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from scanner.data.table import TableDescription
 
 Keys: TypeAlias = Rows | Sequence[Sequence[object] | Mapping[str, object]]
-"""Primary keys: an Arrow table of the key columns, or tuples in key order, or dicts."""
+"""Primary keys: rows of the key columns, or tuples in key order, or dicts."""
 
 
 class Table:
@@ -152,7 +152,7 @@ class Table:
         """Insert or update rows by their primary key, and wait until they are durable.
 
         Args:
-            rows: All columns by name. Rows of one key are applied in their order.
+            rows: All columns by name, as Arrow or a data frame. Rows of one key are applied in their order.
             on_acknowledged: Told the rows that are durable so far; must not block.
 
         Raises:
@@ -178,7 +178,7 @@ class Table:
         """Delete rows by their primary key, and wait until that is durable. A key that is not there is no error.
 
         Args:
-            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts.
+            keys: Arrow or a data frame of the key columns, or a list of tuples in key order or of dicts.
             on_acknowledged: Told the keys dealt with so far; must not block.
 
         Raises:
@@ -189,7 +189,7 @@ class Table:
         Cancellation:
             Part of the keys may have been deleted.
         """
-        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
+        rows = await self._read_keys(keys)
         operation = pb.WriteRequest.OPERATION_DELETE
         async with open_writer(
             self._connection, self.description, self.table_id, operation, on_acknowledged
@@ -211,8 +211,8 @@ class Table:
         different buckets may be as of different moments.
 
         Args:
-            keys: An Arrow table of the key columns, or a list of tuples in key order or of dicts. None: nothing is
-                asked.
+            keys: Arrow or a data frame of the key columns, or a list of tuples in key order or of dicts. None:
+                nothing is asked.
             columns: Those wanted, in this order; none of them means all that this object knows of.
             as_of: The log offset that every bucket is read as of; or a dict from bucket to offset, of every bucket that
                 a key belongs to. None: as of now. How long that takes grows with the changes since then.
@@ -238,10 +238,13 @@ class Table:
         Cancellation:
             No effect.
         """
-        rows = keys if isinstance(keys, pa.Table | pa.RecordBatch) else keys_to_arrow(self.description, keys)
+        rows = await self._read_keys(keys)
         return await get_rows(
             self._connection, self.description, self.table_id, rows, columns, as_of, histories or {}
         )
+
+    async def _read_keys(self, keys: Keys) -> ArrowRows:
+        return await read_arrow(keys) if is_rows(keys) else keys_to_arrow(self.description, keys)
 
     @overload
     async def offsets(self) -> list[OffsetRange]: ...

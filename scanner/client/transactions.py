@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.calls import call_unary
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import retried
-from scanner.client.writer import OffsetRange, Rows, split_rows
+from scanner.client.writer import OffsetRange, split_rows
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ScanIncomplete, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
 from scanner.wire import methods
@@ -142,13 +143,14 @@ class Transaction:
             raise ArgumentInvalid(f"an operation is upsert or delete, not {operation!r}")
         session = secrets.token_bytes(_SESSION_BYTES)
         counted = self._counted  # `abort` replaces it: what is staged meanwhile may be freed or not.
+        read = await read_arrow(rows)  # Once: a stream has nothing for a second attempt.
 
         async def send() -> Staged:
             async with self._open_part(part, attempt, session) as writer:
                 if operation == "upsert":
-                    await writer.upsert(rows)
+                    await writer.upsert(read)
                 else:
-                    await writer.delete(rows)
+                    await writer.delete(read)
             return await writer.close()
 
         # Here and not in `send`, which may be made again behind an answer: the stage counts once.
@@ -394,6 +396,7 @@ class PartWriter:
     async def _send(self, rows: Rows, operation: pb.StageRows.Operation) -> None:
         if self._staged is not None:
             raise ArgumentInvalid("the part is closed; open another one to stage more")
+        rows = await read_arrow(rows)
         pieces = [self._conform(piece, operation) for piece in split_rows(rows)]
         if not pieces:
             self._conform(_empty_like(rows), operation)
@@ -467,7 +470,7 @@ def _staging_error(error: TransportError, table: str) -> ScannerError:
     return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
 
 
-def _empty_like(rows: Rows) -> pa.RecordBatch:
+def _empty_like(rows: ArrowRows) -> pa.RecordBatch:
     none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
     return pa.RecordBatch.from_arrays(none, names=rows.schema.names)
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import trio
 from google.protobuf.message import DecodeError
 
+from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.failures import as_scanner_error
 from scanner.data.arrow_sizes import spelled_out_bytes
 from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
@@ -39,7 +40,6 @@ REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024
 REQUESTS_IN_FLIGHT_MAX: Final = 8
 
-Rows: TypeAlias = pa.Table | pa.RecordBatch
 OnAcknowledged: TypeAlias = Callable[[int], None]
 """Told the rows acknowledged so far."""
 
@@ -120,6 +120,7 @@ class Writer:
         Raises:
             SchemaMismatch: Columns do not fit; nothing of `rows` was sent.
             KeyInvalid: A key is null; nothing of `rows` was sent.
+            TypeError: `rows` are no rows.
             ScannerError: The server failed; the writer cannot be used any more.
 
         Waits:
@@ -128,6 +129,7 @@ class Writer:
         Cancellation:
             May have sent part of the rows.
         """
+        rows = await read_arrow(rows)
         self._check(rows)
         for piece in split_rows(rows):
             while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
@@ -160,7 +162,7 @@ class Writer:
         except TransportError:
             return  # Everything is acknowledged: how the stream ends makes no difference.
 
-    def _check(self, rows: Rows) -> None:
+    def _check(self, rows: ArrowRows) -> None:
         none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
         self._conform(pa.RecordBatch.from_arrays(none, names=rows.schema.names))
         for name in self._table.primary_key:
@@ -174,7 +176,7 @@ class Writer:
                 self._conform(piece, first_row)
                 first_row += piece.num_rows
 
-    def _may_be_refused(self, rows: Rows) -> bool:
+    def _may_be_refused(self, rows: ArrowRows) -> bool:
         """Whether it takes a look at the values to know that all pieces can be sent."""
         fields = (self._table.schema.field(name) for name in rows.schema.names)
         return any(
@@ -278,7 +280,7 @@ async def open_writer(
         raise as_scanner_error(error, f"the write to {table.name}") from error
 
 
-def split_rows(rows: Rows) -> Iterator[pa.RecordBatch]:
+def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:
     """Cut rows into batches of the size of a request, in order; views, no copies, unless chunks are tiny."""
     if isinstance(rows, pa.Table):
         if any(column.num_chunks > 1 + rows.num_rows // 1024 for column in rows.columns):

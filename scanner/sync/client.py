@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self, overload
 
 from scanner.client import client as trio_client
 from scanner.client import table as trio_table
+from scanner.client.arrow_input import is_rows, to_arrow
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.client.retries import RETRIES_DEFAULT
 from scanner.data.keys import ALL_KEYS
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         SnapshotInfo,
         StreamInfo,
     )
+    from scanner.client.arrow_input import Rows
     from scanner.client.groups import GroupInfo, GroupSummary
     from scanner.client.leases import Leasable, LeaseInfo
     from scanner.client.log_measures import MeasuredLog
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from scanner.client.splits import BucketRanges
     from scanner.client.table import Keys
     from scanner.client.transactions import TransactionInfo
-    from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, Rows, WriteResult
+    from scanner.client.writer import OffsetRange, OffsetsAt, OnAcknowledged, WriteResult
     from scanner.client.writer import Writer as TrioWriter
     from scanner.data.keys import KeyRange
     from scanner.data.table import TableDescription
@@ -288,11 +290,11 @@ class Table:
 
     def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Insert or update rows; see `scanner.Table.write`. The callback runs in the client's thread."""
-        return self._portal.call(self._table.write, rows, on_acknowledged)
+        return self._portal.call(self._table.write, to_arrow(rows), on_acknowledged)
 
     def delete(self, keys: Keys, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:
         """Delete rows by their primary key; see `scanner.Table.delete`."""
-        return self._portal.call(self._table.delete, keys, on_acknowledged)
+        return self._portal.call(self._table.delete, _read_keys(keys), on_acknowledged)
 
     def get(
         self,
@@ -304,7 +306,7 @@ class Table:
     ) -> GetResult:
         """Read rows by their primary key; see `scanner.Table.get`."""
         read = functools.partial(self._table.get, columns=columns, as_of=as_of, histories=histories)
-        return self._portal.call(read, keys)
+        return self._portal.call(read, _read_keys(keys))
 
     @contextmanager
     def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:
@@ -413,4 +415,9 @@ class Writer:
 
     def write(self, rows: Rows) -> None:
         """Send rows; see `scanner.client.writer.Writer.write`. Waits while too much is not acknowledged."""
-        self._portal.call(self._writer.write, rows)
+        self._portal.call(self._writer.write, to_arrow(rows))
+
+
+def _read_keys(keys: Keys) -> Keys:
+    # Here and not in the client's thread: reading a stream may call the client again.
+    return to_arrow(keys) if is_rows(keys) else keys

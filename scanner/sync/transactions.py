@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from scanner.client.arrow_input import to_arrow
+
 if TYPE_CHECKING:
+    from scanner.client.arrow_input import Rows
     from scanner.client.transactions import Operation, Published, Staged
     from scanner.client.transactions import PartWriter as TrioPartWriter
     from scanner.client.transactions import Transaction as TrioTransaction
-    from scanner.client.writer import Rows
     from scanner.sync.portal import Portal
 
 
@@ -35,7 +37,7 @@ class Transaction:
     def stage(self, rows: Rows, *, part: int, attempt: int, operation: Operation = "upsert") -> Staged:
         """Stage rows, or keys to delete; see `scanner.Transaction.stage`."""
         stage = functools.partial(
-            self._transaction.stage, rows, part=part, attempt=attempt, operation=operation
+            self._transaction.stage, to_arrow(rows), part=part, attempt=attempt, operation=operation
         )
         return self._portal.call(stage)
 
@@ -81,11 +83,11 @@ class PartWriter:
 
     def upsert(self, rows: Rows) -> None:
         """Send rows; see `scanner.client.transactions.PartWriter.upsert`."""
-        self._portal.call(self._writer.upsert, rows)
+        self._portal.call(self._writer.upsert, to_arrow(rows))
 
     def delete(self, keys: Rows) -> None:
         """Send keys to delete; see `scanner.client.transactions.PartWriter.delete`."""
-        self._portal.call(self._writer.delete, keys)
+        self._portal.call(self._writer.delete, to_arrow(keys))
 
     def close(self) -> Staged:
         """Make durable what was sent, and say what it was. Idempotent, and fine after the block."""

@@ -1,0 +1,59 @@
+"""What a caller hands over as rows: Arrow, or the data frame of another library that can give it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import pyarrow as pa
+import trio
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+
+class ArrowStream(Protocol):
+    """Gives its rows as an Arrow stream, as data frames of polars and pandas and relations of DuckDB do.
+
+    Source: the Arrow PyCapsule interface.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The capsule of the stream."""
+
+
+ArrowRows: TypeAlias = pa.Table | pa.RecordBatch
+Rows: TypeAlias = ArrowRows | ArrowStream
+"""Rows by column name. Of a pandas data frame NaN counts as null, and an index that is not 0, 1, 2 is a column."""
+
+
+def is_rows(value: object) -> TypeIs[Rows]:
+    """Whether something is Arrow, or can give it."""
+    return hasattr(value, "__arrow_c_stream__")
+
+
+def to_arrow(rows: Rows) -> ArrowRows:
+    """The rows as Arrow; those of a stream are all read, into memory.
+
+    Raises:
+        TypeError: They are nothing of the kind.
+        Exception: What reading the stream raises.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows
+    if is_rows(rows):
+        return pa.table(rows)
+    raise TypeError(
+        "rows are an Arrow table, a data frame of polars or pandas, or another Arrow stream, not"
+        f" {type(rows).__name__}; make a table of dicts with pyarrow.Table.from_pylist"
+    )
+
+
+async def read_arrow(rows: Rows) -> ArrowRows:
+    """As `to_arrow`; what has to be read is read in a thread.
+
+    Cancellation:
+        What is being read is read to its end.
+    """
+    if isinstance(rows, pa.Table | pa.RecordBatch):
+        return rows
+    return await trio.to_thread.run_sync(to_arrow, rows)

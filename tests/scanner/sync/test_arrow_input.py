@@ -1,0 +1,95 @@
+"""Rows and keys that other libraries hand over: what they write is what Arrow's own tables write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import polars
+import pyarrow as pa
+import pytest
+
+import scanner
+import scanner.sync
+from tests.support.client import SCHEMA, rows
+from tests.support.server import running_server
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+pytestmark = [pytest.mark.socket, pytest.mark.rocks]
+
+ROWS = rows(20_000)
+"""More than two requests."""
+FORMS: dict[str, Callable[[pa.Table], object]] = {
+    "pyarrow": lambda table: table,
+    "reader": lambda table: table.to_reader(max_chunksize=7000),
+    "polars": polars.from_arrow,
+    "pandas": pa.Table.to_pandas,
+    "duckdb": duckdb.from_arrow,
+}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[scanner.sync.Client]:
+    """A client of a server."""
+    with running_server(tmp_path) as running, scanner.sync.connect(running.endpoint) as connected:
+        yield connected
+
+
+@pytest.fixture
+def table(client: scanner.sync.Client) -> scanner.sync.Table:
+    """An empty table."""
+    return client.create_table("items", SCHEMA, ["k"], buckets=2)
+
+
+def stored(table: scanner.sync.Table) -> pa.Table:
+    """What it has, by key."""
+    return table.new_scan().to_arrow().sort_by("k").cast(ROWS.schema)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_any_library_are_written(table: scanner.sync.Table, form: str) -> None:
+    """Written, staged, read by their keys and deleted: all rows, whoever gives them; a stream is read once."""
+    give = FORMS[form]
+    assert table.write(give(ROWS)).rows == 20_000
+    assert stored(table).equals(ROWS)
+    some = ROWS.select(["k"]).slice(5, 10_000)
+    assert table.get(give(some)).rows.num_rows == 10_000
+    assert table.delete(give(some)).rows == 10_000
+    version = table.transaction("load", 1)
+    assert version.stage(give(ROWS), part=0, attempt=0).rows == 20_000
+    with version.part(0, 0) as writer:
+        writer.delete(give(ROWS.select(["k"]).slice(19_000)))
+        assert writer.close().rows == 1000
+    version.publish({0: 0})
+    assert stored(table).equals(ROWS.slice(0, 19_000))
+
+
+def test_a_scan_is_written_to_another_table(client: scanner.sync.Client, table: scanner.sync.Table) -> None:
+    """A stream that calls the client that writes it."""
+    table.write(ROWS)
+    copy = client.create_table("copy", SCHEMA, ["k"], buckets=1)
+    copy.write(table.new_scan())
+    assert stored(copy).equals(ROWS)
+
+
+@pytest.mark.parametrize("wrong", [[{"k": 1, "text": "a", "number": 0.5}], {"k": [1]}, "k", None])
+def test_what_gives_no_arrow_is_refused(table: scanner.sync.Table, wrong: object) -> None:
+    """It is said what would do, and nothing is written."""
+    with pytest.raises(TypeError, match=r"rows are an Arrow table.*from_pylist"):
+        table.write(wrong)
+    with pytest.raises(TypeError, match="rows are an Arrow table"):
+        table.transaction("load", 1).stage(wrong, part=0, attempt=0)
+    assert stored(table).num_rows == 0
+
+
+def test_an_index_of_pandas_is_a_column(table: scanner.sync.Table) -> None:
+    """One with the name of a column is that column; another one is refused and not dropped."""
+    frame: pd.DataFrame = ROWS.to_pandas()
+    table.write(frame.set_index("k"))
+    assert stored(table).equals(ROWS)
+    with pytest.raises(scanner.SchemaMismatch, match="__index_level_0__"):
+        table.write(frame[frame["k"] > 5])
