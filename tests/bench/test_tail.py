@@ -88,7 +88,7 @@ def test_bars_follow_from_the_figures(change: dict[str, Any], missed: list[str])
     """Each of them can be missed."""
     push = dataclasses.replace(LATENCY, **change.get("push", {}))
     fetch = dataclasses.replace(LATENCY, mode="fetch", p50_ms=1.5, p99_ms=8.0)
-    slow = tail.Slow(beside=20, rounds=5, p99_ratio=1.0, rate_ratio=1.0)
+    slow = tail.Slow(beside=20, rounds=1, p99_ms=[17.0], p99_ms_without=[17.0], p99_ratio=1.0, rate_ratio=1.0)
     measured = tail.Measured(
         latency=[push, fetch],
         throughput=[],
