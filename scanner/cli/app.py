@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import math
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from scanner import sync
 
+_NAME: Final = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(?:,|$)')
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -312,9 +314,16 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
 
 
 def names(value: str | tuple[str, ...] | None) -> list[str]:
-    """Column names given as `a,b`, as a repeated option, or both."""
+    """Column names given as `a,b`, as a repeated option, or both; in double quotes as in SQL, `"a,b"`, or plain."""
     values = (value,) if isinstance(value, str) else value or ()
-    return [name.strip() for each in values for name in each.split(",") if name.strip()]
+    found = (match.groups() for each in values for match in _NAME.finditer(each))
+    return [plain if quoted is None else quoted.replace('""', '"') for quoted, plain in found if plain != ""]
+
+
+def shown_names(columns: Sequence[str]) -> str:
+    """Column names as `names` reads them."""
+    plain = {name for name in columns if '"' not in name and names(name) == [name]}
+    return ", ".join(name if name in plain else '"' + name.replace('"', '""') + '"' for name in columns)
 
 
 def note(message: str) -> None:

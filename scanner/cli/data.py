@@ -33,6 +33,7 @@ from scanner.cli.app import (
     is_terminal,
     names,
     note,
+    shown_names,
 )
 from scanner.cli.cells import BINARY_PREFIX, parse_types
 from scanner.cli.connection import with_options
@@ -151,7 +152,7 @@ def _require_encoding(name: str) -> None:
     "-k",
     multiple=True,
     metavar="A,B",
-    help="Key columns, in key order; needed for a new table.",
+    help="Key columns, in key order; needed for a new table. A name with a comma in double quotes.",
 )
 @click.option(
     "--buckets", type=click.IntRange(1, 1024), help=f"Shards of a new table. [default: {BUCKETS_DEFAULT}]"
@@ -203,7 +204,7 @@ def _existing(client: Client, name: str) -> Table | None:
 def _create(
     client: Client, name: str, source: RowFile, file: Path, primary_key: list[str], buckets: int
 ) -> Table:
-    columns = ", ".join(source.schema.names)
+    columns = shown_names(source.schema.names)
     if not primary_key:
         fail(f"table {name} does not exist; to create it say --primary-key COLUMNS, out of {columns}")
     for column in primary_key:
@@ -215,7 +216,7 @@ def _create(
 def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> None:
     if primary_key and tuple(primary_key) != table.primary_key:
         fail(
-            f"table {table.name} exists with the primary key {', '.join(table.primary_key)};"
+            f"table {table.name} exists with the primary key {shown_names(table.primary_key)};"
             " leave --primary-key out, or choose another --table"
         )
     if buckets is not None and buckets != table.buckets:
@@ -226,7 +227,9 @@ def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> 
 
 def _tell_types(source: RowFile) -> None:
     if source.found_types:
-        found = ", ".join(f"{name} {source.schema.field(name).type}" for name in source.found_types)
+        found = ", ".join(
+            f"{shown_names([name])} {source.schema.field(name).type}" for name in source.found_types
+        )
         note(f"types found: {found}; --types NAME=TYPE takes others")
 
 

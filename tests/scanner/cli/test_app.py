@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, weir
+from scanner.cli.app import HungUp, Interrupted, OneLineGroup, Terminated, names, shown_names, weir
 from scanner.cli.destination import written
 
 
@@ -101,3 +103,25 @@ def test_a_signal_that_is_ignored_stays_ignored() -> None:
     """As after `nohup`."""
     with handled(signal.SIGHUP, signal.SIG_IGN):
         invoke(lambda: signal.raise_signal(signal.SIGHUP))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, []),
+        (" a , b c,,", ["a", "b c"]),
+        (("a", "b,c"), ["a", "b", "c"]),
+        ('"Price, USD",id', ["Price, USD", "id"]),
+        ('"say ""a""", ""', ['say "a"', ""]),
+        ('"a,b', ['"a', "b"]),
+    ],
+)
+def test_names_of_columns(given: str | tuple[str, ...] | None, expected: list[str]) -> None:
+    """Commas part them, but in double quotes."""
+    assert names(given) == expected
+
+
+@given(st.lists(st.text('a",\\ \n\t')))
+def test_names_that_are_shown_can_be_given(columns: list[str]) -> None:
+    """What an error lists can be typed, whatever the columns are called."""
+    assert names(shown_names(columns)) == columns

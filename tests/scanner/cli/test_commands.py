@@ -300,6 +300,7 @@ def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
     [
         ("a,b\n1,2\n", ["-k", "id"], "no column 'id' for the primary key; it has a, b"),
         ("a,b\n1,2\n", [], "--primary-key COLUMNS, out of a, b"),
+        (',"a, b"\n1,2\n', [], '--primary-key COLUMNS, out of "", "a, b"'),
         ("a,b\n1,2\n,3\n", ["-k", "a"], "'a' is null in row 2"),
         ("a,b\n1\n", ["-k", "a"], "line 2 has 1 values"),
         ("a,b\n1,2\n", ["-k", "a", "--types", "c=string"], "no column 'c' for --types; it has a, b"),
@@ -320,6 +321,16 @@ def test_load_that_makes_no_sense(
     path.write_text(content, errors="surrogateescape")
     assert message in last_line(command("load", path, *words))
     assert "fresh" not in command("tables")[1]
+
+
+def test_columns_of_any_name_are_loaded_and_chosen(command: Weir, tmp_path: Path) -> None:
+    """The index that pandas writes has no name, and a name may have a comma."""
+    path = tmp_path / "priced.csv"
+    path.write_text(',"Price, USD",b\n7,2.5,x\n')
+    assert command("load", path, "-k", '""')[0] == 0
+    chosen = command("scan", "priced", "-c", '"Price, USD",""', "--format", "csv")
+    assert chosen == (0, '"Price, USD",""\n2.5,7\n', "")
+    assert command("drop", "priced", "--yes")[0] == 0
 
 
 def test_load_loses_no_digit(command: Weir, tmp_path: Path) -> None:
