@@ -4,8 +4,10 @@ Invariants:
 
 1. One TCP connection is in use at a time, made when it is needed. Calls on one that is being replaced (a server that
    drains lets them finish) go on; it is closed when the last of them is over.
-2. Whoever needs a connection while one is being made shares that attempt and its outcome.
-3. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
+2. Calls that do not end by themselves get further connections where they would take more than half of what the server
+   allows on that one: those in line behind them would wait for ever. Such a connection is closed with its last call.
+3. Whoever needs a connection while one is being made shares that attempt and its outcome.
+4. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
 
 This module knows no tables.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
@@ -38,6 +41,8 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[transport.Client]]
 """Makes one TCP connection, or what stands for it."""
 
 PORT_DEFAULT: Final = 9123
+LINKS_MAX: Final = 64
+"""TCP connections that a client has open at once. One that needs more reads more than it can."""
 CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
 """Message bytes by which the credit of all scans of a client together grows, beyond what they begin with."""
 
@@ -47,15 +52,24 @@ class _Link:
 
     def __init__(self, client: transport.Client) -> None:
         self.client = client
+        self.lasting = 0
+        """Users whose calls do not end by themselves."""
         self._users = 0
         self._replaced = False
         self._over = trio.Event()
 
-    def enter(self) -> None:
-        self._users += 1
+    @property
+    def usable(self) -> bool:
+        """Whether it takes new calls, as far as is known."""
+        return self.client.alive and not self._over.is_set()
 
-    def leave(self) -> None:
+    def enter(self, *, lasting: bool) -> None:
+        self._users += 1
+        self.lasting += lasting
+
+    def leave(self, *, lasting: bool) -> None:
         self._users -= 1
+        self.lasting -= lasting
         self._check()
 
     def replace(self) -> None:
@@ -96,8 +110,8 @@ class Connection:
         self._nursery = nursery
         self._link: _Link | None = None
         """In use now, or the last that was."""
-        self._links: set[_Link] = set()
-        """All that are open."""
+        self._links: dict[_Link, None] = {}
+        """All that are open, as they were made."""
         self._closed = False
         self._connecting = trio.Lock()
         self._failures = 0
@@ -129,28 +143,31 @@ class Connection:
         return Attempts(policy, self._rng)
 
     @asynccontextmanager
-    async def client(self, *, retries: int | None = 0, calls: int = 1) -> AsyncIterator[transport.Client]:
+    async def client(
+        self, *, retries: int | None = 0, lasting: bool = False
+    ) -> AsyncIterator[transport.Client]:
         """Use a TCP connection that takes new calls, for the length of a block; it may be lost at any time.
 
         Args:
             retries: How often connecting is tried again; 0, for callers that repeat the whole block: not at all. None:
                 as often as this connection was told.
-            calls: Calls that have to be open at once, since none of them ends by itself.
+            lasting: Whether the block has one call, which does not end by itself; other calls may have several at once.
 
         Raises:
             ServerUnavailable: Nobody answers, or not as a weir server should.
             Unauthenticated: The server does not accept the client's certificate.
-            ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or a connection cannot have so many calls.
+            ArgumentInvalid: The server speaks TLS, and no TLS was asked for; or `LINKS_MAX` connections have all the
+                lasting calls that it allows.
             trio.ClosedResourceError: The block of `open_connection` was left.
 
         Waits:
             For the connection, while the server's limit of concurrent calls is reached, and between attempts.
         """
-        link = await retried(self.attempts(retries), functools.partial(self._enter_link, calls))
+        link = await retried(self.attempts(retries), functools.partial(self._enter_link, lasting=lasting))
         try:
             yield link.client
         finally:
-            link.leave()
+            link.leave(lasting=lasting)
 
     @asynccontextmanager
     async def open_stream(
@@ -183,32 +200,36 @@ class Connection:
         async with self.client(retries=None) as client:
             return await client.call(path, request, metadata=metadata, timeout_s=timeout_s)
 
-    async def _enter_link(self, calls: int) -> _Link:
+    async def _enter_link(self, *, lasting: bool) -> _Link:
         """Use a link on which a call can be opened now; one attempt."""
-        link = await self._living_link()
-        link.enter()
-        try:
-            self._require_calls(link.client, calls)  # Else it may be waited for ever.
+        while True:
+            link = await self._living_link(lasting=lasting)
+            link.enter(lasting=lasting)
+            if link is not self._link:
+                link.replace()  # With the last of those who use it now.
             try:
-                await link.client.wait_openable()
-            except transport.TransportError as error:
-                raise self._not_opened(error) from error
-            self._heard = True
-            self._require_calls(link.client, calls)
-            if not link.client.alive:
-                raise ServerUnavailable(f"the server at {self._where} takes no new calls")
-        except BaseException:
-            link.leave()
-            raise
-        return link
+                await self._wait_openable(link.client)
+            except BaseException:
+                link.leave(lasting=lasting)
+                raise
+            if not lasting or link.lasting <= self._room(link):
+                return link
+            link.leave(lasting=lasting)  # The server has said only now how many it allows.
 
-    def _require_calls(self, client: transport.Client, calls: int) -> None:
-        if 0 < client.calls_max < calls:  # None at all is a limit for a while (RFC 9113 section 5.1.2).
-            raise ArgumentInvalid(
-                f"a tail takes a call for each bucket that it reads, {calls} here, and what answers at {self._where}"
-                f" allows a connection {client.calls_max} at once; read fewer buckets by one client, or all by one"
-                ' call, with_mode("fetch")'
-            )
+    async def _wait_openable(self, client: transport.Client) -> None:
+        try:
+            await client.wait_openable()
+        except transport.TransportError as error:
+            raise self._not_opened(error) from error
+        self._heard = True
+        if not client.alive:
+            raise ServerUnavailable(f"the server at {self._where} takes no new calls")
+
+    def _room(self, link: _Link) -> float:
+        """How many calls that do not end by themselves a link takes."""
+        if not link.client.calls_max:
+            return math.inf  # A limit for a while, such as 0, is waited for (RFC 9113 section 5.1.2).
+        return link.client.calls_max // 2 if link is self._link else link.client.calls_max
 
     def _not_opened(self, error: transport.TransportError) -> ScannerError:
         if transport.tls_expected(error):
@@ -226,14 +247,14 @@ class Connection:
             f" ({failure.message})"
         )
 
-    async def _living_link(self) -> _Link:
-        """The link in use, if it takes new calls, or a new one; one attempt."""
+    async def _living_link(self, *, lasting: bool = False) -> _Link:
+        """A link that takes new calls, or a new one; one attempt."""
         failures = self._failures
-        link = self._link_in_use()
+        link = self._link_for(lasting=lasting)
         if link is not None:
             return link
         async with self._connecting:
-            link = self._link_in_use()
+            link = self._link_for(lasting=lasting)
             if link is not None:
                 return link
             if self._failures != failures:
@@ -246,27 +267,41 @@ class Connection:
                 self._failures += 1
                 self._failure = self._translated(error)
                 raise self._failure from error
-            if self._link is not None:
-                self._link.replace()
-            self._link = made
             self.connects += 1
+            if self._link is None or not self._link.usable:
+                if self._link is not None:
+                    self._link.replace()
+                self._link = made
             return made
 
-    def _link_in_use(self) -> _Link | None:
+    def _link_for(self, *, lasting: bool) -> _Link | None:
+        """A link that takes such a call; None: a new one has to be made."""
         if self._closed:
             raise trio.ClosedResourceError("the client was left; connect again")
-        return self._link if self._link is not None and self._link.client.alive else None
+        if self._link is None or not self._link.usable:
+            return None
+        if not lasting:
+            return self._link
+        found = (link for link in self._links if link.usable and link.lasting < self._room(link))
+        link = next(found, None)
+        if link is None and len(self._links) >= LINKS_MAX:
+            raise ArgumentInvalid(
+                f"a tail takes a call for each bucket that it reads, what answers at {self._where} allows a connection"
+                f" {self._link.client.calls_max} at once, and {LINKS_MAX} connections are full; read fewer buckets by"
+                ' one client, or all by one call, with_mode("fetch")'
+            )
+        return link
 
     async def _run_link(self, *, task_status: trio.TaskStatus[_Link]) -> None:
         async with self._connect() as client:
             link = _Link(client)
-            self._links.add(link)
+            self._links[link] = None
             try:
                 task_status.started(link)
                 if not self._closed:
                     await link.wait_over()
             finally:
-                self._links.remove(link)
+                del self._links[link]
 
     def _translated(self, error: transport.TransportError) -> ScannerError:
         if transport.certificate_refused(error):

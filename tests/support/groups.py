@@ -46,6 +46,8 @@ class GroupWorld:
     disk: MemoryDisk = field(default_factory=MemoryDisk)
     history: GroupHistory = field(default_factory=GroupHistory)
     network: Network = field(default_factory=lambda: Network(lambda _connection, _fault: None))
+    streams_max: int = 1000
+    """Calls that a connection may have open."""
     clock_stands: bool = False
     """Whether the clock of the next server tells the time of zero, always."""
     server: Server = field(init=False)
@@ -68,6 +70,7 @@ class GroupWorld:
                     MemoryStore(disk=self.disk),
                     listener=self.network.listen(),
                     config=self.config,
+                    transport_config=transport.TransportConfig(streams_max=self.streams_max),
                     clock=clock,
                 ) as server:
                     task_status.started(server)
@@ -258,10 +261,12 @@ async def pass_time(seconds: float) -> None:
 
 
 @asynccontextmanager
-async def group_world(buckets: int = 4, config: ScannerConfig = CONFIG) -> AsyncIterator[GroupWorld]:
+async def group_world(
+    buckets: int = 4, config: ScannerConfig = CONFIG, streams_max: int = 1000
+) -> AsyncIterator[GroupWorld]:
     """A running server with the empty table `items`. Leaving ends it, and what was started in its nursery."""
     async with trio.open_nursery() as nursery:
-        world = GroupWorld(buckets, config, nursery)
+        world = GroupWorld(buckets, config, nursery, streams_max=streams_max)
         await world.start()
         async with world.client() as client:
             table = description(buckets=buckets)

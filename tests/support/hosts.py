@@ -91,10 +91,12 @@ class MemoryHost:
 
 
 @asynccontextmanager
-async def memory_host(handlers: Mapping[str, Handler]) -> AsyncIterator[MemoryHost]:
+async def memory_host(
+    handlers: Mapping[str, Handler], config: TransportConfig | None = None
+) -> AsyncIterator[MemoryHost]:
     """A host for the length of a block."""
     async with trio.open_nursery() as nursery:
-        yield MemoryHost(nursery, handlers)
+        yield MemoryHost(nursery, handlers, config)
         nursery.cancel_scope.cancel()
 
 

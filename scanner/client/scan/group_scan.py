@@ -523,7 +523,10 @@ class GroupBatches:
             member=self.member,
             instance=self._instance,
         )
-        async with self._connection.client() as client, client.open_stream(methods.JOIN) as stream:
+        async with (
+            self._connection.client(lasting=True) as client,
+            client.open_stream(methods.JOIN) as stream,
+        ):
             await stream.send(pb.JoinRequest(join=join).SerializeToString())
             await run_with_companion(
                 functools.partial(self._listen, stream, attempts), functools.partial(self._speak, stream)
@@ -663,6 +666,7 @@ class GroupBatches:
             self._hand_off,
             attempts,
             what,
+            lasting=True,
             batches_per_stream=plan.resume_every_batches,
         )
 

@@ -71,7 +71,7 @@ class BucketReceiver:
         hand_off: Takes the batches.
         attempts: Fresh; a sibling of those of the other buckets.
         what: Names the scan in errors.
-        calls: Calls that are open at once as long as this scan runs, its own included, if it does not end by itself.
+        lasting: Whether the scan does not end by itself.
         batches_per_stream: For tests: cut each stream after so many batches, and go on.
     """
 
@@ -85,10 +85,10 @@ class BucketReceiver:
         attempts: Attempts,
         what: str,
         *,
-        calls: int = 1,
+        lasting: bool = False,
         batches_per_stream: int | None = None,
     ) -> None:
-        self._calls = calls
+        self._lasting = lasting
         self._connection = connection
         self._scan_open = pb.ScanOpen()
         self._scan_open.CopyFrom(scan_open)
@@ -134,7 +134,7 @@ class BucketReceiver:
             if self._receiver.columns.asked_too_early(failure):
                 continue
             # What the other buckets of a tail bring frees no place for this one: they do not end.
-            alone = self._calls > 1 and isinstance(failure, TooManyScans)
+            alone = self._lasting and isinstance(failure, TooManyScans)
             await self._attempts.wait_retry(failure, alone=alone)
             # A server that is away, or refuses, says nothing of what its lines carry.
             if began:
@@ -156,7 +156,7 @@ class BucketReceiver:
             # A long line holds as much as the credit allows; HTTP/2's window is not to be the narrower of the two.
             window_bytes = self._receiver.credit.window_bytes_max
             async with (
-                self._connection.client(calls=self._calls) as client,
+                self._connection.client(lasting=self._lasting) as client,
                 client.open_stream(methods.SCAN, window_bytes=window_bytes) as stream,
             ):
                 self._progress.requests += 1

@@ -340,7 +340,7 @@ class Batches:
             attempts,
             what,
             # With a stop, one bucket can wait for the end of another.
-            calls=len(self._progress) if plan.source.has_changes and plan.stop_at is None else 1,
+            lasting=plan.source.has_changes and plan.stop_at is None,
             batches_per_stream=plan.resume_every_batches,
         )
         await bucket.run()

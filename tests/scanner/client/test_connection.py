@@ -11,11 +11,12 @@ import trio.testing
 
 import scanner
 import scanner.sync
-from scanner.client.connection import Connection, connect_by_tcp, open_connection
+import transport
+from scanner.client.connection import LINKS_MAX, Connection, connect_by_tcp, open_connection
 from scanner.client.retries import RetryPolicy
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
-from tests.support.hosts import MemoryHost, connected_to, memory_host
-from transport import ServerStream, TransportError
+from tests.support.hosts import MemoryHost, connected_to, memory_host, settle
+from transport import ServerStream, TransportConfig, TransportError
 
 ECHO = "/test.Test/Echo"
 WAIT = "/test.Test/Wait"
@@ -164,6 +165,61 @@ async def test_a_draining_server_finishes_what_runs(autojump_clock: trio.testing
             assert connection.connects == 2
             waiting.go_on.set()
         assert outcomes == [b"done"]
+
+
+async def lasting_call(connection: Connection) -> None:
+    """One that nobody ends."""
+    async with connection.client(lasting=True) as client, client.open_stream(WAIT) as stream:
+        await stream.receive()
+
+
+@pytest.mark.parametrize(("allowed", "calls", "connections"), [(8, 4, 1), (8, 5, 2), (8, 29, 5), (1, 3, 4)])
+async def test_calls_that_do_not_end_leave_room_for_others(
+    autojump_clock: trio.testing.MockClock, allowed: int, calls: int, connections: int
+) -> None:
+    """Half of what the server allows on the connection in use; what is more has further ones, which end with it."""
+    config = TransportConfig(streams_max=allowed)
+    async with memory_host({ECHO: echo, WAIT: Waiting()}, config) as host, connected_to(host) as connection:
+        async with trio.open_nursery() as nursery:
+            for _ in range(calls):
+                nursery.start_soon(lasting_call, connection)
+            await settle()
+            assert connection.connects == len(host.dialled_at) == connections
+            assert await connection.call(ECHO, b"hello") == b"hello"
+            nursery.cancel_scope.cancel()
+        await settle()
+        assert len(connection._links) == 1
+        assert await connection.call(ECHO, b"again") == b"again"
+        assert connection.connects == connections
+
+
+async def test_lasting_calls_end_where_they_would_need_too_many_connections(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An error that says what to do, and not a wait for ever."""
+    config = TransportConfig(streams_max=1)
+    async with memory_host({WAIT: Waiting()}, config) as host, connected_to(host) as connection:
+        async with trio.open_nursery() as nursery:
+            for _ in range(LINKS_MAX - 1):
+                nursery.start_soon(lasting_call, connection)
+            await settle()
+            with pytest.raises(ArgumentInvalid, match="a connection 1 at once, and 64 connections are full"):
+                await lasting_call(connection)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_limit_of_none_is_waited_for(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that takes no calls for a while gets no further connections for them."""
+    monkeypatch.setattr(transport.Client, "calls_max", 0)
+    async with memory_host({WAIT: Waiting()}) as host, connected_to(host) as connection:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(lasting_call, connection)
+            await settle()
+            assert connection.connects == 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_left_client_says_so(autojump_clock: trio.testing.MockClock) -> None:

@@ -78,6 +78,26 @@ async def test_readers_share_what_there_is_and_nothing_is_lost(
         readers.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("streams_max", [1, 2, 4])
+async def test_a_reader_of_more_buckets_than_a_connection_may_have_calls(
+    autojump_clock: trio.testing.MockClock, streams_max: int
+) -> None:
+    """It reads all of them, over further connections, and its commits wait for no tail that never ends."""
+    async with group_world(buckets=7, streams_max=streams_max) as world, world.client() as client:
+        table = await client.table("items")
+        async with trio.open_nursery() as readers:
+            await readers.start(world.run_reader, "a")
+            for _ in range(3):
+                await world.write(table, 50)
+                await world.wait_read()
+            await readers.start(world.run_reader, "b")
+            await world.write(table, 50)
+            await world.wait_read()
+            assert world.violations() == []
+            readers.cancel_scope.cancel()
+        assert [each.lag for each in (await table.group(GROUP)).buckets] == [0] * 7
+
+
 async def test_a_planned_move_repeats_nothing(autojump_clock: trio.testing.MockClock) -> None:
     """The old reader commits what it was handed, then gives the bucket back: the next one begins behind it."""
     async with group_world() as world, world.client() as client, trio.open_nursery() as readers:
