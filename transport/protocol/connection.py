@@ -275,15 +275,16 @@ class ConnectionCore:
                 `connection_window_bytes` at most.
 
         Raises:
-            LocalProtocolError: This is a server, the peer takes no more streams now, or all stream ids are used up.
-            StreamRefused: The peer takes no new streams; nothing was sent.
+            LocalProtocolError: This is a server, or the peer takes no more streams now.
+            ConnectionLost: The connection is gone.
+            StreamRefused: The peer takes no new streams, or all stream ids are used up; nothing was sent.
         """
         if not self.client:
             raise LocalProtocolError("a server opens no streams")
         if self.shutdown.failure is not None:
             raise ConnectionLost(str(self.shutdown.failure)) from self.shutdown.failure
         if self.shutdown.closing:
-            raise StreamRefused("the peer takes no new streams on this connection")
+            raise StreamRefused("no new streams can be opened on this connection")
         stream_id = self.table.next_id()
         self.outbound.open_stream(stream_id, headers)
         self.table.highest_outbound = stream_id

@@ -63,11 +63,11 @@ class Shutdown:
 
     @property
     def closing(self) -> bool:
-        """Whether new streams are refused: the connection failed, we drain, or the server sent GOAWAY.
+        """Whether new streams are refused: the connection failed, we drain, the server sent GOAWAY, or no id is left.
 
         A client's GOAWAY refuses only what a server would open (RFC 9113 section 6.8), which is nothing.
         """
-        return self.failure is not None or self._refused or self.draining
+        return self.failure is not None or self._refused or self.draining or self._table.ids_used_up
 
     @property
     def drained(self) -> bool:

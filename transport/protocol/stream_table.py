@@ -98,14 +98,16 @@ class StreamTable:
         """The id of the next stream that we open.
 
         Raises:
-            LocalProtocolError: The peer has as many of ours open as it takes, or all 2^30 ids are used up.
+            LocalProtocolError: The peer has as many of ours open as it takes.
         """
         if len(self.open) >= self._control.peer_streams_max:
             raise LocalProtocolError(f"the peer takes {self._control.peer_streams_max} streams at once")
-        stream_id = self.highest_outbound + 2 if self.highest_outbound else 1
-        if stream_id > STREAM_ID_MAX:
-            raise LocalProtocolError("all stream ids of this connection are used up")
-        return stream_id
+        return self.highest_outbound + 2 if self.highest_outbound else 1
+
+    @property
+    def ids_used_up(self) -> bool:
+        """Whether we have opened all 2^30 streams that a connection can have (section 5.1.1)."""
+        return self.highest_outbound >= STREAM_ID_MAX
 
     def begin(self, stream_id: int) -> StreamCore:
         """Make an open stream, with the windows that both ends give to a new one."""

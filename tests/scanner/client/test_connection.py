@@ -70,6 +70,26 @@ async def test_a_lost_connection_is_made_again_for_the_next_call(
         assert connection.connects == 2
 
 
+async def test_a_connection_without_stream_ids_is_replaced(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A connection has 2^30 calls. The next call makes another one, and those that run go on."""
+    waiting = Waiting()
+    async with memory_host({ECHO: echo, WAIT: waiting}) as host, connected_to(host) as connection:
+        outcomes: list[object] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(outcome_of, partial(connection.call, WAIT, b""), outcomes)
+            await trio.testing.wait_all_tasks_blocked()
+            async with connection.client() as client:
+                client._driver.core.table.highest_outbound = 2**31 - 3
+            assert await connection.call(ECHO, b"the last") == b"the last"
+            assert connection.connects == 1
+            assert await connection.call(ECHO, b"the first") == b"the first"
+            assert connection.connects == 2
+            waiting.go_on.set()
+        assert outcomes == [b"done"]
+
+
 async def test_the_first_connection_is_tried_once(autojump_clock: trio.testing.MockClock) -> None:
     """Who connects to nobody learns it at once, however many retries there may be."""
     async with memory_host({}) as host:

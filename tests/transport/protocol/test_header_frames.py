@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support import wire
 from tests.support.pair import Peer, request, sent
-from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError
+from transport.errors import ErrorCode, LocalProtocolError, RemoteProtocolError, StreamRefused
 from transport.protocol.header_frames import HeaderFrames
 from transport.protocol.stream import END
 
@@ -171,6 +171,7 @@ def test_no_more_streams_than_the_peer_takes() -> None:
     peer.core.outbound.reset(first)
     peer.core.table.highest_outbound = 2**31 - 3
     assert peer.core.open_stream(request()).stream_id == 2**31 - 1
+    assert peer.core.shutdown.closing
     peer.send(wire.reset(2**31 - 1))
-    with pytest.raises(LocalProtocolError, match="used up"):
+    with pytest.raises(StreamRefused):
         peer.core.open_stream(request())
