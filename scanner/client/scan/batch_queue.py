@@ -170,9 +170,9 @@ class HandOff:
         if self._taking:
             raise trio.BusyResourceError("another task is waiting for the next batch of this scan")
         self.release()
-        await trio.lowlevel.checkpoint()
         self._taking = True
         try:
+            await trio.lowlevel.checkpoint()
             if not self._reportable:
                 self.stalls.enter(StallReason.PEER, trio.current_time())
                 try:

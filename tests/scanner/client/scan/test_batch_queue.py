@@ -128,6 +128,25 @@ async def test_two_consumers_are_detected() -> None:
         hand_off.finish()
 
 
+async def test_two_consumers_that_begin_at_once_are_detected() -> None:
+    """Of two tasks that ask in the same moment one gets the batch, and the other BusyResourceError."""
+    hand_off, outcomes = HandOff(producers=1), list[object]()
+
+    async def take() -> None:
+        try:
+            outcomes.append(await hand_off.take())
+        except trio.BusyResourceError:
+            outcomes.append("busy")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take)
+        nursery.start_soon(take)
+        await wait_all_tasks_blocked()
+        assert outcomes == ["busy"]
+        hand_off.finish()
+    assert outcomes == ["busy", None]
+
+
 async def test_waiting_for_a_bucket_to_be_consumed() -> None:
     """A bucket is consumed when its last batch is, whatever the other buckets hold."""
     hand_off = HandOff(producers=2)
