@@ -335,6 +335,8 @@ class PartWriter:
         self._opening: pb.StageOpen | None = opening
         self._when_staged = when_staged
         self._rows = 0
+        self._finished = False
+        """Whether the server was told that this is all."""
         self._staged: Staged | None = None
 
     async def upsert(self, rows: Rows) -> None:
@@ -377,14 +379,16 @@ class PartWriter:
             For the server.
 
         Cancellation:
-            It may be staged.
+            It may be staged; called again, it says so.
         """
         if self._staged is None:
             try:
-                await self._begin()
-                finish = pb.StageRequest(finish=pb.StageFinish(rows=self._rows))
-                await self._stream.send(finish.SerializeToString())
-                await self._stream.send_end()
+                if not self._finished:
+                    await self._begin()
+                    finish = pb.StageRequest(finish=pb.StageFinish(rows=self._rows))
+                    await self._stream.send(finish.SerializeToString())
+                    self._finished = True
+                    await self._stream.send_end()
                 answer = await self._stream.receive()
             except TransportError as error:
                 raise await self._failure(error) from error
@@ -394,7 +398,7 @@ class PartWriter:
         return self._staged
 
     async def _send(self, rows: Rows, operation: pb.StageRows.Operation) -> None:
-        if self._staged is not None:
+        if self._finished:
             raise ArgumentInvalid("the part is closed; open another one to stage more")
         rows = await read_arrow(rows)
         pieces = [self._conform(piece, operation) for piece in split_rows(rows)]

@@ -208,6 +208,32 @@ async def test_a_stage_whose_answer_never_came_may_be_there() -> None:
         assert len(await contents(world.table)) == 30
 
 
+async def test_a_close_that_was_cancelled_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage is there, and called again `close` says so; leaving the block does that, too. Nothing can be added."""
+    async with worlds() as world:
+        real, cancelled = registry.StageWriter.finish, trio.Event()
+
+        async def finish(self: registry.StageWriter) -> tuple[int, bool]:
+            finished = await real(self)
+            closing.cancel()
+            await cancelled.wait()
+            return finished
+
+        monkeypatch.setattr(registry.StageWriter, "finish", finish)
+        async with world.mine.part(0, 0) as writer:
+            await writer.upsert(TEN)
+            with trio.CancelScope() as closing:
+                await writer.close()
+            cancelled.set()
+            assert closing.cancelled_caught
+            with pytest.raises(ArgumentInvalid, match="closed"):
+                await writer.upsert(FIVE)
+        assert (await writer.close()).rows == TEN.num_rows
+        await world.theirs.abort()
+        with pytest.raises(StageNotFound):
+            await world.mine.publish({0: 0})
+
+
 def _fail_once_behind(patch: pytest.MonkeyPatch, kind: type[object], method: str, error: Exception) -> None:
     """Have a method do its work and then fail, once."""
     real = getattr(kind, method)
