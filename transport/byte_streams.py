@@ -2,7 +2,7 @@
 
 `SocketBytes` is one `readv` and one `writev` per call where the socket is ready, without a copy. It waits as trio's
 sockets do, but calls the system itself: their layers cost as much as a small read. `StreamBytes` does the same for any
-trio stream (TLS, in-memory) at the price of one copy each way. Both raise only ConnectionLost.
+trio stream, such as one in memory, at the price of one copy each way. Both raise only ConnectionLost.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _BUFFERS_MAX: Final = 1_024
 _SHORT_BYTES: Final = 16 * 1024
 """After a longer read more is on its way, and what comes in the next round is worth a try: waiting for the first octet
 of it makes many small reads of few large ones."""
+_STREAM_READ_BYTES_MAX: Final = 64 * 1024
+"""Of one read from a trio stream."""
 _NEAR_MICROSECONDS: Final = 500
 _TCP_INFO_BYTES: Final = 72
 _TCP_INFO_RTT: Final = struct.Struct("=68xI")
@@ -214,16 +216,14 @@ class SocketBytes:
 
 
 class StreamBytes:
-    """Any trio stream, TLS among them.
+    """Any trio stream, such as one in memory; TLS over TCP has `transport.tls_bytes`.
 
     Args:
         stream: Owned from now on.
-        read_bytes_max: Octets of one read.
     """
 
-    def __init__(self, stream: trio.abc.Stream, read_bytes_max: int = 64 * 1024) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._read_bytes_max = read_bytes_max
         self.waiting_since = math.inf
         """See `ByteStream`; since when a whole `send` lasts, which shows no progress."""
         self._unsent: list[Buffer] = []
@@ -231,7 +231,7 @@ class StreamBytes:
 
     async def receive_into(self, buffers: Sequence[memoryview]) -> int:
         """See `ByteStream`."""
-        room = min(sum(map(len, buffers)), self._read_bytes_max)
+        room = min(sum(map(len, buffers)), _STREAM_READ_BYTES_MAX)
         with _lost_translated():
             data = await self._stream.receive_some(room)
         view = memoryview(data)

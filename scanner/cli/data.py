@@ -189,7 +189,7 @@ def load(
             table = _create(client, name, source, file, names(primary_key), buckets or BUCKETS_DEFAULT)
         else:
             _require_same(table, names(primary_key), buckets)
-        rows = _load(client, table, source, file, created)
+        rows = _load(table, source, file, created)
     seconds = time.monotonic() - started_at
     click.echo(f"loaded {counted(rows, 'row')} into {name} in {seconds:.1f} s")
 
@@ -233,7 +233,7 @@ def _tell_types(source: RowFile) -> None:
         note(f"types found: {found}; --types NAME=TYPE takes others")
 
 
-def _load(client: Client, table: Table, source: RowFile, file: Path, created: bool) -> int:
+def _load(table: Table, source: RowFile, file: Path, created: bool) -> int:
     acknowledged = rows_before = 0
 
     def advance(rows: int) -> None:

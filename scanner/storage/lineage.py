@@ -124,9 +124,8 @@ class Lineage:
         """
         if log_offset > log_end or not self.holds(history_id, log_offset):
             raise SnapshotLost(
-                f"{what} is as of {log_offset} of another history of this bucket: its data directory was "
-                f"restored from a"
-                " copy, or lost its newest commits; begin anew, with what there is now"
+                f"{what} is as of {log_offset} of another history of this bucket: its data directory was restored from"
+                " a copy, or lost its newest commits; begin anew, with what there is now"
             )
 
     def _is_unknown_past(self, log_offset: int) -> bool:

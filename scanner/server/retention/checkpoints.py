@@ -63,9 +63,8 @@ class BucketCheckpoints:
                 self._kept[each.checkpoint_id] = each
             else:
                 _logger.warning(
-                    "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not "
-                    "used; remove its"
-                    " directory, if it is not needed",
+                    "checkpoint %d of %s[%d] is as of offset %d of another history of the bucket: it is not used;"
+                    " remove its directory, if it is not needed",
                     each.checkpoint_id,
                     self.table.description.name,
                     self.index,

@@ -6,7 +6,6 @@ Invariants:
    parked scans and leases pin, and a pin is made between two commits as well.
 2. What the pins of one principal keep of one bucket's log beyond retention is at most `log_pinned_bytes_max`, give
    or take what is written between two sweeps: past it the pin that keeps the most ends, with SLOW_CONSUMER.
-
 3. By age nothing goes early, whatever the clock said: commits are stamped and aged by one clock
    (`scanner.server.clock`), and what a wrong one stamped is taken for as young as it may be (`expired_end`).
 

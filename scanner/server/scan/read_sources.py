@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
 _SHORT_ROWS_MAX: Final = 1000
 """Of a row limit: so few rows are read without reading ahead."""
-
-
 BLOCK_COMPARISONS_MAX: Final = 100_000
 """Comparisons of a filter, times blocks of an image. They are made when a scan is opened, and should
 take some milliseconds at most; with more, all blocks are read."""

@@ -702,9 +702,8 @@ class RocksBucket:
             return self._range.end
         if known.end > self._range.end:
             _logger.error(
-                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are "
-                "lost, or the"
-                " directory was restored from an older copy; tokens and leases of what is lost are refused",
+                "%s: the changelog ends at offset %d, and was durable up to %d: %d acknowledged changes are lost, or"
+                " the directory was restored from an older copy; tokens and leases of what is lost are refused",
                 self._path,
                 self._range.end,
                 known.end,
