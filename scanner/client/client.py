@@ -32,12 +32,12 @@ from scanner.client.calls import call_unary
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
+from scanner.client.scan.builder import bucket_number
 from scanner.client.scan.table_scan import microseconds
 from scanner.client.table import Scan, Table
 from scanner.data.table import TableDescription
 from scanner.errors import (
     ArgumentInvalid,
-    BucketNotFound,
     DataCorrupted,
     LeaseNotFound,
     SchemaMismatch,
@@ -261,9 +261,7 @@ class Client:
             TableNotFound, BucketNotFound: There is nothing to make one of.
             PermissionDenied: The server lets others administer it.
         """
-        if bucket is not None and not 0 <= bucket < 2**32:
-            raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
-        request = admin_pb.CheckpointRequest(table=table, bucket=bucket)
+        request = admin_pb.CheckpointRequest(table=table, bucket=_only_bucket(table, bucket))
         reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
         return list(map(checkpoint_from_proto, reply.checkpoints))
 
@@ -298,7 +296,7 @@ class Client:
             OffsetOutOfRange: The offset is past the log's end.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.CompactLogRequest(table=table, bucket=_bucket_number(table, bucket))
+        request = admin_pb.CompactLogRequest(table=table, bucket=_only_bucket(table, bucket))
         if isinstance(before, datetime.datetime):
             request.timestamp_us = microseconds(before)
         elif before is not None:
@@ -327,7 +325,7 @@ class Client:
         Waits:
             Until they are used: minutes where there are millions of rows.
         """
-        request = admin_pb.MakeImagesRequest(table=table, bucket=_bucket_number(table, bucket))
+        request = admin_pb.MakeImagesRequest(table=table, bucket=_only_bucket(table, bucket))
         reply = await self._administer("MakeImages", request, admin_pb.MakeImagesResponse)
         return list(map(image_from_proto, reply.images))
 
@@ -366,7 +364,7 @@ class Client:
             TableNotFound, BucketNotFound: There is no such table or bucket.
             PermissionDenied: The server lets others administer it.
         """
-        request = admin_pb.DropImagesRequest(table=table, bucket=_bucket_number(table, bucket))
+        request = admin_pb.DropImagesRequest(table=table, bucket=_only_bucket(table, bucket))
         reply = await self._administer("DropImages", request, admin_pb.DropImagesResponse)
         return reply.images
 
@@ -491,7 +489,5 @@ def _columns(table: TableDescription) -> str:
     )
 
 
-def _bucket_number(table: str, bucket: int | None) -> int | None:
-    if bucket is not None and not 0 <= bucket < 2**32:
-        raise BucketNotFound(f"table {table!r} has no bucket {bucket}")
-    return bucket
+def _only_bucket(table: str, bucket: int | None) -> int | None:
+    return None if bucket is None else bucket_number(table, bucket)

@@ -19,6 +19,7 @@ import trio
 from google.protobuf.message import Message
 
 from scanner.client.calls import call_unary
+from scanner.client.scan.builder import bucket_number
 from scanner.errors import (
     ArgumentInvalid,
     InternalError,
@@ -174,8 +175,9 @@ class Leases:
         self, lease_id: str, table: str, buckets: Sequence[int], principal: str = ""
     ) -> LeaseInfo | None:
         """Let go of buckets; none: of all of the table. Returns what is left of the lease."""
+        numbers = [bucket_number(table, bucket) for bucket in buckets]
         request = pb.ReleaseLeaseRequest(
-            lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=buckets)], principal=principal
+            lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=numbers)], principal=principal
         )
         reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
         return lease_from_proto(reply.lease) if reply.HasField("lease") else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner.client.calls import call_unary
-from scanner.client.scan.builder import UINT32_MAX, UINT64_MAX, whole
+from scanner.client.scan.builder import UINT32_MAX, UINT64_MAX, bucket_number, whole
 from scanner.errors import TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
@@ -67,7 +67,7 @@ async def measure_log(
         table_id=table_id,
         positions=[
             pb.MeasurePosition(
-                bucket=bucket,
+                bucket=bucket_number(table, bucket),
                 offset=whole(offset, f"the position of bucket {bucket}", 0, UINT64_MAX),
                 history=histories.get(bucket, b""),
                 commits_max=whole(commits_max, "commits_max", 0, UINT32_MAX),

@@ -15,6 +15,8 @@ from scanner.errors import ArgumentInvalid
 
 SPLITS_MAX: Final = 1024
 """Of one bucket, in one answer."""
+_BYTES_END: Final = 2**64
+"""A message holds no larger number."""
 NO_KEYS: Final = KeyRange(b"\x00", b"\x00")
 """No key at all."""
 
@@ -37,8 +39,8 @@ class SplitWish:
             raise ArgumentInvalid("say either how many splits are wanted, or how many bytes one is to have")
         if self.splits is not None and not 1 <= self.splits <= SPLITS_MAX:
             raise ArgumentInvalid(f"a bucket is split in 1 to {SPLITS_MAX}, not in {self.splits}")
-        if self.target_bytes is not None and self.target_bytes < 1:
-            raise ArgumentInvalid(f"a split has 1 byte or more, not {self.target_bytes}")
+        if self.target_bytes is not None and not 1 <= self.target_bytes < _BYTES_END:
+            raise ArgumentInvalid(f"a split has 1 byte or more, and less than 2^64, not {self.target_bytes}")
 
     def count(self, stored_bytes: int) -> int:
         """How many ranges so many bytes are to be cut into, 1 to `SPLITS_MAX`."""

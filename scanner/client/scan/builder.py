@@ -393,7 +393,7 @@ class ScanBuilder:
             BucketNotFound: The table has fewer buckets.
         """
         buckets = self._plan.table.buckets
-        if not isinstance(index, int) or not 0 <= index < buckets:
+        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < buckets:
             name = self._plan.table.name
             raise BucketNotFound(f"table {name} has buckets 0..{buckets - 1}, not {index!r}")
         return self._replace(bucket=index)
@@ -628,6 +628,17 @@ def whole(value: int, what: str, low: int, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
     return value
+
+
+def bucket_number(table: str, bucket: int) -> int:
+    """The number of a bucket, as it can be told to a server; whether the table has it the server says.
+
+    Raises:
+        BucketNotFound: No table has such a bucket.
+    """
+    if isinstance(bucket, bool) or not 0 <= bucket <= UINT32_MAX:
+        raise BucketNotFound(f"table {table!r} has no bucket {bucket!r}")
+    return bucket
 
 
 def require_text(what: str, text: str) -> None:

@@ -283,6 +283,24 @@ async def test_scan_of_a_table_that_is_gone(tmp_path: Path) -> None:
                 await table.new_scan().with_mode(mode).to_arrow()
 
 
+@pytest.mark.parametrize("bucket", [-1, 2**32, True])
+async def test_numbers_that_no_message_holds(tmp_path: Path, bucket: int) -> None:
+    """They are refused by a typed error, wherever they are given."""
+    async with open_client(tmp_path) as (client, _):
+        table = await client.create_table("t", SCHEMA, ["k"], buckets=1)
+        with pytest.raises(scanner.BucketNotFound):
+            table.new_scan().bucket(bucket)
+        with pytest.raises(scanner.BucketNotFound):
+            await table.measure_log({bucket: 0})
+        with pytest.raises(scanner.BucketNotFound):
+            await client.checkpoint("t", bucket)
+        async with await client.acquire_lease("t") as lease:
+            with pytest.raises(scanner.BucketNotFound):
+                await lease.release("t", bucket)
+        with pytest.raises(scanner.ArgumentInvalid, match="less than 2"):
+            await table.split(0, target_bytes=2**64)
+
+
 async def test_source_that_the_mode_has_not(tmp_path: Path) -> None:
     """Changes do not come by pages: that is said clearly."""
     async with open_table(tmp_path, 1) as (table, _):
