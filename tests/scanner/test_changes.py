@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,14 @@ import trio
 
 import scanner
 from scanner import ScanSource
-from scanner.errors import ArgumentInvalid, ColumnNotFound, OffsetOutOfRange, TooManyScans
+from scanner.errors import (
+    ArgumentInvalid,
+    ColumnNotFound,
+    OffsetOutOfRange,
+    ScannerError,
+    TooManyFiles,
+    TooManyScans,
+)
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
@@ -28,11 +35,11 @@ State = dict[int, str | None]
 
 @asynccontextmanager
 async def serving(
-    streams_max: int = 100, scans_max: int = 100
+    streams_max: int = 100, scans_max: int = 100, buckets_open_max: int = 100
 ) -> AsyncIterator[tuple[Server, scanner.Table]]:
     """A server, and a table of some buckets in it."""
     config, transport_config = (
-        ScannerConfig(heartbeat_interval_s=0.05, scans_max=scans_max),
+        ScannerConfig(heartbeat_interval_s=0.05, scans_max=scans_max, buckets_open_max=buckets_open_max),
         TransportConfig(streams_max=streams_max),
     )
     with trio.fail_after(100):
@@ -227,11 +234,14 @@ async def test_a_tail_of_more_buckets_than_a_connection_has_calls(source: str, c
             assert fold.state == written
 
 
-async def test_a_tail_that_finds_no_place_for_a_bucket_fails() -> None:
+@pytest.mark.parametrize(("cap", "error"), [("scans_max", TooManyScans), ("buckets_open_max", TooManyFiles)])
+async def test_a_tail_that_finds_no_place_for_a_bucket_fails(cap: str, error: type[ScannerError]) -> None:
     """What the others bring, however long, is no reason to ask for one for ever."""
-    async with serving(scans_max=BUCKETS - 1) as (_, table):
+    async with serving(**{cap: BUCKETS - 1}) as (_, table):
         async with table.new_scan().with_source("log").with_retries(2).execute() as changes:
-            with pytest.raises(TooManyScans, match="after 3 attempts"):
+            with pytest.raises(error, match="after 3 attempts"):
                 for number in itertools.count():
-                    await table.write(batch(dict.fromkeys(range(20), f"{number}")))
+                    for key in range(20):
+                        with suppress(TooManyFiles):  # Of the bucket without a place.
+                            await table.write(batch({key: f"{number}"}))
                     await anext(changes)

@@ -26,7 +26,7 @@ import trio
 from scanner.client.failures import translated
 from scanner.client.scan.push_receiver import PushReceiver, ReceiverState
 from scanner.client.scan.turns import Delivery
-from scanner.errors import ScannerError, ServerUnavailable, TooManyScans
+from scanner.errors import ScannerError, ServerUnavailable, TooManyFiles, TooManyScans
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire import methods
 from transport import TransportError
@@ -44,6 +44,8 @@ _STREAM_ID_BYTES: Final = 16
 _BATCH_BYTES_USUAL: Final = 2 << 20
 """What a server that is asked for no size makes of the rows, more or less."""
 _BATCH_BYTES_LEAST: Final = 16 << 10
+_NO_PLACE: Final = (TooManyScans, TooManyFiles)
+"""What refuses a bucket of a tail, whatever the others bring: they do not end, and keep the places that there are."""
 _BATCHES_TO_GROW: Final = 16
 """Smaller batches that one stream has brought when larger ones are tried again: by then it has carried one of them."""
 _HEARTBEATS_MISSED_MAX: Final = 3
@@ -133,8 +135,7 @@ class BucketReceiver:
                 raise failure
             if self._receiver.columns.asked_too_early(failure):
                 continue
-            # What the other buckets of a tail bring frees no place for this one: they do not end.
-            alone = self._lasting and isinstance(failure, TooManyScans)
+            alone = self._lasting and isinstance(failure, _NO_PLACE)
             await self._attempts.wait_retry(failure, alone=alone)
             # A server that is away, or refuses, says nothing of what its lines carry.
             if began:
