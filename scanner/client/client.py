@@ -90,13 +90,15 @@ async def connect(
         retries: Attempts at going on, or at connecting again, in a row and without progress, that may fail; 0: errors
             come at once. This first connection is tried once.
         rng: Draws the delays between attempts; None: seeded by the system.
-        dial: Makes a connection instead of TCP to the endpoint, such as one in memory; OSError: nobody answers.
+        dial: Makes a connection instead of TCP to the endpoint, such as one in memory; OSError: nobody answers. It is
+            used as it is, so `ssl_context` is refused beside it.
 
     Yields:
         The client.
 
     Raises:
-        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
+        ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` or `ssl_context`
+            makes no sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
 

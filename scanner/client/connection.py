@@ -357,8 +357,12 @@ def connect_by_tcp(
     """What makes the TCP connections to a server; see `scanner.connect`.
 
     Raises:
-        ArgumentInvalid: The token may not be sent there.
+        ArgumentInvalid: The token may not be sent there, or TLS was asked for on a connection that `dial` makes.
     """
+    if dial is not None and ssl_context is not None:
+        raise ArgumentInvalid(
+            "what dial makes is used as it is: let it shake hands itself, without ssl_context"
+        )
     metadata = credentials_metadata(token, host, ssl_context, insecure_token=insecure_token)
     config = config or transport.TransportConfig()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -19,6 +20,9 @@ from scanner.storage.memory.store import MemoryStore
 from tests.support.certificates import ca_file, client_tls, files, issue, server_files, server_tls
 from tests.support.server import running_server
 from transport.protocol.calls import RequestHead
+
+if TYPE_CHECKING:
+    import trio
 
 SCHEMA = pa.schema([("k", pa.int64())])
 
@@ -62,6 +66,17 @@ async def test_connect_refuses_before_it_connects() -> None:
         scanner.sync.connect("name.invalid", token="weir_hush")
     with pytest.raises(ServerUnavailable):
         async with scanner.connect("name.invalid", token="weir_hush", insecure_token=True):
+            pass
+
+
+async def test_tls_is_not_left_out_of_a_connection_that_is_dialled() -> None:
+    """Beside `dial`, whose connection is used as it is, `ssl_context` is refused: the token would go in plaintext."""
+
+    async def dial() -> trio.abc.Stream:
+        raise AssertionError("it is refused before anything is dialled")
+
+    with pytest.raises(ArgumentInvalid, match="used as it is"):
+        async with scanner.connect("example.com", ssl_context=tls(), token="weir_hush", dial=dial):
             pass
 
 
