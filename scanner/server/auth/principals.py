@@ -154,7 +154,7 @@ class Credentials:
         """
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also numbers and nesting beyond what Python takes
             raise ArgumentInvalid(f"the credentials are not TOML: {_position(error)}") from None
         _check_keys("the credentials", document, {"principals", "anonymous"})
         tokens: dict[str, Principal] = {}
@@ -305,7 +305,7 @@ def _check_keys(where: str, fields: Mapping[str, Any], known: Collection[str]) -
         raise ArgumentInvalid(f"{where} has a key that is none of {', '.join(sorted(known))}")
 
 
-def _position(error: tomllib.TOMLDecodeError) -> str:
+def _position(error: ValueError | RecursionError) -> str:
     """Where it is wrong; the value itself may be a secret."""
     match = re.search(r"\(at (.*)\)$", str(error))
     return f"see {match[1]}" if match else "it cannot be read"

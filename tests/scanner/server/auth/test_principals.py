@@ -148,6 +148,8 @@ def test_every_table_name_is_its_own_pattern(name: str) -> None:
     ("text", "problem"),
     [
         ("secret = 'hush' x", "not TOML: see line 1"),
+        ("x = " + "9" * 5_000, "not TOML: it cannot be read"),
+        ("x = " + "[" * 5_000, "not TOML: it cannot be read"),
         ("[others]\nx = 1", "the credentials has a key that is none of anonymous, principals"),
         ("principals = 3", "principals has to be a table"),
         ("[principals]\nx = 'hush'", "principal x has to be a table"),
