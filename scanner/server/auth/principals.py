@@ -9,9 +9,11 @@ that a token put there by mistake does not end in a log.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import hmac
+import ipaddress
 import re
 import secrets
 import tomllib
@@ -131,7 +133,7 @@ class Credentials:
 
     Args:
         tokens: SHA-256 of a token (lower-case hex) to its principal.
-        certificates: Name in a certificate, with its kind (`dns:a.example`), to its principal.
+        certificates: Name in a certificate, with its kind (`dns:a.example`), as compared, to its principal.
         anonymous: Who calls without any proof; None: such calls are refused.
     """
 
@@ -186,8 +188,9 @@ class Credentials:
         if token is not None:
             return self._of_token(token)
         for name in certificate_names:
-            if name in self._certificates:
-                return self._certificates[name]
+            principal = self._certificates.get(_comparable(name))
+            if principal is not None:
+                return principal
         if self._anonymous is not None:
             return self._anonymous
         if certificate_names:
@@ -252,7 +255,8 @@ def _read_principal(
         raise ArgumentInvalid(f"{where} has to be a table: [principals.{name}]")
     _check_keys(where, entry, _PRINCIPAL_KEYS)
     principal = Principal(name, _rights(where, entry))
-    hashes, names = _strings(where, entry, "token_sha256"), _strings(where, entry, "certificates")
+    hashes = _strings(where, entry, "token_sha256")
+    names = [_comparable(each) for each in _strings(where, entry, "certificates")]
     if not hashes and not names:
         raise ArgumentInvalid(
             f"{where} has neither token_sha256 nor certificates: no caller can prove to be it"
@@ -270,6 +274,15 @@ def _read_principal(
                     f"{where} and principal {known[proof].name} share a token or certificate"
                 )
             known[proof] = principal
+
+
+def _comparable(name: str) -> str:
+    """A name in a certificate in the form that is compared: names of DNS have no case, and addresses have a value."""
+    kind, _, value = name.partition(":")
+    if kind == "ip":
+        with contextlib.suppress(ValueError):  # What is no address is compared as it is written.
+            return f"ip:{ipaddress.ip_address(value)}"
+    return name.lower() if kind == "dns" else name
 
 
 def _rights(where: str, fields: Mapping[str, Any]) -> Rights:

@@ -56,6 +56,26 @@ def test_tokens_and_certificates_name_their_principals() -> None:
     assert credentials.authenticate(None, ["uri:spiffe://example/operator"]).rights.admin
 
 
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("ip:2001:db8::1", "ip:2001:DB8:0:0:0:0:0:1"),  # as OpenSSL shows it
+        ("ip:2001:DB8:0:0:0:0:0:1", "ip:2001:db8::1"),
+        ("dns:loader.example", "dns:Loader.Example"),
+        ("dns:LOADER.example", "dns:loader.example"),
+    ],
+)
+def test_names_of_certificates_are_compared_by_what_they_mean(written: str, shown: str) -> None:
+    """An address is the same in every way to write it, and a name of DNS in capitals; a common name is not."""
+    text = f"[principals.x]\ncertificates = ['{written}', 'cn:Loader']\nread = ['*']"
+    credentials = Credentials.parse(text)
+    assert credentials.authenticate(None, [shown]).name == "x"
+    with pytest.raises(Unauthenticated):
+        credentials.authenticate(None, ["cn:loader"])
+    with pytest.raises(ArgumentInvalid, match="principal y and principal x share"):
+        Credentials.parse(f"{text}\n[principals.y]\ncertificates = ['{shown}']")
+
+
 def test_token_decides_before_the_certificate() -> None:
     """With both, the token says who calls; a wrong one is not made good by a certificate."""
     credentials = Credentials.parse(CREDENTIALS)
