@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
@@ -43,6 +44,9 @@ Connect: TypeAlias = Callable[[], AbstractAsyncContextManager[transport.Client]]
 PORT_DEFAULT: Final = 9123
 LINKS_MAX: Final = 64
 """TCP connections that a client has open at once. One that needs more reads more than it can."""
+_OF_TWO_STANDARDS: Final = frozenset("\u00df\u03c2\u200c\u200d")
+"""Sharp s, final sigma, and two joiners: letters of their own since 2008, and other ones, or nothing, before that."""
+_LETTERS: Final = re.compile(r"[A-Za-z0-9._-]+")
 CREDIT_GROWTH_BYTES_MAX: Final = 256 << 20
 """Message bytes by which the credit of all scans of a client together grows, beyond what they begin with."""
 
@@ -403,7 +407,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Split `HOST:PORT`.
+    """Split `HOST:PORT`; a name in other letters than ASCII's is as DNS has it (`xn--...`).
 
     Raises:
         ArgumentInvalid: It is neither that nor `HOST`, or no machine can have that name.
@@ -425,9 +429,22 @@ def parse_endpoint(endpoint: str) -> tuple[str, int]:
     if not host or not a_port or set(host) & set("/@ "):
         raise ArgumentInvalid(f"endpoint {endpoint!r} is not HOST:PORT, e.g. 127.0.0.1:{PORT_DEFAULT}")
     try:
-        host.encode("idna")
+        return _ascii_name(host), int(port)
     except UnicodeError as error:
         raise ArgumentInvalid(
             f"the host of endpoint {endpoint!r} is no name of a machine: {error}"
         ) from error
-    return host, int(port)
+
+
+def _ascii_name(host: str) -> str:
+    """The name that DNS, the certificate and HTTP have of a host that may be written in other letters.
+
+    Raises:
+        UnicodeError: There is none, or two: the standards of 2003 and 2008 differ on it.
+    """
+    name = host.encode("idna").decode("ascii")
+    if name == host:
+        return host
+    if set(host) & _OF_TWO_STANDARDS or not _LETTERS.fullmatch(name):
+        raise UnicodeError("write it as DNS has it, xn--...")
+    return name

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 
 import scanner
 from scanner import ScanSource, col
+from scanner.client.connection import parse_endpoint
 from scanner.data.digest import combine_digests
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
@@ -139,6 +140,31 @@ async def test_senseless_endpoint(endpoint: str) -> None:
     with pytest.raises(scanner.ArgumentInvalid, match="HOST:PORT"):
         async with scanner.connect(endpoint):
             pass
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("BÜCHER.Example", "xn--bcher-kva.Example"),
+        ("日本語.example", "xn--wgv71a119e.example"),
+        ("\uff11\uff12\uff17.0.0.1", "127.0.0.1"),
+        ("Weir.example.", "Weir.example."),
+        ("[::1]", "::1"),
+    ],
+)
+def test_names_in_other_letters(host: str, name: str) -> None:
+    """DNS, the certificate and HTTP are asked for one name, in ASCII; what is ASCII stays as it is."""
+    assert parse_endpoint(f"{host}:1") == (name, 1)
+
+
+@pytest.mark.parametrize(
+    "host", ["straße.example", "a\uff0fb.example", "a\uff1a80.example", "user\uff20host.example"]
+)
+def test_names_that_could_be_two(host: str) -> None:
+    """A name that two standards read differently, or that hides a sign of an endpoint, is asked for in ASCII."""
+    with pytest.raises(scanner.ArgumentInvalid, match="write it as DNS has it, xn--"):
+        parse_endpoint(f"{host}:1")
 
 
 @pytest.mark.parametrize("host", ["a" * 64 + ".example", "a..b", "a\udcff"])
