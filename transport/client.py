@@ -300,7 +300,9 @@ async def _open(
     keep_short(stream.socket, config.near_send_buffer_bytes)
     if ssl_context is None:
         return byte_stream(stream), None
-    secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=host)
+    # An absolute name of DNS ends in a dot; in certificates, and in TLS (RFC 6066 section 3), none does.
+    name = host.removesuffix(".")
+    secured = TlsBytes(stream, ssl_context, config.send_timeout_s, server_hostname=name)
     try:
         return secured, await secured.handshake()
     except ConnectionLost as error:

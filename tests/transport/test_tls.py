@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -126,6 +127,30 @@ async def test_server_of_another_name(tmp_path: Path) -> None:
     with pytest.raises(ConnectionLost, match=r"not valid for '127\.0\.0\.1'"):
         async with connected(tls, client_tls(tmp_path)):
             pass
+
+
+class _Loopback(trio.abc.HostnameResolver):
+    """Finds every name on this machine."""
+
+    async def getaddrinfo(self, host: object, port: object, *_: object, **__: object) -> list[Any]:
+        """The loopback interface, whoever is looked for."""
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
+
+    async def getnameinfo(self, sockaddr: object, flags: int) -> NoReturn:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+async def test_server_by_its_absolute_name(tmp_path: Path) -> None:
+    """A name with the dot that ends it in DNS is the one in the certificate, which has none."""
+    trio.socket.set_custom_hostname_resolver(_Loopback())
+    made = files(tmp_path, "absolute", issue("test", "absolute.example"))
+    async with transport.serve(
+        HANDLERS, ssl_context=transport.ServerTls(made.certificate, made.key)
+    ) as server:
+        for name in ("absolute.example.", "absolute.example"):
+            async with transport.connect(name, server.port, ssl_context=client_tls(tmp_path)) as client:
+                await check_echo(client)
 
 
 @pytest.mark.parametrize("kind", ["none", "other CA", "expired"])
