@@ -37,6 +37,12 @@ _READ_BYTES: Final = 256 * 1024
 """Octets that a client takes from its socket in one read."""
 _SERVER_READ_BYTES: Final = 64 * 1024
 """The same at a server. OpenSSL keeps that much memory for a connection from then on, and a server has thousands."""
+_RECORD_HEADER_BYTES: Final = 5
+_EMPTY_RECORDS_MAX: Final = 200
+"""Records without data that a peer may send at once: key updates, session tickets, warnings. A record of 27 octets that
+changes the key costs as much as the decryption of 16 KiB."""
+_RECORDS_PAY: Final = 16
+"""So many records with data pay for one without."""
 _GOODBYE_S: Final = 2.0
 _NOT_TLS: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\nconnection: close\r\n\r\n"
@@ -53,6 +59,46 @@ _NOT_HTTP_2: Final = (
 )
 
 _kept: Final = trio.lowlevel.RunVar[memoryview]("memory for a read")
+
+
+class _Records:
+    """Counts the records of a peer that bring no data, which nothing above TLS can see."""
+
+    __slots__ = ("_begun", "_header", "_left")
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        """The first octets of a header whose others have not come."""
+        self._left = 0
+        """Octets of the last record that have not come."""
+        self._begun = 0
+        """Records that have begun and were not paid for by data, times `_RECORDS_PAY`."""
+
+    def read(self, ciphertext: memoryview) -> None:
+        """Count the records that begin in the next octets."""
+        at, size = self._left, len(ciphertext)
+        while at < size:
+            part = ciphertext[at : at + _RECORD_HEADER_BYTES - len(self._header)]
+            self._header += part
+            at += len(part)
+            if len(self._header) == _RECORD_HEADER_BYTES:
+                at += self._header[3] << 8 | self._header[4]
+                self._header.clear()
+                self._begun += _RECORDS_PAY
+        self._left = at - size
+
+    def data_came(self) -> None:
+        """Say that a record, or a part of one, was data."""
+        self._begun -= _RECORDS_PAY + 1
+
+    def begin_again(self) -> None:
+        """Forget what was counted: it was the handshake."""
+        self._begun = 0
+
+    def too_many_empty(self) -> bool:
+        """Whether the peer sends more records without data than it may; to be asked when all of them are decrypted."""
+        self._begun = max(0, self._begun)
+        return self._begun > _EMPTY_RECORDS_MAX * _RECORDS_PAY
 
 
 class TlsBytes:
@@ -82,6 +128,7 @@ class TlsBytes:
         self._room = _shared_room()[: _SERVER_READ_BYTES if self._server_side else _READ_BYTES]
         self._failure: ssl.SSLError | None = None
         """Why nothing more can be decrypted."""
+        self._records = _Records()
         self._more: trio.Event | None = None
         """Set when more was read, if the writer waits for that."""
         self._unsent: list[Buffer] = []
@@ -117,6 +164,7 @@ class TlsBytes:
             except ssl.SSLError as error:
                 await self._refuse(_PLAINTEXT_ANSWERS.get(error.reason, b"") if self._server_side else b"")
                 raise ConnectionLost(tls_failure(error)) from error
+        self._records.begin_again()
         await self._flush()
         fields = self._object.getpeercert()
         if self._object.session_reused and certificate_expired(fields):
@@ -219,6 +267,8 @@ class TlsBytes:
                     # The stubs say that this makes bytes, which it does only without a buffer.
                     size: int = self._object.read(_RECORD_BYTES, room)  # type: ignore[assignment]
                 except ssl.SSLWantReadError:
+                    if self._records.too_many_empty():
+                        raise ConnectionLost("the peer sends too many TLS records without data") from None
                     return done or None
                 except ssl.SSLZeroReturnError:
                     return done
@@ -227,6 +277,7 @@ class TlsBytes:
                     break
                 if not size:
                     return done
+                self._records.data_came()
                 room = room[size:]
                 done += size
         if self._failure is not None and not done:  # what was whole is delivered first
@@ -237,6 +288,7 @@ class TlsBytes:
         """Read from the socket; False: the peer has closed it."""
         size = await self._bytes.receive_into([self._room])
         if size and not self._ended:
+            self._records.read(self._room[:size])
             self._incoming.write(self._room[:size])
         if self._more is not None:
             self._more.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import math
 import random
 import socket
@@ -17,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 import trio
 import trio.testing
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 import transport
 from bench.harness.proxies import tool
@@ -88,6 +90,7 @@ async def pair(directory: Path) -> AsyncIterator[tuple[TlsBytes, Peer]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
     context.set_alpn_protocols(["h2"])
+    context.keylog_filename = str(directory / "secrets")
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     ours = await trio.open_tcp_stream(*listeners[0].socket.getsockname())
     keep_short(ours.socket, 4 * KIB)
@@ -214,6 +217,75 @@ async def test_a_damaged_record_ends_the_connection_behind_what_was_whole(tmp_pa
         assert await receive(mine, 5) == b"whole"
         with pytest.raises(ConnectionLost, match="bad record mac"):
             await mine.receive_into([memoryview(bytearray(100))])
+
+
+# ------------------------------------------------------------------ records without data
+
+
+class Sealer:
+    """Makes records of TLS 1.3 as a peer of `pair` would, from its secret: `ssl` cannot ask OpenSSL to change a key."""
+
+    SUITE = "TLS_AES_256_GCM_SHA384"
+    TICKETS = 2  # of a server, right after the handshake
+
+    def __init__(self, directory: Path) -> None:
+        lines = (directory / "secrets").read_text().splitlines()
+        (secret,) = (line.split()[2] for line in lines if line.startswith("SERVER_TRAFFIC_SECRET_0 "))
+        self._secret = bytes.fromhex(secret)
+        self._sent = self.TICKETS
+
+    def data(self, octets: bytes) -> bytes:
+        """A record of application data."""
+        return self._record(octets + b"\x17")
+
+    def key_update(self) -> bytes:
+        """A record that changes the key of those behind it."""
+        record = self._record(b"\x18\0\0\1\0" + b"\x16")
+        self._secret, self._sent = self._expand(b"traffic upd", 48), 0
+        return record
+
+    def _record(self, inner: bytes) -> bytes:
+        nonce = int.from_bytes(self._expand(b"iv", 12), "big") ^ self._sent
+        header = b"\x17\3\3" + (len(inner) + 16).to_bytes(2, "big")
+        self._sent += 1
+        sealed = AESGCM(self._expand(b"key", 32)).encrypt(nonce.to_bytes(12, "big"), inner, header)
+        return header + sealed
+
+    def _expand(self, label: bytes, size: int) -> bytes:
+        info = size.to_bytes(2, "big") + bytes([6 + len(label)]) + b"tls13 " + label + b"\0"
+        return hmac.digest(self._secret, info + b"\1", "sha384")[:size]
+
+
+async def test_a_peer_that_only_changes_its_keys_is_cut_off(tmp_path: Path) -> None:
+    """Key updates cost much and bring nothing, and no budget of HTTP/2 sees them: the connection ends after some."""
+    async with pair(tmp_path) as (mine, peer), trio.open_nursery() as nursery:
+        assert peer.tls.cipher() == (Sealer.SUITE, "TLSv1.3", 256)
+        sealer = Sealer(tmp_path)
+        nursery.start_soon(peer.stream.send_all, b"".join(sealer.key_update() for _ in range(300)))
+        with (
+            pytest.raises(ConnectionLost, match="too many TLS records without data"),
+            trio.fail_after(DEADLOCK_S),
+        ):
+            await receive(mine, 1)
+
+
+@pytest.mark.parametrize("step", [7, 64 * KIB])
+async def test_a_peer_that_changes_its_keys_now_and_then_is_served(step: int, tmp_path: Path) -> None:
+    """Records with data pay for key updates among them, however they are cut up on the way."""
+    async with pair(tmp_path) as (mine, peer), trio.open_nursery() as nursery:
+        sealer = Sealer(tmp_path)
+        pieces = [b"".join(sealer.key_update() for _ in range(190))]
+        for _ in range(300):
+            pieces += [sealer.data(b"abc") for _ in range(20)]
+            pieces.append(sealer.key_update())
+        octets = b"".join(pieces)
+
+        async def send() -> None:
+            for at in range(0, len(octets), step):
+                await peer.stream.send_all(octets[at : at + step])
+
+        nursery.start_soon(send)
+        assert await receive(mine, 300 * 20 * 3) == b"abc" * 300 * 20
 
 
 # ------------------------------------------------------------------ cuts
