@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
-_ROUNDS_TO_READ: Final = 2
-"""Of the event loop, behind a write that failed: in the first one the reader learns that there is something to read."""
+_ROUNDS_TO_READ: Final = 3
+"""Of the event loop, behind a write that failed: in the first one a reader that is new begins to wait, in the second it
+learns that there is something to read."""
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20

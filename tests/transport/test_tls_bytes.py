@@ -7,6 +7,7 @@ import math
 import random
 import socket
 import ssl
+import struct
 import subprocess
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -25,8 +26,10 @@ from bench.harness.proxies import tool
 from tests.support import wire
 from tests.support.certificates import ca_file, client_tls, issue, server_files, server_tls
 from tests.transport.test_sockets import much
-from transport import ConnectionLost
+from transport import ConnectionLost, TransportConfig, certificate_refused
 from transport.byte_streams import keep_short
+from transport.driver import Driver
+from transport.protocol.connection import ConnectionCore
 from transport.tls_bytes import TlsBytes
 
 if TYPE_CHECKING:
@@ -83,14 +86,19 @@ class Peer:
         return lengths
 
 
-@asynccontextmanager
-async def pair(directory: Path) -> AsyncIterator[tuple[TlsBytes, Peer]]:
-    """A client's `TlsBytes` and its peer, after the handshake."""
+def server_context(directory: Path) -> ssl.SSLContext:
+    """TLS of a peer, whose secrets are written down."""
     made = server_files(directory)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(made.certificate, made.key)
     context.set_alpn_protocols(["h2"])
     context.keylog_filename = str(directory / "secrets")
+    return context
+
+
+@asynccontextmanager
+async def strangers(directory: Path, context: ssl.SSLContext) -> AsyncIterator[tuple[TlsBytes, Peer]]:
+    """A client's `TlsBytes` and its peer, before the handshake."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     ours = await trio.open_tcp_stream(*listeners[0].socket.getsockname())
     keep_short(ours.socket, 4 * KIB)
@@ -98,14 +106,21 @@ async def pair(directory: Path) -> AsyncIterator[tuple[TlsBytes, Peer]]:
     await listeners[0].aclose()
     mine = TlsBytes(ours, client_tls(directory), DEADLOCK_S, server_hostname="127.0.0.1")
     try:
+        yield mine, peer
+    finally:
+        await trio.aclose_forcefully(peer.stream)
+        mine.close()
+
+
+@asynccontextmanager
+async def pair(directory: Path) -> AsyncIterator[tuple[TlsBytes, Peer]]:
+    """A client's `TlsBytes` and its peer, after the handshake."""
+    async with strangers(directory, server_context(directory)) as (mine, peer):
         with trio.fail_after(DEADLOCK_S):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(mine.handshake)
                 nursery.start_soon(peer.shake_hands)
             yield mine, peer
-    finally:
-        await trio.aclose_forcefully(peer.stream)
-        mine.close()
 
 
 async def receive(connection: TlsBytes, size: int, room_bytes: int = 64 * KIB) -> bytes:
@@ -332,6 +347,31 @@ async def test_a_cut_without_close_notify_is_not_the_end_of_data(size: int, tmp_
             await stream.send(b"1000 10000")
             while True:
                 assert await stream.receive() is not None
+
+
+async def test_an_alert_is_read_although_the_first_write_fails(tmp_path: Path) -> None:
+    """A peer that refuses the client, and is gone before that says its first words, is heard all the same."""
+    context = server_context(tmp_path)
+    context.load_verify_locations(ca_file(tmp_path))
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    async def refuse(peer: Peer) -> None:
+        with pytest.raises(ssl.SSLError):
+            await peer.shake_hands()
+        await peer.stream.send_all(peer.outgoing.read())
+        await peer.stream.send_eof()
+        peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await trio.aclose_forcefully(peer.stream)
+
+    for _ in range(20):  # which task of several has its turn first is at random
+        async with strangers(tmp_path, context) as (mine, peer):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(refuse, peer)
+                await mine.handshake()
+            core = ConnectionCore(TransportConfig(), client=True, now=trio.current_time())
+            await Driver(core, mine).run()
+        assert core.shutdown.failure is not None
+        assert certificate_refused(core.shutdown.failure)
 
 
 # ------------------------------------------------------------------ OpenSSL's own tools
