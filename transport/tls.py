@@ -38,6 +38,10 @@ _CERTIFICATE_ALERTS: Final = frozenset(
     }
 )
 """OpenSSL's names of the alerts by which a server rejects a client's certificate, or its absence."""
+_NOT_A_PAIR: Final = frozenset({"KEY_VALUES_MISMATCH", "NO_CERTIFICATE_ASSIGNED"})
+"""OpenSSL's reasons for a key that is not the certificate's; the second one: of another kind."""
+_TOO_WEAK: Final = frozenset({"CA_KEY_TOO_SMALL", "CA_MD_TOO_WEAK", "EE_KEY_TOO_SMALL"})
+"""OpenSSL's reasons for a key, or a signature, that its security level does not take."""
 
 _WARN_BEFORE_S: Final = 14 * 86_400.0
 _WARN_SHARE: Final = 5
@@ -246,7 +250,7 @@ def tls_failure(error: BaseException) -> str:
     reason = found.reason or ""
     if reason in {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}:
         return "the peer does not speak TLS"
-    return reason.replace("_", " ").lower() or str(found)
+    return _words(reason) or str(found)
 
 
 def certificate_refused(error: BaseException) -> bool:
@@ -266,6 +270,11 @@ def not_http_2(error: BaseException) -> bool:
     return any(isinstance(each, NotHttp2) for each in _causes(error))
 
 
+def _words(reason: str) -> str:
+    """OpenSSL's name of a reason, to be read."""
+    return reason.replace("_", " ").lower()
+
+
 def _harden(context: ssl.SSLContext) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([ALPN])
@@ -279,8 +288,11 @@ def _load_certificate(context: ssl.SSLContext, certificate: FilePath, key: FileP
         # An empty password: a key that has one fails, instead of asking for it on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError) as error:
-        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        reason = getattr(error, "reason", None)
+        if reason in _NOT_A_PAIR:
             problem = "do not belong together"
+        elif reason in _TOO_WEAK:
+            problem = f"are not what this machine's OpenSSL takes: {_words(reason)}"
         else:
             problem = "are not a certificate and its unencrypted key in PEM"
         raise TlsFileInvalid(f"{os.fspath(certificate)} and {os.fspath(key)} {problem}") from error

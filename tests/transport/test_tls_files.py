@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import ssl
@@ -9,6 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 import transport
 from tests.support.certificates import ca_file, files, issue, server_files
@@ -59,6 +63,29 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
         transport.client_tls(nonsense)
     with pytest.raises(TlsFileInvalid, match="of no use without its certificate"):
         transport.client_tls(ca_file(tmp_path), key=made.key)
+
+
+def test_why_a_good_file_cannot_be_used(tmp_path: Path) -> None:
+    """A key of another kind is another certificate's, and a short one too short: neither is told as what is no PEM."""
+    made, short = server_files(tmp_path), rsa.generate_private_key(65537, 1024)
+    name, now = x509.Name([]), datetime.datetime.now(datetime.UTC)
+    weak = (
+        x509.CertificateBuilder(name, name, short.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(short, hashes.SHA256())
+    )
+    certificate, key = tmp_path / "weak.pem", tmp_path / "weak.key"
+    certificate.write_bytes(weak.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        short.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
+    with pytest.raises(TlsFileInvalid, match="do not belong together"):
+        transport.ServerTls(made.certificate, key)
+    with pytest.raises(TlsFileInvalid, match="OpenSSL takes: ee key too small"):
+        transport.ServerTls(certificate, key)
 
 
 def test_a_certificate_that_is_not_valid_yet_waits(
