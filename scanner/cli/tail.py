@@ -45,7 +45,7 @@ from scanner.data.changes import (
     COMMIT_TIMESTAMP,
     LOG_OFFSET,
 )
-from scanner.errors import ScannerError
+from scanner.errors import PermissionDenied, ScannerError, Unauthenticated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,9 +163,14 @@ def tail(
             _follow(planned, place, as_json=as_json)
         finally:
             error = sys.exception()
-            # Nothing has moved: the place may be none, unless what failed is the way there.
-            if place.moved or not isinstance(error, ScannerError) or error.retriable:
+            # Nothing has moved: the place may be none, unless what failed is the way there or the caller's rights.
+            if place.moved or not isinstance(error, ScannerError) or error.retriable or _turned_away(error):
                 place.tell()
+
+
+def _turned_away(error: ScannerError) -> bool:
+    """Whether it is the caller that the server does not want: with other credentials the place is as good as before."""
+    return isinstance(error, (PermissionDenied, Unauthenticated))
 
 
 def _with_columns(planned: Scan, table: Table, columns: list[str], *, as_json: bool) -> Scan:

@@ -20,6 +20,7 @@ import pytest
 
 import scanner.sync
 from scanner.cli import run
+from scanner.server.auth.access import CredentialsFile
 from scanner.server.config import ScannerConfig
 from tests.support.server import RunningServer, running_server
 from tests.support.terminal import on_a_terminal, shown_until
@@ -418,6 +419,27 @@ def test_an_idle_tail_whose_server_is_gone_says_where_it_stood(tmp_path: Path) -
     assert code == 1
     assert places(errors)[:5] == ["items", "--from", f"0:{ends[0]}", "--from", f"1:{ends[1]}"]
     assert errors[-1].startswith("weir: ")
+
+
+def test_an_idle_tail_whose_rights_are_gone_says_where_it_stood(tmp_path: Path) -> None:
+    """Who changes its token and begins at the end of then would miss what was committed in between."""
+    credentials = tmp_path / "credentials.toml"
+    credentials.write_text('[anonymous]\nread = ["*"]\nwrite = ["*"]\nadmin = true\n')
+    with running_server(tmp_path / "data", credentials=CredentialsFile(credentials)) as server:
+        with scanner.sync.connect(server.endpoint) as client:
+            table = client.create_table("items", SCHEMA, ["id"], BUCKETS)
+            table.write(rows(range(20), "first"))
+            ends = {each.bucket: each.end_offset for each in table.offsets()}
+            with tailing(server.endpoint, "items") as tail:
+                while sum(bool(each.scan) for each in client.list_streams()) < BUCKETS:
+                    pass
+                credentials.write_text("[anonymous]\nadmin = true\n")
+                code, errors = ended(tail)
+    assert code == 1
+    assert places(errors)[:5] == ["items", "--from", f"0:{ends[0]}", "--from", f"1:{ends[1]}"]
+    assert (
+        errors[-1] == "weir: principal anonymous may not scan table 'items'" or "may not read" in errors[-1]
+    )
 
 
 def test_a_snapshot_that_is_not_complete_is_begun_again(server: RunningServer) -> None:
