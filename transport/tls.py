@@ -141,7 +141,8 @@ class ServerTls:
 
     @property
     def expires_at(self) -> float:
-        """When the certificate, or one of its chain in the file, expires; seconds since 1970."""
+        """When what the next handshake uses, or one of its chain in the file, expires; seconds since 1970."""
+        self.context()  # Who asks may be the first to do so since the files were replaced.
         return self._validity.end
 
     def context(self) -> ssl.SSLContext:

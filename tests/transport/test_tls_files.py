@@ -35,6 +35,15 @@ def test_reload_on_demand(tmp_path: Path) -> None:
     assert tls.context() is after
 
 
+def test_the_expiry_that_is_told_is_that_of_the_files(tmp_path: Path) -> None:
+    """A certificate that was replaced is told of as soon as somebody asks, though nobody has connected since."""
+    made = files(tmp_path, "served", issue("test", "127.0.0.1", days_left=5))
+    tls = transport.ServerTls(made.certificate, made.key)
+    assert tls.expires_at < time.time() + 6 * DAY_S
+    made.replace(issue("test", "127.0.0.1", days_left=90))
+    assert tls.expires_at > time.time() + 80 * DAY_S
+
+
 def test_files_that_cannot_be_used(tmp_path: Path) -> None:
     """A file that is missing, is no PEM, is encrypted or belongs to another one is named, without its contents."""
     made = server_files(tmp_path)
