@@ -119,6 +119,8 @@ class _Name:
         """Whether the disk may have another decision, since writing one has failed."""
         self.sessions = 0
         """Stages that are being written."""
+        self.sequence = 0
+        """Of the stage that was opened last."""
         self.used_ms = used_ms
 
     def require_newest(self, key: VersionKey) -> None:
@@ -255,9 +257,10 @@ class Transactions:
         name = await self._name(table, key)
         name.require_newest(key)
         self._require_cap(0)
-        stages = name.stages.of_attempt(key.version, attempt)
-        sequence = 1 + max((each.key.sequence for each in stages), default=0)
-        stage = StageKey(key.name, key.version, *attempt, sequence, self._now_ms(), session)
+        durable = (each.key.sequence for each in name.stages.of_attempt(key.version, attempt))
+        # Above those that are being written, too: stages apply in this order, and no two of them are one file.
+        name.sequence = 1 + max((name.sequence, *durable))
+        stage = StageKey(key.name, key.version, *attempt, name.sequence, self._now_ms(), session)
         name.sessions += 1
         try:
             sink = await self._run_blocking(functools.partial(table.files.open_sink, stage))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +47,7 @@ from scanner.storage.interface import Mutation
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.memory.transaction_files import MemoryTransactionFiles
 from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.store import RocksStore
 from scanner.storage.rocksdb.table_directories import mark_dropping
 from scanner.storage.rocksdb.transaction_files import RocksTransactionFiles
 from scanner.storage.transactions import StageKey, StoredStage, mutation_frames
@@ -846,6 +847,33 @@ async def send_stage(
         answer = await stream.receive()
         assert answer is not None
         return pb.StageResponse.FromString(bytes(answer))
+
+
+@pytest.mark.rocks
+@pytest.mark.parametrize("sessions", [(b"b" * 16, b"a" * 16), (b"a" * 16, b"a" * 16)])
+async def test_stages_that_are_opened_in_one_millisecond(
+    tmp_path: Path, sessions: tuple[bytes, bytes]
+) -> None:
+    """They apply in the order of their opens, and one that is sent again while the first is given up is unharmed."""
+    config = ScannerConfig()
+    async with trio.open_nursery() as nursery:
+        with RocksStore.open(tmp_path) as store:
+            store.create_table(TableDescription("t", SCHEMA, ("id",), 1))
+            catalog = Catalog(store, config, nursery, inline)
+            transactions = await Transactions.load(store, catalog, config, nursery, inline, _Clock().now_ms)
+            key = store.key_codec("t").encode([1])
+            writers = []
+            for text, session in zip((b"first", b"second"), sessions, strict=True):
+                writer = await transactions.open_stage(_key("load", 1), Attempt(0, 0), session)
+                await writer.append(list(mutation_frames({0: [Mutation(key, text)]})))
+                writers.append(writer)
+            if sessions[0] == sessions[1]:
+                await writers.pop(0).leave()
+            for writer in reversed(writers):
+                await writer.finish()
+            await transactions.publish(_key("load", 1), {0: 0})
+            with closing(store.bucket("t", 0).open_reader()) as reader:
+                assert reader.get(key) == b"second"
 
 
 @pytest.mark.rocks
