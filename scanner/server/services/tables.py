@@ -84,7 +84,7 @@ class _Submitted:
         ) from failure
 
 
-_Answer: TypeAlias = _Submitted | ScannerError
+_Answer: TypeAlias = _Submitted | Exception
 
 
 class TablesService:
@@ -250,25 +250,36 @@ class TablesService:
             )
 
     async def _accept(self, stream: ServerStream, answers: trio.MemorySendChannel[_Answer]) -> None:
+        """Take requests until the client ends them, or one fails. A failure is answered after the requests before it.
+
+        It must not leave here: closing the channel is a checkpoint, at which `_respond`'s end could take its place.
+        """
         async with answers:
-            while (message := await stream.receive()) is not None:
-                try:
-                    request = WriteCall.parse(message)
-                    del message
-                    # A request that waits for memory holds its rows once, and no rows stay here afterwards.
-                    answer: _Answer = await self._submit(request, stream)
-                    del request
-                except ScannerError as error:
-                    # It is answered after the requests before it.
-                    answer = error
-                await answers.send(answer)
-                if isinstance(answer, ScannerError):
+            while True:
+                answer = await self._accept_one(stream)
+                if answer is None:
                     return
+                await answers.send(answer)
+                if isinstance(answer, Exception):
+                    return
+
+    async def _accept_one(self, stream: ServerStream) -> _Answer | None:
+        """Take the next request; None: the client has ended them."""
+        try:
+            message = await stream.receive()
+            if message is None:
+                return None
+            request = WriteCall.parse(message)
+            del message
+            # A request that waits for memory holds its rows once, and no rows stay here afterwards.
+            return await self._submit(request, stream)
+        except Exception as error:
+            return error
 
     @staticmethod
     async def _respond(stream: ServerStream, answers: trio.MemoryReceiveChannel[_Answer]) -> None:
         async for answer in answers:
-            if isinstance(answer, ScannerError):
+            if isinstance(answer, Exception):
                 raise answer
             response = pb.WriteResponse()
             with stream.blocked_on(StallReason.STORAGE):

@@ -43,6 +43,7 @@ from tests.support.scans import (
     write,
     write_request,
 )
+from transport.protocol.messages import message_prefix
 
 if TYPE_CHECKING:
     import transport
@@ -300,6 +301,34 @@ async def test_a_bad_write_is_refused_after_the_good_ones_before_it(
     assert says in error.message
     assert len(responses) == 2
     assert rows.column("id").to_pylist() == [10, 11]
+
+
+async def cut_write(client: transport.Client, whole: int) -> tuple[int, str]:
+    """A write of so many requests and a part of one more: how many were answered, and the error."""
+    answered = 0
+    async with client.open_stream(TABLES + "Write") as stream:
+        for key in range(whole):
+            await stream.send(write_request(sample([key])))
+        stream._core.queue_octets(message_prefix(100) + bytes(99))
+        await stream.send_end()
+
+        async def receive_all() -> None:
+            nonlocal answered
+            while await stream.receive() is not None:
+                answered += 1
+
+        error = await failure(receive_all)
+    return answered, error.message
+
+
+@pytest.mark.parametrize("whole", [0, 1, 3])
+async def test_a_part_of_a_request_is_refused_after_the_whole_ones_before_it(whole: int) -> None:
+    """However the server's tasks take turns: their order is drawn anew in each of many calls."""
+    async with serving(filled_store(0)) as (_, client):
+        for _ in range(16):
+            answered, says = await cut_write(client, whole)
+            assert answered == whole
+            assert "in the middle of a message" in says
 
 
 async def test_scans_between_writes_see_whole_requests() -> None:
