@@ -37,6 +37,8 @@ _SIZE: Final = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNOREC
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{12,16}")
 """Since 1970, of times from 1973 on; fewer digits are seconds, or a date without its dashes."""
+_FINER: Final = re.compile(r"[.,][0-9]{7}")
+"""Than microseconds: Python would leave out these digits of a time, and the time would be an earlier one."""
 
 T = TypeVar("T")
 
@@ -200,7 +202,8 @@ class ChangeOptions:
 
 
 _TIME: Final = (
-    "a time such as 2026-01-31T12:00:00Z (UTC without a zone) or milliseconds since 1970 (12 digits or more)"
+    "a time such as 2026-01-31T12:00:00Z (UTC without a zone, no finer than microseconds) or milliseconds since 1970"
+    " (12 digits or more)"
 )
 _HELP: Final[Mapping[str, str]] = {
     "readChanges": "true, to read the changes of the table, or false (the default)",
@@ -334,7 +337,7 @@ def _parse_time(name: str, value: str) -> AtTime:
     try:
         if _MILLISECONDS.fullmatch(value):
             return AtTime(_EPOCH + datetime.timedelta(milliseconds=int(value)))
-        if value.isdigit():
+        if value.isdigit() or _FINER.search(value):
             raise ValueError(value)
         time = datetime.datetime.fromisoformat(value)
     except (ValueError, OverflowError):

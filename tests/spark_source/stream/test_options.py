@@ -96,6 +96,8 @@ def test_limits() -> None:
         ({"startingTimestamp": "20260131"}, "startingTimestamp"),
         ({"startingTimestamp": "1769860800"}, "startingTimestamp"),
         ({"startingTimestamp": "9" * 30}, "startingTimestamp"),
+        ({"startingTimestamp": "2026-01-31T12:00:00.123456789Z"}, "no finer than microseconds"),
+        ({"endingTimestamp": "2026-01-31 12:00:00,1234560"}, "no finer than microseconds"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger"),
         ({"maxRowsPerTrigger": "1k"}, "maxRowsPerTrigger"),
