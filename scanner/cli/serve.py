@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import click
@@ -21,6 +21,7 @@ from scanner.server.config import IMAGES, ScannerConfig
 from scanner.server.metrics_http import serve_metrics
 from scanner.server.server import Server, open_server
 from scanner.storage.rocksdb.config import StorageConfig
+from scanner.tasks import bare
 from transport import TransportConfig
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -216,15 +217,17 @@ async def _serve(
             server = await stack.enter_async_context(serving)
             if metrics is not None:
                 metrics_port = await stack.enter_async_context(serve_metrics(server.statistics, *metrics))
-                note(f"weir: metrics at http://{_shown(metrics[0])}:{metrics_port}/metrics")
-            async with trio.open_nursery() as nursery:
+                _remark(f"weir: metrics at http://{_shown(metrics[0])}:{metrics_port}/metrics")
+            async with bare(trio.open_nursery()) as nursery:
                 await nursery.start(_reload_on_hangup, security)
                 nursery.start_soon(_cancel_when_draining, server, nursery.cancel_scope)
                 nursery.start_soon(give_back_free_memory)
-                click.echo(f"listening on {_shown(server.host)}:{server.port}")
-                await anext(signals)
-                nursery.cancel_scope.cancel()
-            note("weir: ending; running calls may finish")
+                try:
+                    click.echo(f"listening on {_shown(server.host)}:{server.port}")
+                    await anext(signals)
+                finally:
+                    nursery.cancel_scope.cancel()
+            _remark("weir: ending; running calls may finish")
             async with trio.open_nursery() as nursery:
 
                 async def end_at_once() -> None:
@@ -240,6 +243,12 @@ async def _serve(
                 nursery.cancel_scope.cancel()
     if cut_short is not None:
         raise cut_short  # Out here, where no nursery wraps it
+
+
+def _remark(message: str) -> None:
+    """Tell the operator, as the log does: a standard error that takes nothing any more ends no server."""
+    with suppress(OSError):  # Its disk is full, or Ctrl-C has ended who reads it, too.
+        note(message)
 
 
 async def _reload_on_hangup(

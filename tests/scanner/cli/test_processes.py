@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import scanner.sync as weir_sync
@@ -219,6 +220,46 @@ def test_standard_output_that_is_closed() -> None:
             check=False,
         )
         assert (done.returncode, done.stderr) == (int(bool(expected)), expected), redirection
+
+
+@pytest.mark.parametrize("metrics", [[], ["--metrics-port", "0"]])
+def test_a_standard_error_that_is_full_ends_no_server(tmp_path: Path, metrics: list[str]) -> None:
+    """It starts, a drain lets the scan that runs finish, and its exit code is 0."""
+    command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0", *metrics]
+    with (
+        Path("/dev/full").open("w") as full,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, text=True) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            endpoint = server.stdout.readline().split()[-1]
+            with weir_sync.connect(endpoint) as client:
+                table = client.create_table("items", pa.schema([("id", pa.int64())]), ["id"], 1)
+                table.write(pa.table({"id": range(1000)}))
+                with table.new_scan().with_credit(1000).execute() as batches:
+                    rows = next(batches).num_rows
+                    server.send_signal(signal.SIGTERM)
+                    rows += sum(batch.num_rows for batch in batches)
+            assert (rows, server.wait(TIMEOUT_S)) == (1000, 0)
+        finally:
+            server.kill()
+
+
+def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
+    """It ends as any other command does whose standard output takes nothing: in one line, or without one."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for output, code, says in (
+        (full, 1, "weir: cannot write standard output: No space left on device\n"),
+        (writer, 141, ""),
+    ):
+        command = [*WEIR, "serve", "--data", str(tmp_path / "data"), "--port", "0"]
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
+        )
+        os.close(output)
+        assert (done.returncode, done.stderr) == (code, says)
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["nonsense"]])
