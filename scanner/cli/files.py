@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from scanner.cli.app import fail
+from scanner.cli.app import Failure, fail
 from scanner.cli.cells import from_text
 from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, require_names_apart, shortened
 from scanner.cli.csv_types import ColumnTypes
@@ -85,6 +85,13 @@ def open_file(
     """
     if not path.is_file():
         fail(f"{path} is no regular file, and files are read more than once; write it to a file first")
+    before = _state_of(path)
+    return _UnchangedFile(path, before, _open_by_content(path, options, schema, on_read))
+
+
+def _open_by_content(
+    path: Path, options: CsvOptions, schema: pa.Schema | None, on_read: OnRead | None
+) -> RowFile:
     try:
         with path.open("rb") as file:
             magic = file.read(len(_ARROW_MAGIC))
@@ -102,6 +109,56 @@ def open_file(
     if not magic:
         fail(f"{path} is empty")
     fail(f"{path} is neither Parquet, Arrow nor CSV (.csv, .tsv, .csv.gz, .zip with one CSV in it)")
+
+
+class _UnchangedFile:
+    """A file of rows that hands none of them out once the file has changed or was replaced.
+
+    What was found in it first, such as names, types and where its rows begin, is not true of another one.
+    """
+
+    def __init__(self, path: Path, before: tuple[int, int] | None, file: RowFile) -> None:
+        self._path = path
+        self._before = before
+        self._file = file
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._file.schema
+
+    @property
+    def rows(self) -> int | None:
+        return self._file.rows
+
+    @property
+    def found_types(self) -> tuple[str, ...]:
+        return self._file.found_types
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        batches = self._file.batches()
+        while True:
+            try:
+                batch = next(batches, None)
+            except Failure:
+                self._require_unchanged()  # Then that is the reason.
+                raise
+            self._require_unchanged()
+            if batch is None:
+                return
+            yield batch
+
+    def _require_unchanged(self) -> None:
+        if _state_of(self._path) != self._before:
+            fail(f"{self._path} has changed while it was read; load it again when it is complete")
+
+
+def _state_of(path: Path) -> tuple[int, int] | None:
+    """What tells a file that was changed or replaced: its length and the time of its last change. None: it is gone."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 class _ParquetFile:

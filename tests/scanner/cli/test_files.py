@@ -440,6 +440,33 @@ def test_arrow_files(tmp_path: Path) -> None:
     assert read(opened(path)).equals(table)
 
 
+def _replace(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_text("id,b,a\n" + path.read_text().partition("\n")[2])  # As long, and with the same types.
+    os.utime(other, ns=(0, 0))
+    other.replace(path)
+
+
+def _append(path: Path) -> None:
+    with path.open("a") as file:
+        file.write("9,9,9\n")
+
+
+@pytest.mark.parametrize("change", [_replace, _append, lambda path: os.truncate(path, 100), Path.unlink])
+def test_a_file_that_changes_while_it_is_read(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    """Nothing of another file is taken for what was found in this one, and no row is missed without a word."""
+    path = tmp_path / "data.csv"
+    rows = "".join(f"{number},{number},{number}\n" for number in range(100_000))
+    path.write_text(f"id,a,b\n{rows}")
+    source = opened(path)
+    batches = source.batches()
+    next(batches)
+    change(path)
+    for remaining in (batches, source.batches()):
+        with pytest.raises(click.ClickException, match="has changed while it was read"):
+            next(remaining)
+
+
 def test_pipes_are_refused(tmp_path: Path) -> None:
     """What can be read only once is refused, rather than read without its beginning."""
     path = tmp_path / "pipe.csv"
