@@ -132,6 +132,10 @@ def token(output: Path | None) -> None:
             handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             fail(f"{output} exists; a token in use is not overwritten")
-        with open(handle, "w", encoding="ascii") as file:
-            file.write(made + "\n")
+        try:
+            with open(handle, "w", encoding="ascii") as file:
+                file.write(made + "\n")
+        except OSError as error:
+            output.unlink(missing_ok=True)  # Left there it would pass for a token in use.
+            fail(f"cannot write {output}: {error.strerror}")
     click.echo(f'token_sha256 = ["{token_sha256(made)}"]')

@@ -262,6 +262,15 @@ def test_a_server_that_cannot_say_where_it_listens(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (code, says)
 
 
+def test_a_token_that_cannot_be_written(tmp_path: Path) -> None:
+    """The error names the file, and nothing is left that passes for a token in use."""
+    path = tmp_path / "loader.token"
+    with file_size_limit(0):
+        full = weir("token", "-o", path)
+    assert (full.returncode, full.stderr) == (1, f"weir: cannot write {path}: File too large\n")
+    assert weir("token", "-o", path).returncode == 0
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["nonsense"]])
 def test_answers_that_need_no_arrow(words: list[str]) -> None:
     """What needs no server imports nothing that takes time."""
