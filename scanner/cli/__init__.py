@@ -107,6 +107,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
             if not error.filename:
                 _forget_output()
             _complain(f"cannot write {error.filename or 'standard output'}: {error.strerror}")
+        elif isinstance(error, FileNotFoundError) and not error.filename:  # Of os.getcwd alone.
+            _complain("the current directory is gone; change to another one")
         else:
             _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1

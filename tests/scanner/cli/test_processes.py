@@ -271,6 +271,20 @@ def test_a_token_that_cannot_be_written(tmp_path: Path) -> None:
     assert weir("token", "-o", path).returncode == 0
 
 
+def test_a_current_directory_that_is_gone(tmp_path: Path) -> None:
+    """One line says so, where a command needs to know what it is called."""
+    command = 'mkdir "$1" && cd "$1" && rmdir "$1" && exec "$0" -m scanner.cli serve --port 0'
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(
+        ["sh", "-c", command, sys.executable, str(tmp_path / "gone")],
+        capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (
+        1,
+        "weir: the current directory is gone; change to another one\n",
+    )
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["nonsense"]])
 def test_answers_that_need_no_arrow(words: list[str]) -> None:
     """What needs no server imports nothing that takes time."""
