@@ -92,12 +92,23 @@ def prepare(path: Path) -> None:
 
     Raises:
         DataCorrupted: What it has of a data directory is damaged.
-        StoreFailed: It is of another format, something else's, or the disk refused.
+        StoreFailed: It is of another format, something else's, its name is no text, or the disk refused.
     """
+    _require_text(path)
     make_directories(path)
     require_format(path)
     if not (path / CATALOG_NAME).exists():
         _require_fresh(path)
+
+
+def _require_text(path: Path) -> None:
+    """Refuse a name that RocksDB does not take, before it is asked to make a table there."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise StoreFailed(
+            f"{path} is no text in UTF-8, as the name of a data directory has to be; name it otherwise"
+        ) from error
 
 
 def begin(path: Path) -> CatalogFile:

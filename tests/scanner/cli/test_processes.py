@@ -354,6 +354,14 @@ def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
             assert shown.encode(encoding, "backslashreplace").decode(encoding) in text
 
 
+def test_a_data_directory_whose_name_is_no_text(tmp_path: Path) -> None:
+    """A server refuses it when it starts, instead of every table later, and makes nothing."""
+    done = weir("serve", "--port", 0, "--data", tmp_path / "caf\udce9")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "caf\\udce9 is no text in UTF-8" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
 def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
     """One line names it."""
     word = os.fsdecode(b"x\xff")
