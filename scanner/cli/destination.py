@@ -16,6 +16,8 @@ from scanner.cli.app import fail
 
 STANDARD_OUTPUT: Final = Path("-")
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
+_NAME_SHOWN: Final = 50
+"""Characters of a file's name in the name that it has first: of four octets each, they leave room for the rest."""
 _NAMED: Final = {"-": 1, "/dev/stdout": 1, "/dev/stderr": 2}
 
 
@@ -96,7 +98,9 @@ def _beside(path: Path, before: os.stat_result | None) -> Iterator[IO[bytes]]:
     if before is not None and not os.access(path, os.W_OK):
         fail(f"cannot write {path}: it is read-only")
     target = Path(os.path.realpath(path))
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", suffix=".part", dir=target.parent)
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{target.name[:_NAME_SHOWN]}.", suffix=".part", dir=target.parent
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file

@@ -28,6 +28,14 @@ def test_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.parametrize("name", ["x" * 255, "é" * 127, "日" * 85, "😀" * 63])
+def test_the_longest_names(tmp_path: Path, name: str) -> None:
+    """Whatever the system takes as a name is one, in characters of any size."""
+    with written(tmp_path / name) as file:
+        file.write(b"new")
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [(name, b"new")]
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o755])
 def test_mode_stays(tmp_path: Path, mode: int) -> None:
     """A file that is there keeps its mode; a new one gets that of the umask."""
