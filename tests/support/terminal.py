@@ -20,12 +20,12 @@ WAIT_S = 100
 
 @contextmanager
 def on_a_terminal(
-    *words: str, columns: int = 80, lines: int = 24, kind: str = "xterm"
+    *words: str, columns: int = 80, lines: int = 24, kind: str = "xterm", pager: str = "cat"
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     """`weir` with a terminal for input and output; the other end is a file descriptor."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-    environment = {**os.environ, "TERM": kind, "PAGER": "cat"}
+    environment = {**os.environ, "TERM": kind, "PAGER": pager}
     for variable in ("COLUMNS", "LINES"):
         environment.pop(variable, None)
     command = [sys.executable, "-m", "scanner.cli", *words]
@@ -54,8 +54,8 @@ def shown_until(terminal: int, wanted: bytes | None) -> bytes:
     return seen
 
 
-def shown_by(*words: str, columns: int = 80) -> tuple[int, list[str]]:
+def shown_by(*words: str, columns: int = 80, pager: str = "cat") -> tuple[int, list[str]]:
     """Run a command on a terminal: its exit code, and the lines that it shows."""
-    with on_a_terminal(*words, columns=columns) as (process, terminal):
+    with on_a_terminal(*words, columns=columns, pager=pager) as (process, terminal):
         seen = shown_until(terminal, None).decode()
         return process.wait(WAIT_S), seen.replace("\r\n", "\n").splitlines()

@@ -49,6 +49,14 @@ def test_vertical_format(server: RunningServer) -> None:
     assert [line.split() for line in lines[1:]] == [[f"column_{number}", str(number)] for number in range(40)]
 
 
+@pytest.mark.parametrize("pager", ["cat", "/nonexistent", "less 'x"])
+def test_a_pager_that_is_none(server: RunningServer, pager: str) -> None:
+    """What a pager would show is shown without one."""
+    code, lines = shown_by("describe", "wide", "-e", server.endpoint, pager=pager)
+    assert code == 0
+    assert {f"column_{number}" for number in range(40)} <= {line.partition(" ")[0] for line in lines}
+
+
 def test_values_and_names_that_are_hostile(server: RunningServer) -> None:
     """Escapes of values and names are shown, not obeyed, in every format and in errors; a megabyte takes one line."""
     end = ["-e", server.endpoint]
