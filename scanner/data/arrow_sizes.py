@@ -3,20 +3,22 @@
 A message of bounded size can ask for far more: by compressed bodies, whose buffers say in front how long they become,
 and by encodings that name one value many times, dictionaries and views, which are spelled out when they are cast.
 
-Sources: Arrow's `Message.fbs` (RecordBatch.buffers, BodyCompression) and the FlatBuffers encoding, of which the few
-lines here read what pyarrow has read and verified, but does not tell.
+Sources: Arrow's `Message.fbs` (RecordBatch.buffers, BodyCompression), of which is read here what pyarrow has read and
+verified, but does not tell.
 """
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from scanner.data.arrow_metadata import Table, require_small_metadata
 from scanner.errors import ArgumentInvalid
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
 _MESSAGE_HEADER, _DICTIONARY_DATA = 2, 1
 _BATCH_BUFFERS, _BATCH_COMPRESSION = 2, 3
-_I64, _U32, _I32, _U16 = struct.Struct("<q"), struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<H")
+_I64 = struct.Struct("<q")
 _BUFFER = struct.Struct("<qq")
 _FOOTER_DICTIONARIES, _FOOTER_BATCHES = 2, 3
 _BLOCK = struct.Struct("<qi4xq")
@@ -59,20 +61,32 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
         The record batches, and the bytes of all bodies once they are decompressed.
 
     Raises:
-        pa.ArrowException, OSError, ValueError: It is no such stream, something stands behind its end, or a body is
-            compressed under metadata V4.
+        pa.ArrowException, OSError, ValueError: It is no such stream, something stands behind its end, a body is
+            compressed under metadata V4, or metadata take too much.
     """
     batches = total = 0
-    source = pa.BufferReader(pa.py_buffer(stream))
-    for message in pa.ipc.MessageReader.open_stream(source):
+    octets, source = memoryview(stream).cast("B"), pa.BufferReader(pa.py_buffer(stream))
+    for message in _messages(octets, source):
         batches += message.type == "record batch"
         if message.body is not None:
             total += _decoded_body_bytes(message)
-    rest = memoryview(stream)[source.tell() :]
+    rest = octets[source.tell() :]
     behind = _END_MARKS.sub(b"", rest, count=1)
     if np.frombuffer(behind, np.uint8).any():  # Another stream, say, that nobody would read.
         raise ValueError(f"{len(rest)} octets follow its end; one stream is read, and no other behind it")
     return batches, total
+
+
+def _messages(octets: memoryview, source: pa.BufferReader) -> Iterator[pa.ipc.Message]:
+    """The messages of a stream; the metadata of each are looked at before Arrow reads it."""
+    reader = pa.ipc.MessageReader.open_stream(source)
+    while True:
+        require_small_metadata(octets[source.tell() :])
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        yield message
 
 
 def require_readable_file(file: Buffer) -> None:
@@ -88,7 +102,7 @@ def require_readable_file(file: Buffer) -> None:
     footer_end = whole.size - _FILE_END.size
     footer_bytes, _ = _FILE_END.unpack_from(whole, footer_end)
     encoded = bytes(memoryview(whole)[footer_end - footer_bytes : footer_end])
-    footer = _Table(encoded, _U32.unpack_from(encoded)[0])
+    footer = Table.root(encoded)
     for blocks in (_FOOTER_DICTIONARIES, _FOOTER_BATCHES):
         if footer.position(blocks) is None:
             continue
@@ -111,7 +125,7 @@ def _message_at(file: pa.Buffer, at: int, size: int) -> pa.ipc.Message:
 def _decoded_body_bytes(message: pa.ipc.Message) -> int:
     body, metadata = memoryview(message.body), bytes(message.metadata)
     try:
-        batch = _Table(metadata, _U32.unpack_from(metadata)[0]).table(_MESSAGE_HEADER)
+        batch = Table.root(metadata).table(_MESSAGE_HEADER)
         if message.type == "dictionary":
             batch = batch.table(_DICTIONARY_DATA)
         compressed = batch.position(_BATCH_COMPRESSION) is not None
@@ -137,44 +151,6 @@ def _decoded_buffer_bytes(body: memoryview, at: int, size: int) -> int:
         return 0
     decoded: int = _I64.unpack_from(body, at)[0]
     return size if decoded == _AS_IT_IS else max(0, decoded)
-
-
-class _Table:
-    """A FlatBuffers table, by the numbers of its fields.
-
-    Args:
-        buffer: What it is in.
-        at: Where it begins.
-    """
-
-    def __init__(self, buffer: bytes, at: int) -> None:
-        self._buffer = buffer
-        self._at = at
-        self._fields_at: int = at - _I32.unpack_from(buffer, at)[0]
-
-    def position(self, field: int) -> int | None:
-        """Where a field is; None: it has its default."""
-        entry = 2 * _U16.size + field * _U16.size
-        if entry >= _U16.unpack_from(self._buffer, self._fields_at)[0]:
-            return None
-        offset: int = _U16.unpack_from(self._buffer, self._fields_at + entry)[0]
-        return self._at + offset if offset else None
-
-    def table(self, field: int) -> _Table:
-        """The table that a field refers to."""
-        return _Table(self._buffer, self._referred(field))
-
-    def structs(self, field: int, layout: struct.Struct) -> list[tuple[Any, ...]]:
-        """The vector of structs that a field refers to."""
-        at = self._referred(field)
-        start, count = at + _U32.size, _U32.unpack_from(self._buffer, at)[0]
-        return list(layout.iter_unpack(self._buffer[start : start + count * layout.size]))
-
-    def _referred(self, field: int) -> int:
-        position = self.position(field)
-        if position is None:
-            raise LookupError(f"field {field} is missing")
-        return position + int(_U32.unpack_from(self._buffer, position)[0])
 
 
 def spelled_out_bytes(column: pa.Array) -> int:

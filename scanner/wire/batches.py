@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from scanner.data.arrow_metadata import require_small_metadata
 from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
@@ -311,6 +312,7 @@ def decode_schema(encoded: Buffer) -> pa.Schema:
         ArgumentInvalid: The bytes are no such message.
     """
     try:
+        require_small_metadata(encoded)
         schema = pa.ipc.read_schema(pa.py_buffer(encoded))
         require_text(schema)
     except (pa.ArrowException, OSError, ValueError) as error:

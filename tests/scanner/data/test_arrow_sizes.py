@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from scanner.data.arrow_sizes import decoded_bytes, spelled_out_bytes
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid
 from scanner.server.tables.writes import read_arrow_stream
+from scanner.wire.batches import decode_schema
 
 CODECS = (None, "lz4", "zstd")
 TEXTS = st.lists(st.none() | st.text(max_size=30), max_size=20)
@@ -34,6 +37,54 @@ def stream_of(batch: pa.RecordBatch, codec: str | None = None, *, times: int = 1
 def keyed(column: pa.Array) -> pa.RecordBatch:
     """Rows of the table with this column of texts."""
     return pa.record_batch([pa.array(range(len(column)), pa.int32()), column], names=["k", "s"])
+
+
+def naming_one(stream: bytes, vector: int) -> bytes:
+    """The stream, with every entry of a vector of its schema naming one and the same table."""
+    octets = bytearray(stream)
+
+    def referred(at: int) -> int:
+        return at + int(struct.unpack_from("<I", octets, at)[0])
+
+    def field(table: int, number: int) -> int:
+        fields = table - int(struct.unpack_from("<i", octets, table)[0])
+        return table + int(struct.unpack_from("<H", octets, fields + 4 + 2 * number)[0])
+
+    entries = referred(field(referred(field(referred(8), 2)), vector))
+    (count,) = struct.unpack_from("<I", octets, entries)
+    places = range(entries + 4, entries + 4 + 4 * count, 4)
+    last = max(map(referred, places))
+    for at in places:
+        struct.pack_into("<I", octets, at, last - at)
+    return bytes(octets)
+
+
+@pytest.mark.parametrize("vector", [pytest.param(1, id="fields"), pytest.param(2, id="metadata")])
+def test_a_schema_that_names_one_thing_many_times_is_refused(vector: int) -> None:
+    """A few kilobytes would become gigabytes: Arrow copies what is named each time that it is."""
+    long = "x" * 20_000
+    names = [long if vector == 1 and not index else str(index) for index in range(1_000)]
+    batch = pa.record_batch([pa.array([1], pa.int8())] * len(names), names=names)
+    metadata = {str(index): "" if index else long for index in range(1_000)}
+    if vector == 2:
+        batch = keyed(pa.array(["a"])).replace_schema_metadata(metadata)
+    stream = stream_of(batch)
+    assert read_arrow_stream(stream, rows_max=1000, bytes_max=MIB).schema.metadata == batch.schema.metadata
+    hostile = naming_one(stream, vector)
+    with pytest.raises(ArgumentInvalid, match="names and metadata of its columns take too much"):
+        read_arrow_stream(hostile, rows_max=1000, bytes_max=MIB)
+    with pytest.raises(ArgumentInvalid, match="names and metadata of its columns take too much"):
+        decode_schema(hostile)
+
+
+def test_the_widest_rows_with_what_pandas_says_of_them_are_read() -> None:
+    """4096 columns with names as long as they may be."""
+    names = [f"{index:0512}" for index in range(4096)]
+    arrays = [pa.array([1], pa.int8())] * len(names)
+    of_pandas = pa.table(arrays, names=names).to_pandas()
+    batch = pa.RecordBatch.from_pandas(of_pandas, preserve_index=False)
+    assert read_arrow_stream(stream_of(batch), rows_max=1000, bytes_max=MIB).equals(batch)
+    assert decode_schema(stream_of(batch)).metadata == batch.schema.metadata
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
