@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -157,37 +157,36 @@ def spelled_out_bytes(column: pa.Array) -> int:
     """What the cells of a column take when each is written out, validity and offsets aside.
 
     Args:
-        column: Fully validated.
+        column: Fully validated, and of a type that can be written (`scanner.data.exact_casts.require_castable`).
     """
     if pa.types.is_dictionary(column.type):
-        lengths = pa.array(_cell_lengths(column.dictionary), pa.int64())
-        return pc.sum(lengths.take(column.indices)).as_py() or 0
+        return _named_bytes(column.dictionary, column.indices)
     if _is_view(column.type):
-        return int(_cell_lengths(column).sum())
+        return _sum(_lengths(column))
     return int(column.nbytes)
 
 
-def _cell_lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Bytes of each cell; 0 of a null."""
-    types, kind = pa.types, column.type
-    if _is_view(kind):
-        words, end = _VIEW_BYTES // 4, column.offset + len(column)
-        heads = np.frombuffer(column.buffers()[1], np.int32, count=end * words).reshape(end, words)
-        lengths = heads[column.offset :, 0].astype(np.int64)
-        return np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
-    if (
-        types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_large_binary(kind)
-    ):
-        counted = pc.binary_length(column).fill_null(0)
-        return np.asarray(counted.to_numpy(zero_copy_only=False), np.int64)
+def _named_bytes(values: pa.Array, indices: pa.Array) -> int:
+    """What the values that indices name take; of others there may be far more."""
     try:
-        width = -(-kind.bit_width // 8)
-    except ValueError:  # Of no fixed width, and not stored: `scanner.data.exact_casts` refuses it.
-        width = 0
-    return np.full(len(column), width, np.int64)
+        width = -(-int(values.type.bit_width) // 8)
+    except ValueError:  # They are of no one width.
+        return _sum(_lengths(values).take(indices))
+    return width * (len(indices) - int(indices.null_count))
+
+
+def _sum(lengths: pa.Array) -> int:
+    return int(pc.sum(lengths, min_count=0).as_py())
+
+
+def _lengths(column: pa.Array) -> pa.Array:
+    """Bytes of each cell of strings or octets; null or 0 of a null."""
+    if not _is_view(column.type):
+        return pc.binary_length(column)
+    words, end = _VIEW_BYTES // 4, column.offset + len(column)
+    heads = np.frombuffer(column.buffers()[1], np.int32, count=end * words).reshape(end, words)
+    lengths = heads[column.offset :, 0].astype(np.int64)
+    return pa.array(np.where(column.is_valid().to_numpy(zero_copy_only=False), lengths, 0))
 
 
 def _is_view(kind: pa.DataType) -> bool:

@@ -48,6 +48,33 @@ _VIEW: Final = pa.binary(16)
 """The head of a view: its length, and its octets or where they are."""
 
 
+def require_castable(given: pa.DataType, field: pa.Field) -> str | None:
+    """Check that values of a type may be cast to a table's column, before any value is looked at.
+
+    Arrow's functions can take validated values of the kinds, and not those of all other types: to ask for the size of a
+    union without rows ends the process.
+
+    Args:
+        given: Of a column that is to be written.
+        field: Of the table.
+
+    Returns:
+        The kind of the values; None: all are null.
+
+    Raises:
+        SchemaMismatch: The types are of different kinds; the message names the column and both.
+    """
+    if pa.types.is_null(given):
+        return None
+    values = given.value_type if pa.types.is_dictionary(given) else given
+    kind, wanted = _kind_of(values), _kind_of(field.type)
+    if kind is None or kind != wanted:
+        raise _not_castable(given, field, f"a {kind or values} is no {wanted}")
+    if kind == "decimal" and abs(values.scale - field.type.scale) > _SCALES_APART_MAX:
+        raise _not_castable(given, field, "their scales are too far apart")
+    return kind
+
+
 def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Array:
     """Cast a column to the type of a table's column, if no value changes by it.
 
@@ -67,37 +94,30 @@ def cast_exactly(column: pa.Array, field: pa.Field, first_row: int = 0) -> pa.Ar
     """
     if column.type == field.type:
         return column
-    if pa.types.is_null(column.type):
+    kind = require_castable(column.type, field)
+    if kind is None:
         return pa.nulls(len(column), field.type)
-    given = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    kind, wanted = _kind_of(given), _kind_of(field.type)
-    if kind is None or kind != wanted:
-        raise SchemaMismatch(
-            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: a {kind or given} is no"
-            f" {wanted}; cast it to {field.type} before you write it"
-        )
-    if kind == "decimal" and abs(given.scale - field.type.scale) > _SCALES_APART_MAX:
-        raise SchemaMismatch(
-            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: their scales are too far"
-            f" apart; cast it to {field.type} before you write it"
-        )
     try:
         if pa.types.is_dictionary(column.type):
             column = _decoded(column)
         if _is_view(column.type) and column.null_count:
             column = _without_views(column)
         cast = _cast(column, field.type, kind)
+        if cast is not None:
+            return cast
+        row = _first_inexact(column, field.type, kind)
     except pa.ArrowNotImplementedError as error:  # Decimals of negative scale, for one.
-        raise SchemaMismatch(
-            f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: {error}; cast it to"
-            f" {field.type} before you write it"
-        ) from error
-    if cast is not None:
-        return cast
-    row = _first_inexact(column, field.type, kind)
+        raise _not_castable(column.type, field, str(error)) from error
     raise SchemaMismatch(
-        f"column {field.name!r} is {given} and cannot be stored as {field.type}: row {first_row + row} holds"
+        f"column {field.name!r} is {column.type} and cannot be stored as {field.type}: row {first_row + row} holds"
         f" {_shown(column[row])}, which is no {field.type}; nothing is rounded, so write what fits, or another column"
+    )
+
+
+def _not_castable(given: pa.DataType, field: pa.Field, why: str) -> SchemaMismatch:
+    return SchemaMismatch(
+        f"column {field.name!r} is {given} and cannot be stored as {field.type}: {why}; cast it to {field.type} before"
+        " you write it"
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from scanner.data.arrow_sizes import require_size, spelled_out_bytes
-from scanner.data.exact_casts import cast_exactly
+from scanner.data.exact_casts import cast_exactly, require_castable
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch
 
 BUCKETS_MAX = 1024
@@ -232,24 +232,14 @@ def _conform(
     bytes_max: int | None,
     first_row: int,
 ) -> pa.RecordBatch:
+    _require_columns(batch.schema, schema)
     try:
         batch.validate(full=True)
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(f"the batch is not valid Arrow data: {error}") from error
     if bytes_max is not None:
         require_size(sum(map(spelled_out_bytes, batch.columns)), bytes_max)
-    # Arrow makes the list of names anew each time it is asked for it.
-    wanted, given = schema.names, batch.schema.names
-    known, found = set(wanted), set(given)
-    missing = [name for name in wanted if name not in found]
-    unknown = [name for name in given if name not in known]
-    repeated = [name for name, times in Counter(given).items() if times > 1]
-    if missing or unknown or repeated:
-        raise SchemaMismatch(
-            f"columns do not fit the table: missing {missing}, unknown {unknown}, named twice {repeated};"
-            f" exactly these are wanted: {', '.join(wanted)}"
-        )
-    columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in wanted]
+    columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
             if field.name in primary_key:
@@ -257,3 +247,20 @@ def _conform(
                 raise KeyInvalid(f"primary key column {field.name!r} is null in row {row}")
             raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:
+    """Check names and types of columns that are to be written, before anything looks at what they hold."""
+    # Arrow makes the list of names anew each time it is asked for it.
+    wanted, names = schema.names, given.names
+    known, found = set(wanted), set(names)
+    missing = [name for name in wanted if name not in found]
+    unknown = [name for name in names if name not in known]
+    repeated = [name for name, times in Counter(names).items() if times > 1]
+    if missing or unknown or repeated:
+        raise SchemaMismatch(
+            f"columns do not fit the table: missing {missing}, unknown {unknown}, named twice {repeated};"
+            f" exactly these are wanted: {', '.join(wanted)}"
+        )
+    for name in wanted:
+        require_castable(given.field(name).type, schema.field(name))

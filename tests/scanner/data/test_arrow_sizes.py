@@ -158,6 +158,13 @@ def test_other_dictionaries_are_measured(value: object) -> None:
     assert spelled_out_bytes(column) == 2 * (kind.bit_width // 8)
 
 
+def test_values_of_a_dictionary_that_no_row_names_take_nothing() -> None:
+    """A few octets say that there are 2^40 of them, and nothing is made of each."""
+    values = pa.Array.from_buffers(pa.binary(0), 2**40, [None, pa.py_buffer(b"")])
+    column = pa.DictionaryArray.from_arrays(pa.array([5, None], pa.int8()), values)
+    assert spelled_out_bytes(column) == 0
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_compressed_bomb_is_refused_packed(codec: str) -> None:
     """Hundreds of kilobytes that would become a hundred megabytes are never decompressed."""

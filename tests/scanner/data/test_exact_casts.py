@@ -105,6 +105,17 @@ def test_a_decimal_that_python_does_not_have_is_told_by_its_type() -> None:
         cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
 
 
+def test_a_decimal_of_negative_scale_that_does_not_fit_is_refused() -> None:
+    """Arrow does not compare those, also where it tells without a comparison that not all of them fit."""
+    octets = b"".join(value.to_bytes(16, "little") for value in (0, 1 << 20))
+    column = pa.Array.from_buffers(pa.decimal128(10, -1), 2, [None, pa.py_buffer(octets)])
+    column.validate(full=True)
+    with pytest.raises(
+        SchemaMismatch, match=r"cannot be stored as decimal128\(5, 2\): Decimals with negative"
+    ):
+        cast_exactly(column, pa.field("c", pa.decimal128(5, 2)))
+
+
 @pytest.mark.parametrize(
     ("column", "stored"),
     [
