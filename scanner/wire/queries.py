@@ -6,7 +6,7 @@ table. It says nothing of how the rows travel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
@@ -73,9 +73,9 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
         raise ArgumentInvalid("the query names no table")
     columns = tuple(message.columns)
     if len(set(columns)) != len(columns):
-        twice = next(name for name in columns if columns.count(name) > 1)
+        ((twice, _),) = Counter(columns).most_common(1)
         raise ArgumentInvalid(f"the query asks for column {twice!r} more than once")
-    predicates, literals = _filter_size(message.filter)
+    predicates, literals = _filter_size(message, predicates_max)
     if predicates > predicates_max:
         raise ArgumentInvalid(f"the filter has {predicates} predicates; {predicates_max} are allowed")
     if literals > literals_max:
@@ -91,15 +91,15 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
     )
 
 
-def _filter_size(messages: Iterable[pb.Predicate]) -> tuple[int, int]:
-    """How many predicates are in a filter, on all levels, and how many literals."""
-    predicates = literals = 0
-    pending = list(messages)
-    while pending:
-        message = pending.pop()
-        predicates += 1
-        literals += len(message.literals)
-        pending += message.operands
+def _filter_size(query: pb.ScanQuery, predicates_max: int) -> tuple[int, int]:
+    """How many predicates are in a filter, on the levels that have no more than are allowed, and how many literals."""
+    predicates, literals = len(query.filter), 0
+    pending = [query.filter]
+    while pending and predicates <= predicates_max:
+        for message in pending.pop():
+            predicates += len(message.operands)
+            literals += len(message.literals)
+            pending.append(message.operands)
     return predicates, literals
 
 
