@@ -187,7 +187,7 @@ def _first_inexact(column: pa.Array, data_type: pa.DataType, kind: str) -> int:
 def _shown(value: pa.Scalar) -> str:
     try:
         shown = str(value.as_py())
-    except (ValueError, OverflowError):  # Python has no such date or time.
+    except (ValueError, OverflowError, KeyError):  # Python has no such date, time or time zone.
         shown = str(value.cast(pa.int64()).as_py())
     except ArithmeticError:  # Nor such a decimal: its scale is far above its digits.
         shown = f"a {value.type}"

@@ -105,6 +105,13 @@ def test_a_decimal_that_python_does_not_have_is_told_by_its_type() -> None:
         cast_exactly(column, pa.field("c", pa.decimal128(12, 3)))
 
 
+def test_a_time_in_a_zone_that_there_is_none_of_is_told_as_a_number() -> None:
+    """Any text is a time zone to Arrow; only Python has to know one, to write the time down."""
+    column = pa.array([1_000, 1_500], pa.timestamp("ms", "Mars/Olympus"))
+    with pytest.raises(SchemaMismatch, match="row 1 holds 1500, which is no timestamp"):
+        cast_exactly(column, pa.field("c", pa.timestamp("s", "UTC")))
+
+
 def test_a_decimal_of_negative_scale_that_does_not_fit_is_refused() -> None:
     """Arrow does not compare those, also where it tells without a comparison that not all of them fit."""
     octets = b"".join(value.to_bytes(16, "little") for value in (0, 1 << 20))
