@@ -149,6 +149,7 @@ class LeaseKeeper:
 
         Raises:
             LeaseNotFound: A lease of an id that was made up for it has ended since, or may have.
+            ArgumentInvalid: More buckets are named than all leases may have.
             TooManyScans: There are as many leases, or leased buckets, as the server allows.
             StoreFailed: It could not be written down.
 
@@ -162,7 +163,8 @@ class LeaseKeeper:
             await self._write()  # Another call may have made it a moment ago.
             return lease, []
         self._require_new(key, id_age_ms)
-        held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key))
+        most = self._config.lease_buckets_max
+        held, missing = await self._finder.hold_all(key, targets, functools.partial(self._end, key), most)
         taken: dict[HeldState, None] = {}
         try:
             # No waiting up to the registry's own change: what is looked at here is leased in the same moment.
@@ -222,11 +224,11 @@ class LeaseKeeper:
         lease = self.get(key)
         if lease is None:
             return None
-        wanted = [(table, set(indices)) for table, indices in buckets]
+        wanted = {(table, index) for table, indices in buckets for index in indices or (None,)}
         gone = [
             state.bucket_key
             for state in lease.states.values()
-            if any(state.table == table and (not at or state.bucket in at) for table, at in wanted)
+            if (state.table, None) in wanted or (state.table, state.bucket) in wanted
         ]
         left = self._registry.release(key, gone, now_ms=self._clock.now_ms())
         self._changes += 1

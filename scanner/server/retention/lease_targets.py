@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner.errors import (
+    ArgumentInvalid,
     BucketNotFound,
     OffsetOutOfRange,
     PermissionDenied,
@@ -22,6 +23,7 @@ from scanner.errors import (
     SnapshotLost,
     TableNotFound,
 )
+from scanner.server.fairness import pass_turn
 from scanner.server.retention.lease_registry import LeasedState, LeaseKey
 
 if TYPE_CHECKING:
@@ -111,7 +113,7 @@ class StateFinder:
         self._checkpoints = checkpoints
 
     async def hold_all(
-        self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd
+        self, key: LeaseKey, targets: Iterable[Target], on_end: OnEnd, buckets_max: int
     ) -> tuple[list[HeldState], list[RefusedTarget]]:
         """Hold what is asked for, as far as it exists.
 
@@ -119,12 +121,16 @@ class StateFinder:
             key: For whom.
             targets: What is asked for.
             on_end: Called when the log is taken away from a held state.
+            buckets_max: Buckets that may be asked for, each as often as it is named.
 
         Returns:
             What is held now, to be released by the caller; and what cannot be leased.
 
+        Raises:
+            ArgumentInvalid: More are; nothing stays held.
+
         Waits:
-            For the commits that run now; for the disk where a checkpoint is made.
+            For the commits that run now; for the disk where a checkpoint is made; for its turn, at each bucket.
 
         Cancellation:
             Nothing stays held; checkpoints may have been made.
@@ -141,6 +147,8 @@ class StateFinder:
                     missing.append(RefusedTarget(target.table, None, error))
                     continue
                 for index in target.buckets or range(table.description.buckets):
+                    await pass_turn()
+                    _require_few(len(held) + len(missing) + 1, buckets_max)
                     try:
                         held.append(await self._hold(key, table, index, target, on_end))
                     except ScannerError as error:
@@ -211,6 +219,11 @@ class StateFinder:
                     history=checkpoints.bucket.storage.lineage.history_of(log_offset),
                 )
                 return _held(key, state, checkpoints, on_end)
+
+
+def _require_few(count: int, buckets_max: int) -> None:
+    if count > buckets_max:
+        raise ArgumentInvalid(f"one request leases at most {buckets_max} buckets; lease them in parts")
 
 
 def _choose(checkpoints: BucketCheckpoints, target: Target) -> tuple[Checkpoint | None, int]:

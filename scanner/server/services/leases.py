@@ -74,6 +74,10 @@ class LeaseService:
         key = LeaseKey(principal_of(stream).name, _checked_id(message.lease_id))
         if not message.targets:
             raise ArgumentInvalid("an acquisition names at least one table")
+        if len(message.targets) > self._config.lease_buckets_max:
+            raise ArgumentInvalid(
+                f"an acquisition has at most {self._config.lease_buckets_max} targets, not {len(message.targets)}"
+            )
         may_checkpoint = may(stream, Right.ADMIN)
         targets = [_target(each, may_checkpoint) for each in message.targets]
         for target in targets:

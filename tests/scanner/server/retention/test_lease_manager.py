@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from scanner.errors import (
+    ArgumentInvalid,
     LeaseNotFound,
     OffsetOutOfRange,
     SnapshotLost,
@@ -54,6 +55,34 @@ async def test_a_full_lease_table_is_told(store: Store) -> None:
                 await kept.acquire(lease_id, target(Choice.LOG, *buckets))
         await kept.acquire("one", target(Choice.NEW, 0, 1))
         assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [1, 1, 0]
+
+
+async def test_a_request_that_names_too_many_buckets_is_refused(store: Store) -> None:
+    """However often it names the same one, or tables as a whole; nothing stays held."""
+    async with open_maintenance(store, ScannerConfig(lease_buckets_max=5)) as kept:
+        for targets in ([target(Choice.LOG, *[0] * 6)], [target(Choice.LOG)] * 2):
+            with pytest.raises(ArgumentInvalid, match="at most 5 buckets; lease them in parts"):
+                await kept.acquire("one", *targets)
+        assert [len((await kept.bucket(index)).pins) for index in range(BUCKETS)] == [0, 0, 0]
+        await kept.acquire("one", target(Choice.LOG, *[0] * 5))
+
+
+async def test_others_have_a_turn_for_each_bucket_that_is_leased(store: Store) -> None:
+    """A request that names many does not hold them up."""
+    turns = 0
+
+    async def run() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with open_maintenance(store, ScannerConfig()) as kept, trio.open_nursery() as nursery:
+        await kept.acquire("one", target(Choice.LOG, 0))
+        nursery.start_soon(run)
+        await kept.acquire("one", target(Choice.LOG, *[0] * 500))
+        nursery.cancel_scope.cancel()
+    assert turns >= 500
 
 
 async def test_one_principal_leaves_room_for_others(store: Store) -> None:
