@@ -38,6 +38,8 @@ Test: TypeAlias = Callable[[pa.Array], pa.BooleanArray]
 _T = TypeVar("_T")
 _DAY_S: Final = 86_400
 _PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_EXPONENT_MAX: Final = 1_100
+"""Beyond 10 to that power there is no value of any type, and within its inverse of 0 none but 0."""
 _WHOLE_FLOATS: Final = {pa.float32(): np.float32, pa.float64(): np.float64}
 
 
@@ -241,7 +243,7 @@ def _number(value: LiteralValue, field: pa.Field) -> Fraction | float:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float | decimal.Decimal):
         raise _does_not_fit(value, field, "it is a number, without quotes")
-    exact = Fraction(value)
+    exact = _fraction(value)
     if (
         isinstance(value, decimal.Decimal)
         and pa.types.is_floating(field.type)
@@ -250,6 +252,16 @@ def _number(value: LiteralValue, field: pa.Field) -> Fraction | float:
         nearest = float(value)  # Rule 1.
         return Fraction(nearest) if math.isfinite(nearest) else exact
     return exact
+
+
+def _fraction(value: Fraction | float | decimal.Decimal) -> Fraction:
+    """A number as it is; one that is beyond every value, or next to 0, as another such, with which it takes no time."""
+    if not isinstance(value, decimal.Decimal) or not value:
+        return Fraction(value or 0)
+    exponent = max(-_EXPONENT_MAX, min(value.adjusted(), _EXPONENT_MAX))
+    if exponent != value.adjusted():
+        value = decimal.Decimal((value.is_signed(), (1,), exponent))
+    return Fraction(value)
 
 
 def _seconds(value: LiteralValue, field: pa.Field, *, zoned: bool) -> Fraction:
@@ -284,7 +296,7 @@ def _counted(
         if math.isnan(value):
             return _NOWHERE
         return _Place(high if value > 0 else None, exact=False)
-    count = Fraction(value) * per_unit
+    count = _fraction(value) * per_unit
     below = math.floor(count)
     if below < low:
         return _Place(None, exact=False)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scanner.data import comparisons
 from scanner.data.comparisons import compared, equal_to_any, exact_cell, starts_with
 from scanner.data.literals import Temporal, decimal_literal, literal
 from scanner.errors import ArgumentInvalid
@@ -207,6 +208,52 @@ def test_numbers_with_a_fraction_or_an_exponent(text: str, *, equal: bool) -> No
     assert compared("equal", decimal_literal(text), field)(column).to_pylist() == [equal]
     travelled = literal_from_proto("x", literal_to_proto(decimal_literal(text)))
     assert equal_to_any([travelled], field)(column).to_pylist() == [equal]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.int64(),
+        pa.decimal128(38, 1000),
+        pa.decimal128(38, -1000),
+        pa.decimal128(5, 2),
+        pa.float32(),
+        pa.float64(),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("digits", ["1", "9", "1." + "3" * 1_000])
+@pytest.mark.parametrize("exponent", [9999, 1101, 1100, 1099, 1038, -999, -1000, -1099, -1100, -1101, -9999])
+@pytest.mark.parametrize("sign", ["", "-"])
+def test_a_number_far_from_every_value_costs_no_more_than_others(
+    monkeypatch: pytest.MonkeyPatch, kind: pa.DataType, digits: str, exponent: int, sign: str
+) -> None:
+    """It is on the same side of each value as it is, and no fraction of its size is made."""
+    bits = []
+
+    def made(*of: Any) -> Fraction:
+        fraction = Fraction(*of)
+        bits.append(max(fraction.numerator.bit_length(), fraction.denominator.bit_length()))
+        return fraction
+
+    text = f"{sign}{digits}e{exponent}"
+    what = Fraction(text)
+    values: list[Any] = [-math.inf, -1.0, -0.0, 1.0, math.inf]
+    if pa.types.is_floating(kind):
+        column = pa.array(values, kind)
+        what = Fraction(0) if exponent < 0 else what
+    else:
+        width = kind.bit_width // 8
+        most = (1 << 63) - 1 if pa.types.is_integer(kind) else 10**kind.precision - 1
+        raw = [-most, -1, 0, 1, most]
+        stored = b"".join(each.to_bytes(width, "little", signed=True) for each in raw)
+        column = pa.Array.from_buffers(kind, len(raw), [None, pa.py_buffer(stored)])
+        values = [Fraction(each) / Fraction(10) ** getattr(kind, "scale", 0) for each in raw]
+    monkeypatch.setattr(comparisons, "Fraction", made)
+    for name, compare in OPERATORS.items():
+        mask = compared(name, decimal_literal(text), pa.field("c", kind))(column)
+        assert mask.to_pylist() == [compare(each, what) for each in values]
+    assert max(bits) < 10_000
 
 
 @pytest.mark.parametrize("value", [-3.4028235e38, Decimal("-3.402823467e38"), -(2**128 - 2**104) - 1])
