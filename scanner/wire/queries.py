@@ -77,7 +77,9 @@ def query_from_proto(message: pb.ScanQuery, *, predicates_max: int, literals_max
         raise ArgumentInvalid(f"the query asks for column {twice!r} more than once")
     predicates, literals = _filter_size(message, predicates_max)
     if predicates > predicates_max:
-        raise ArgumentInvalid(f"the filter has {predicates} predicates; {predicates_max} are allowed")
+        raise ArgumentInvalid(
+            f"the filter has {predicates} predicates at least, and {predicates_max} are allowed"
+        )
     if literals > literals_max:
         raise ArgumentInvalid(f"the filter has {literals} literals; {literals_max} are allowed")
     return ScanQuery(

@@ -55,7 +55,7 @@ def test_a_filter_of_too_many_predicates_is_not_looked_through(*, nested: bool) 
     """That there are too many is known from their number, on whichever level they are."""
     many = Unread([LEAF] * NAMES)
     predicates = [SimpleNamespace(operands=many, literals=[])] if nested else many
-    with pytest.raises(ArgumentInvalid, match=rf"{NAMES + nested} predicates; 64 are allowed"):
+    with pytest.raises(ArgumentInvalid, match=rf"{NAMES + nested} predicates at least, and 64 are allowed"):
         query_from_proto(query(columns=[], filter=predicates), predicates_max=64, literals_max=100)
 
 
