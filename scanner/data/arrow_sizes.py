@@ -37,6 +37,8 @@ _EXPERIMENTAL_COMPRESSION = b"ARROW:experimental_compression"
 """In the metadata of a V4 message, where Arrow 0.17 said how its body is compressed."""
 _AS_IT_IS = -1
 """In front of a buffer of a compressed body that was not worth compressing."""
+_MESSAGES_MAX = 10_000
+"""Of a stream: one batch, and two dictionaries of each column that a table can have."""
 _VIEW_BYTES = 16
 _END_MARKS = re.compile(rb"(?:\xff{4}\0{4})*+")
 """At the start of what follows an end. A writer that is closed twice, by hand and by its `with`, writes two."""
@@ -62,7 +64,7 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
 
     Raises:
         pa.ArrowException, OSError, ValueError: It is no such stream, something stands behind its end, a body is
-            compressed under metadata V4, or metadata take too much.
+            compressed under metadata V4, metadata take too much, or there are too many messages.
     """
     batches = total = 0
     octets, source = memoryview(stream).cast("B"), pa.BufferReader(pa.py_buffer(stream))
@@ -80,13 +82,16 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
 def _messages(octets: memoryview, source: pa.BufferReader) -> Iterator[pa.ipc.Message]:
     """The messages of a stream; the metadata of each are looked at before Arrow reads it."""
     reader = pa.ipc.MessageReader.open_stream(source)
-    while True:
+    for _ in range(_MESSAGES_MAX):
         require_small_metadata(octets[source.tell() :])
         try:
             message = reader.read_next_message()
         except StopIteration:
             return
         yield message
+    raise ValueError(
+        f"it has {_MESSAGES_MAX} messages or more; one record batch and its dictionaries are read"
+    )
 
 
 def require_readable_file(file: Buffer) -> None:

@@ -77,6 +77,16 @@ def test_a_schema_that_names_one_thing_many_times_is_refused(vector: int) -> Non
         decode_schema(hostile)
 
 
+def test_a_stream_of_too_many_messages_is_refused() -> None:
+    """Each costs something before it is known that it is too many; a stream of some batches is told their number."""
+    stream = stream_of(keyed(pa.array(["a"])).slice(0, 0), times=9_998)
+    with pytest.raises(ArgumentInvalid, match="must hold one record batch with columns, and holds 9998"):
+        read_arrow_stream(stream, rows_max=1000, bytes_max=MIB)
+    stream = stream_of(keyed(pa.array(["a"])).slice(0, 0), times=9_999)
+    with pytest.raises(ArgumentInvalid, match="it has 10000 messages or more; one record batch and its"):
+        read_arrow_stream(stream, rows_max=1000, bytes_max=MIB)
+
+
 def test_the_widest_rows_with_what_pandas_says_of_them_are_read() -> None:
     """4096 columns with names as long as they may be."""
     names = [f"{index:0512}" for index in range(4096)]
