@@ -144,6 +144,10 @@ class TlsFailed(ConnectionLost):
     """TLS was not agreed on: one end does not trust, or does not understand, the other."""
 
 
+class NoCommonTls(ConnectionLost):
+    """The server takes no version and no cipher of TLS that this end offers."""
+
+
 class NotHttp2(ConnectionLost):
     """The peer's first octets are text, those of an answer in HTTP/1 say: it does not speak HTTP/2."""
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from transport.errors import NotHttp2, TlsExpected, TransportError
+from transport.errors import NoCommonTls, NotHttp2, TlsExpected, TransportError
 
 ALPN: Final = "h2"
 _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
@@ -24,13 +24,15 @@ _CIPHERS_TLS_1_2: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 supported, and an operator's openssl.cnf can (`Ciphersuites`)."""
 _KINDS: Final = {"URI": "uri", "DNS": "dns", "IP Address": "ip", "email": "email"}
 """Kinds of alternative names that identify a client, and their prefixes here; most specific first."""
+HANDSHAKE_FAILURE: Final = "SSLV3_ALERT_HANDSHAKE_FAILURE"
+"""By this a server of TLS 1.2 rejects the absence of a certificate, and any server what a ClientHello offers."""
 _CERTIFICATE_ALERTS: Final = frozenset(
     {
         "SSLV3_ALERT_BAD_CERTIFICATE",
         "SSLV3_ALERT_CERTIFICATE_EXPIRED",
         "SSLV3_ALERT_CERTIFICATE_REVOKED",
         "SSLV3_ALERT_CERTIFICATE_UNKNOWN",
-        "SSLV3_ALERT_HANDSHAKE_FAILURE",
+        HANDSHAKE_FAILURE,
         "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE",
         "TLSV13_ALERT_CERTIFICATE_REQUIRED",
         "TLSV1_ALERT_ACCESS_DENIED",
@@ -256,9 +258,10 @@ def tls_failure(error: BaseException) -> str:
 
 def certificate_refused(error: BaseException) -> bool:
     """Whether a connection failed because the server does not accept this end's certificate, or wants one."""
-    return any(
-        isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in _causes(error)
-    )
+    causes = _causes(error)
+    if any(isinstance(each, NoCommonTls) for each in causes):
+        return False
+    return any(isinstance(each, ssl.SSLError) and each.reason in _CERTIFICATE_ALERTS for each in causes)
 
 
 def tls_expected(error: BaseException) -> bool:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from transport.byte_streams import SocketBytes
-from transport.errors import ConnectionLost
-from transport.tls import ALPN, PeerCertificate, certificate_expired, tls_failure
+from transport.errors import ConnectionLost, NoCommonTls
+from transport.tls import ALPN, HANDSHAKE_FAILURE, PeerCertificate, certificate_expired, tls_failure
 
 if TYPE_CHECKING:
     from transport.protocol.stream import Buffer
@@ -163,6 +163,10 @@ class TlsBytes:
                     raise ConnectionLost("the peer closed the connection during the TLS handshake") from None
             except ssl.SSLError as error:
                 await self._refuse(_PLAINTEXT_ANSWERS.get(error.reason, b"") if self._server_side else b"")
+                if (
+                    error.reason == HANDSHAKE_FAILURE and self._object.cipher() is None
+                ):  # No ServerHello has come.
+                    raise NoCommonTls("the peer takes no version and no cipher of TLS that we do") from error
                 raise ConnectionLost(tls_failure(error)) from error
         self._records.begin_again()
         await self._flush()

@@ -298,6 +298,21 @@ async def test_server_without_h2_is_refused(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_server_of_other_ciphers_wants_no_certificate(tmp_path: Path) -> None:
+    """One that takes none of our ciphers answers with the alert by which others ask for a certificate; that is told."""
+    made = server_files(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made.certificate, made.key)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE+AES+SHA256:ECDHE+AES+SHA384:!AESGCM:!AESCCM")  # CBC
+    context.set_alpn_protocols(["h2"])
+    async with transport.serve(HANDLERS, ssl_context=context) as server:
+        with pytest.raises(ConnectionLost, match="no version and no cipher of TLS") as caught:
+            async with transport.connect(server.host, server.port, ssl_context=client_tls(tmp_path)):
+                pass
+        assert not certificate_refused(caught.value)
+
+
 async def test_plaintext_client_on_a_tls_port(tmp_path: Path) -> None:
     """A client that forgot TLS fails with what was wrong, whatever it speaks; the server serves the next one."""
     async with transport.serve(HANDLERS, ssl_context=server_tls(tmp_path)) as server:
