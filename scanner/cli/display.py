@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Final
 
 import click
@@ -70,20 +69,12 @@ def page(text: str, file: IO[str]) -> None:
     except UnicodeEncodeError:
         text = text.translate(_PLAIN)
     shown = is_terminal(file) and file.fileno() == sys.stdout.fileno() and is_terminal(sys.stdin)
-    if shown and text.count("\n") >= shutil.get_terminal_size().lines and _pager_is_readable():
-        click.echo_via_pager(text.removesuffix("\n"))  # It adds one.
-        return
+    if shown and text.count("\n") >= shutil.get_terminal_size().lines:
+        with suppress(ValueError):  # PAGER is no words, and so as good as one that is not there.
+            click.echo_via_pager(text.removesuffix("\n"))  # It adds one.
+            return
     file.write(text)
     file.flush()
-
-
-def _pager_is_readable() -> bool:
-    """Whether PAGER is words, if it is set. One that is not is as good as a pager that is not there."""
-    try:
-        shlex.split(os.environ.get("PAGER", ""))
-    except ValueError:
-        return False
-    return True
 
 
 def table_lines(columns: Mapping[str, Sequence[object]], width: int | None, hint: str = _HINT) -> list[str]:
