@@ -195,7 +195,7 @@ class Portal:
         name: Of the thread.
 
     Raises:
-        OSError: The system has no room for its loop, such as for files.
+        OSError: The system has no room for its thread or its loop, such as for files.
 
     Cancellation:
         An exception that hits the waiting thread, such as KeyboardInterrupt, ends the thread that was begun.
@@ -214,7 +214,7 @@ class Portal:
         # A daemon, so that a client nobody closed does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
-            self._thread.start()
+            self._start_thread()
             self._ready.wait()
         except BaseException:  # An interrupt: nobody will know of this portal, nor close it.
             self._give_up()
@@ -222,6 +222,16 @@ class Portal:
         if self._failure is not None:
             raise self._failure
         _open_portals.add(self)
+
+    def _start_thread(self) -> None:
+        try:
+            self._thread.start()
+        except (
+            RuntimeError
+        ) as error:  # Python's word for EAGAIN, which has a kind of its own everywhere else.
+            raise OSError(
+                f"{error}: raise the limit of processes (ulimit -u), or make room in memory"
+            ) from error
 
     @property
     def is_forked(self) -> bool:

@@ -281,6 +281,17 @@ def test_a_portal_whose_loop_cannot_begin() -> None:
         Portal("another portal of a test")
 
 
+def test_a_portal_whose_thread_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads are something that a system runs out of, too, and a command tells it in one line."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(OSError, match="can't start new thread: raise the limit of processes"):
+        Portal("another portal of a test")
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_interrupted_while_its_loop_begins(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
     """Nobody has the portal then: its thread ends by itself, whether its loop runs already or has yet to begin."""
