@@ -226,9 +226,7 @@ class Portal:
     def _start_thread(self) -> None:
         try:
             self._thread.start()
-        except (
-            RuntimeError
-        ) as error:  # Python's word for EAGAIN, which has a kind of its own everywhere else.
+        except RuntimeError as error:  # Python's word for EAGAIN here
             raise OSError(
                 f"{error}: raise the limit of processes (ulimit -u), or make room in memory"
             ) from error
