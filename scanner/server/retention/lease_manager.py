@@ -223,6 +223,7 @@ class LeaseKeeper:
         """
         lease = self.get(key)
         if lease is None:
+            await self._write()  # It may have gone by a call that could not write that down.
             return None
         wanted = {(table, index) for table, indices in buckets for index in indices or (None,)}
         gone = [
@@ -245,9 +246,8 @@ class LeaseKeeper:
             StoreFailed: It could not be written down.
         """
         dropped = self._registry.drop(key, now_ms=self._clock.now_ms())
-        if dropped:
-            self._changes += 1
-            await self._write()
+        self._changes += dropped
+        await self._write()  # Also what another call has dropped, and could not write down.
         return dropped
 
     def get(self, key: LeaseKey) -> Lease | None:

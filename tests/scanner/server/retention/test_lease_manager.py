@@ -129,6 +129,32 @@ async def test_nothing_is_let_go_before_that_is_written_down(
         assert state.checkpoint_id not in await kept.ids()
 
 
+@pytest.mark.parametrize("how", ["drop", "release"])
+async def test_a_lease_that_is_gone_is_no_answer_before_that_is_written_down(
+    store: Store, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A call that is made again, since the disk refused, is answered when no restart brings the lease back."""
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("no space left on the test")
+
+    async with open_maintenance(store) as kept:
+        leases = kept.maintenance.leases
+
+        async def end() -> object:
+            return await (leases.drop(REPORT) if how == "drop" else leases.release(REPORT, [("items", ())]))
+
+        await kept.write(range(10))
+        await kept.acquire("report", target(Choice.LOG, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "write_document", refuse)
+            for _ in range(2):
+                with pytest.raises(StoreFailed):
+                    await end()
+        assert not await end()
+        assert not LeaseRegistry.from_document(store.read_document(LEASES_DOCUMENT), 0).frozen()
+
+
 async def test_if_absent_changes_nothing_of_a_lease(store: Store) -> None:
     """The answer is the lease as it was, whatever is asked for; another principal's of that id is none."""
     async with open_maintenance(store) as kept:
