@@ -44,7 +44,14 @@ from scanner.cli.units import counted
 from scanner.client.client import BUCKETS_DEFAULT
 from scanner.data.keys import key_cells
 from scanner.data.literals import Temporal, decimal_literal
-from scanner.errors import ArgumentInvalid, KeyInvalid, ScannerError, ServerUnavailable, TableNotFound
+from scanner.errors import (
+    ArgumentInvalid,
+    KeyInvalid,
+    ScannerError,
+    ServerUnavailable,
+    TableExists,
+    TableNotFound,
+)
 
 if TYPE_CHECKING:
     from scanner.client.writer import WriteResult
@@ -210,7 +217,13 @@ def _create(
     for column in primary_key:
         if column not in source.schema.names:
             fail(f"{file} has no column {column!r} for the primary key; it has {columns}")
-    return client.create_table(name, source.schema, primary_key, buckets)
+    try:
+        return client.create_table(name, source.schema, primary_key, buckets)
+    except TableExists:
+        # Not the server's advice, which is to drop it: somebody is using it.
+        fail(
+            f"table {name} was made by somebody else while {file} was read; load it again, or choose another --table"
+        )
 
 
 def _require_same(table: Table, primary_key: list[str], buckets: int | None) -> None:

@@ -202,6 +202,19 @@ def test_loading_again_replaces(command: Weir, items: str, csv_file: Path) -> No
     assert "2 buckets" in one_line(command("load", csv_file, "--buckets", "3"))
 
 
+def test_a_table_that_another_load_makes_meanwhile(
+    command: Weir, items: str, csv_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told to drop the rows that the other one has just loaded."""
+    monkeypatch.setattr("scanner.cli.data._existing", lambda *_: None)
+    failed = last_line(command("load", csv_file, "-k", "id"))
+    assert failed == (
+        f"weir: table items was made by somebody else while {csv_file} was read;"
+        " load it again, or choose another --table"
+    )
+    assert command("scan", items, "--format", "none")[1] == "201 rows\n"
+
+
 def test_an_interrupted_load_says_what_is_there(
     command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
