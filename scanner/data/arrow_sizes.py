@@ -40,6 +40,7 @@ _AS_IT_IS = -1
 _MESSAGES_MAX = 10_000
 """Of a stream: one batch, and two dictionaries of each column that a table can have."""
 _VIEW_BYTES = 16
+_OFFSET_BYTES = 4
 _END_MARKS = re.compile(rb"(?:\xff{4}\0{4})*+")
 """At the start of what follows an end. A writer that is closed twice, by hand and by its `with`, writes two."""
 
@@ -171,13 +172,25 @@ def spelled_out_bytes(column: pa.Array) -> int:
     return int(column.nbytes)
 
 
+def stored_bytes_min(rows: int, kind: pa.DataType) -> int:
+    """What cells of a type that is stored take at least, nulls as well: their width, or where they begin."""
+    return rows * (_OFFSET_BYTES if (width := _width_of(kind)) is None else width)
+
+
 def _named_bytes(values: pa.Array, indices: pa.Array) -> int:
     """What the values that indices name take; of others there may be far more."""
-    try:
-        width = -(-int(values.type.bit_width) // 8)
-    except ValueError:  # They are of no one width.
+    width = _width_of(values.type)
+    if width is None:
         return _sum(_lengths(values).take(indices))
     return width * (len(indices) - int(indices.null_count))
+
+
+def _width_of(kind: pa.DataType) -> int | None:
+    """Bytes of each value; None: they are of no one width."""
+    try:
+        return -(-int(kind.bit_width) // 8)
+    except ValueError:
+        return None
 
 
 def _sum(lengths: pa.Array) -> int:

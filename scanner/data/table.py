@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from scanner.data.arrow_sizes import require_size, spelled_out_bytes
+from scanner.data.arrow_sizes import require_size, spelled_out_bytes, stored_bytes_min
 from scanner.data.exact_casts import cast_exactly, require_castable
 from scanner.errors import ArgumentInvalid, ColumnNotFound, KeyInvalid, SchemaMismatch
 
@@ -238,7 +238,7 @@ def _conform(
     except pa.ArrowInvalid as error:
         raise SchemaMismatch(f"the batch is not valid Arrow data: {error}") from error
     if bytes_max is not None:
-        require_size(sum(map(spelled_out_bytes, batch.columns)), bytes_max)
+        require_size(_decoded_bytes(batch, schema), bytes_max)
     columns = [cast_exactly(batch.column(name), schema.field(name), first_row) for name in schema.names]
     for field, column in zip(schema, columns, strict=True):
         if column.null_count and not field.nullable:
@@ -247,6 +247,14 @@ def _conform(
                 raise KeyInvalid(f"primary key column {field.name!r} is null in row {row}")
             raise SchemaMismatch(f"column {field.name!r} must not be null, and {column.null_count} rows are")
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _decoded_bytes(batch: pa.RecordBatch, schema: pa.Schema) -> int:
+    """What rows take with each cell spelled out, as it was sent or as it is stored, whichever is more."""
+    return sum(
+        max(spelled_out_bytes(column), stored_bytes_min(batch.num_rows, schema.field(name).type))
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    )
 
 
 def _require_columns(given: pa.Schema, schema: pa.Schema) -> None:

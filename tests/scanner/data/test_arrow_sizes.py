@@ -175,6 +175,28 @@ def test_values_of_a_dictionary_that_no_row_names_take_nothing() -> None:
     assert spelled_out_bytes(column) == 0
 
 
+@pytest.mark.parametrize(
+    ("given", "stored", "width"),
+    [
+        (pa.null(), pa.int64(), 8),
+        (pa.int8(), pa.int64(), 8),
+        (pa.dictionary(pa.int8(), pa.int8()), pa.int64(), 8),
+        (pa.null(), pa.string(), 4),
+    ],
+    ids=str,
+)
+def test_cells_count_as_they_are_stored(given: pa.DataType, stored: pa.DataType, width: int) -> None:
+    """Nulls are written in next to no octets, and take as much memory as values."""
+    schema = pa.schema([pa.field("k", pa.int8(), nullable=False), ("a", stored), ("b", stored)])
+    table = TableDescription("t", schema, ("k",), 1)
+    nulls = pa.nulls(100_000, given)
+    batch = pa.record_batch([pa.array(bytes(100_000), pa.int8()), nulls, nulls], names=["k", "a", "b"])
+    size = 100_000 * (1 + 2 * width)
+    assert table.conform(batch, size).num_rows == 100_000
+    with pytest.raises(ArgumentInvalid, match=f"take {size} bytes once they are decoded"):
+        table.conform(batch, size - 1)
+
+
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_a_compressed_bomb_is_refused_packed(codec: str) -> None:
     """Hundreds of kilobytes that would become a hundred megabytes are never decompressed."""
