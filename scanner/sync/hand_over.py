@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -49,6 +50,8 @@ class HandOver(Generic[PlaceT]):
         self._passed: PlaceT | None = None
         """How far the scan came since without a batch; None: it is not known to have come further."""
         self._taking = trio.Lock()
+        self._caller: dict[str, int] = {}
+        """The thread that is in `next`, if one is. A dict, of which `setdefault` looks and says so in one step."""
         self.place = place_of()
         """As of the newest batch that the caller has got, and what without rows came behind it."""
 
@@ -62,11 +65,21 @@ class HandOver(Generic[PlaceT]):
 
         Raises:
             StopIteration: There is none any more.
+            trio.BusyResourceError: Another thread is at it.
             Exception: Whatever the scan raises.
 
         Cancellation:
             KeyboardInterrupt loses and repeats nothing: the next call goes on.
         """
+        me = threading.get_ident()
+        if self._caller.setdefault("thread", me) != me:
+            raise trio.BusyResourceError("another thread is taking the next batch of this scan")
+        try:
+            return self._next()
+        finally:
+            self._caller.clear()
+
+    def _next(self) -> pa.RecordBatch:
         if self._taken is None:
             try:
                 if self._ready is None:

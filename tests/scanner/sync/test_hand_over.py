@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, cast
 
@@ -96,3 +97,44 @@ def test_interrupted_twice(kind: type[Numbered]) -> None:
         assert over.place == number
         assert over.next()["number"].to_pylist() == [number]
         assert over.place == number + 1
+
+
+class Shared:
+    """A portal that lets another thread try while the first one waits."""
+
+    def __init__(self) -> None:
+        self.hand_over: HandOver[int] | None = None
+        self.outcomes: list[object] = []
+
+    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run it in a loop."""
+        self._try_elsewhere()
+        trio.run(function)
+
+    def take(self, source: Takeable[None]) -> None:
+        """Run it without one."""
+        self._try_elsewhere()
+        source.take_nowait()
+
+    def _try_elsewhere(self) -> None:
+        def take() -> None:
+            assert self.hand_over is not None
+            try:
+                self.outcomes.append(self.hand_over.next())
+            except trio.BusyResourceError as error:
+                self.outcomes.append(error)
+
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=take)
+            other.start()
+            other.join()
+
+
+@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
+def test_a_second_thread_is_told(kind: type[Numbered]) -> None:
+    """Two threads on one iterator: the one that comes while another is at it gets an error, and no batch twice."""
+    batches, shared = kind(), Shared()
+    shared.hand_over = HandOver(cast("Portal", shared), batches, lambda: batches.given)
+    numbers = [shared.hand_over.next()["number"][0].as_py() for _ in range(BATCHES)]
+    assert numbers == list(range(BATCHES))
+    assert [type(each) for each in shared.outcomes] == [trio.BusyResourceError] * BATCHES
