@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 _OFFSET: Final = re.compile(r"(?:(?P<bucket>[0-9]{1,10}):)?(?P<offset>[0-9]{1,20})")
 _TIME: Final = "2026-03-29T08:00:00Z"
+_FINER: Final = re.compile(r"[.,][0-9]{7}")
+"""Than microseconds: Python would leave out these digits of a time, and the time would be an earlier one."""
 
 
 def parse_offsets(option: str, texts: Sequence[str]) -> int | dict[int, int]:
@@ -51,9 +53,9 @@ def parse_time(option: str, text: str) -> datetime.datetime:
         Failure: It is none.
     """
     try:
-        time = datetime.datetime.fromisoformat(text.strip())
+        time = _time(text.strip())
     except ValueError:
-        fail(f"cannot read {option} {text!r}; write a time such as {_TIME}")
+        fail(f"cannot read {option} {text!r}; write a time such as {_TIME}, no finer than microseconds")
     return time if time.tzinfo is not None else time.replace(tzinfo=datetime.UTC)
 
 
@@ -99,11 +101,11 @@ def resolve_start(table: Table, texts: Sequence[str]) -> dict[int, int]:
     if first == EARLIEST:
         return {each.bucket: each.start_offset for each in table.offsets()}
     try:
-        time = datetime.datetime.fromisoformat(first)
+        time = _time(first)
     except ValueError:
         fail(
             f"cannot read --from {first!r}; write {EARLIEST}, {LATEST}, OFFSET, BUCKET:OFFSET for each bucket,"
-            f" or a time such as {_TIME}"
+            f" or a time such as {_TIME}, no finer than microseconds"
         )
     return {each.bucket: each.at_offset for each in offsets_at(table, time)}
 
@@ -136,3 +138,14 @@ def parse_stop(texts: Sequence[str]) -> str | int | dict[int, int] | None:
     if len(texts) == 1 and texts[0].strip() == END:
         return END
     return parse_offsets("--to", texts)
+
+
+def _time(text: str) -> datetime.datetime:
+    """Read a time of ISO 8601, every digit of it.
+
+    Raises:
+        ValueError: It is none, or finer than microseconds.
+    """
+    if _FINER.search(text):
+        raise ValueError(text)
+    return datetime.datetime.fromisoformat(text)

@@ -124,6 +124,7 @@ def test_compact_log(server: RunningServer, command: Weir) -> None:
     for wrong in (
         ("items", "--before", 1),
         ("items", "--before", "soon"),
+        ("items", "--before", "2020-01-01T00:00:00.1234567Z"),
         ("items", "--before", "2999-01-01"),
         ("items", "--before", 99, "--bucket", 0),
         ("items", "--bucket", 1),

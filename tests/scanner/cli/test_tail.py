@@ -276,6 +276,7 @@ def test_colours_only_where_they_are_wanted(server: RunningServer, monkeypatch: 
         (["--from", "earliest", "--to", "1000000"], "is not in the changelog"),
         (["--snapshot", "--to", "0"], "stop_offset 0 is before"),
         (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future: the server's clock says 2"),
+        (["--from", "2020-01-01T00:00:00.123456789Z", "--to", "end"], "no finer than microseconds"),
         (["--from", "1"], "inside the commit"),
         (["--from", "1000000"], "bucket "),
         (["--to", "latest"], "cannot read --to"),
