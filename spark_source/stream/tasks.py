@@ -215,8 +215,8 @@ def require_same_table(table: Table, table_id: int) -> None:
     """
     if table.table_id != table_id:
         raise TableNotFound(
-            f"table {table.name!r} was dropped and created anew since: its changes are others; begin a new query, with"
-            " a checkpoint of its own"
+            f"table {table.name!r} was dropped and created anew since: its changes are others; load the DataFrame"
+            " again, and begin a stream as a new query, with a checkpoint of its own"
         )
 
 

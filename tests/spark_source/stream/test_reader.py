@@ -539,6 +539,21 @@ def test_changes_that_are_planned_again_when_a_lease_has_ended(
     assert anew.reader(source.schema()).partitions()
 
 
+def test_changes_of_a_table_that_was_created_anew_since_they_were_planned(
+    server: RunningServer, client: Client, table: Table
+) -> None:
+    """They are gone, and the error says what to do in a read that has no checkpoint."""
+    table.write(_rows(0, 100))
+    source = WeirDataSource({"endpoint": server.endpoint, "table": table.name, "readChanges": "true"})
+    reader = source.reader(source.schema())
+    assert isinstance(reader, ChangesReader)
+    partition, *_ = reader.partitions()
+    client.drop_table(table.name)
+    client.create_table(table.name, table.schema, primary_key=["k"], buckets=BUCKETS).write(_rows(0, 100))
+    with pytest.raises(TableNotFound, match=r"dropped and created anew since: .*; load the DataFrame again"):
+        list(reader.read(partition))
+
+
 def test_tasks_and_plans_renew_both_ends_of_a_read_of_changes(tmp_path: Path) -> None:
     """While a load is used, neither what is read nor where that ends is forgotten."""
     clock = trio.testing.MockClock(rate=1.0)
