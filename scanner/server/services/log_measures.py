@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scanner.data.table import BUCKETS_MAX
 from scanner.errors import ArgumentInvalid, OffsetOutOfRange
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.auth.access import Right, authorize
@@ -65,13 +66,17 @@ class MeasureService:
 
         Raises:
             TableNotFound, BucketNotFound: There is nothing to measure.
-            ArgumentInvalid: A bucket is named twice, or a position is inside a commit.
+            ArgumentInvalid: A bucket is named twice, or more than a table has, or a position is inside a commit.
             OffsetOutOfRange: A position is past the end of the changelog.
             SnapshotLost: A position is of another history of the bucket.
             DataCorrupted: The changelog is damaged there.
         """
         message = parse_request(pb.MeasureLogRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
+        if len(message.positions) > BUCKETS_MAX:
+            raise ArgumentInvalid(
+                f"a table has {BUCKETS_MAX} buckets at most, and {len(message.positions)} are to be measured"
+            )
         buckets = [position.bucket for position in message.positions]
         if len(set(buckets)) < len(buckets):
             raise ArgumentInvalid("a bucket is measured from one position at a time")

@@ -92,13 +92,12 @@ class TransactionService:
         message = parse_request(pb.PublishRequest, request)
         key = _version_of(message.version)
         authorize(stream, Right.WRITE, key.table)
+        parts, parts_max = len(message.attempts), self._config.transaction_parts_max
+        if parts > parts_max:
+            raise ArgumentInvalid(f"a version of {parts} parts is too large; {parts_max} are allowed")
         attempts = {each.part: _number("attempt", each.attempt) for each in message.attempts}
-        if len(attempts) < len(message.attempts):
+        if len(attempts) < parts:
             raise ArgumentInvalid("a part has two attempts in one request; name the one that counts")
-        if len(attempts) > self._config.transaction_parts_max:
-            raise ArgumentInvalid(
-                f"a version of {len(attempts)} parts is too large; {self._config.transaction_parts_max} are allowed"
-            )
         rows_min = {each.part: each.rows_min for each in message.attempts}
         overwrite = message.overwrite
 

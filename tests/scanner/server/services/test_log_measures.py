@@ -149,3 +149,10 @@ async def test_an_offset_is_of_the_history_that_wrote_the_change_before_it(tmp_p
         assert late.history_of(10) == after.history_of(10)
         with pytest.raises(SnapshotLost):
             await table.measure_log({0: 20}, histories={0: after.history_of(10)})
+
+
+async def test_no_more_positions_than_a_table_has_buckets() -> None:
+    """Said before any of them is looked at."""
+    async with _items() as (_, table):
+        with pytest.raises(ArgumentInvalid, match="1024 buckets at most, and 1025 are to be measured"):
+            await table.measure_log(dict.fromkeys(range(1025), 0))

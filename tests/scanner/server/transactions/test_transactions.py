@@ -78,6 +78,16 @@ async def serving(
             yield server, client
 
 
+async def test_no_more_parts_than_a_version_may_have() -> None:
+    """Counted as they were sent, before any of them is looked at."""
+    async with serving(MemoryStore(), ScannerConfig(transaction_parts_max=3)) as (_, client):
+        version = (await make_table(client)).transaction("load", 1)
+        with pytest.raises(ArgumentInvalid, match="4 parts is too large; 3 are allowed"):
+            await version.publish(dict.fromkeys(range(4), 0))
+        with pytest.raises(StageNotFound):
+            await version.publish(dict.fromkeys(range(3), 0))
+
+
 async def test_rows_are_seen_when_they_are_published() -> None:
     """Not in scans, not in tails, not in offsets before; then all of them, in the order of each part."""
     async with serving(MemoryStore()) as (_, client):
