@@ -361,7 +361,7 @@ def peers(
     "--rows", type=click.IntRange(500), default=100_000, show_default=True, help="Throughput: of a run."
 )
 @click.option("--idle", type=click.IntRange(1), default=10_000, show_default=True, help="Idle tails.")
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, help="Beside a slow tail.")
+@click.option("--rounds", type=click.IntRange(1), default=9, show_default=True, help="Beside a slow tail.")
 def tail(
     output: Path | None,
     plots: Path | None,
