@@ -163,9 +163,8 @@ class TlsBytes:
                     raise ConnectionLost("the peer closed the connection during the TLS handshake") from None
             except ssl.SSLError as error:
                 await self._refuse(_PLAINTEXT_ANSWERS.get(error.reason, b"") if self._server_side else b"")
-                if (
-                    error.reason == HANDSHAKE_FAILURE and self._object.cipher() is None
-                ):  # No ServerHello has come.
+                no_server_hello = self._object.cipher() is None
+                if error.reason == HANDSHAKE_FAILURE and no_server_hello:
                     raise NoCommonTls("the peer takes no version and no cipher of TLS that we do") from error
                 raise ConnectionLost(tls_failure(error)) from error
         self._records.begin_again()

@@ -23,7 +23,7 @@ class ArrowStream(Protocol):
 
 ArrowRows: TypeAlias = pa.Table | pa.RecordBatch
 Rows: TypeAlias = ArrowRows | ArrowStream
-"""Rows by column name. Of a pandas data frame NaN counts as null, and an index that is not 0, 1, 2 is a column."""
+"""Rows by column name. Of a pandas data frame NaN counts as null, and an index is a column, but for a RangeIndex."""
 
 
 def is_rows(value: object) -> TypeIs[Rows]:

@@ -158,6 +158,7 @@ class Table:
         Raises:
             SchemaMismatch: Columns do not fit; nothing was written.
             KeyInvalid: A key is null; nothing was written.
+            TypeError: `rows` are no rows; nothing was written.
             ScannerError: It failed under way; the message says how many rows are durable.
 
         Cancellation:

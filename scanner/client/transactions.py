@@ -128,6 +128,7 @@ class Transaction:
 
         Raises:
             SchemaMismatch, KeyInvalid: The rows do not fit the table; nothing was staged.
+            TypeError: They are no rows; nothing was staged.
             VersionSuperseded: A newer version is decided.
             StagesFull, DiskFull: The server has no room.
             TableNotFound: The table was dropped.

@@ -84,7 +84,7 @@ class _Call(ABC):
         return self._value
 
     def wait_ended(self) -> None:
-        """Wait for the end alone, where an interrupt came before it."""
+        """Wait for the end alone, whatever came of it."""
         # Not in one piece: a signal that another thread got, or that came just before the lock was waited for, does not
         # end the wait, and its handler runs in this thread only.
         while not self._running.acquire(timeout=_SIGNALS_SEEN_S):

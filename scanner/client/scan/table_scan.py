@@ -1,4 +1,4 @@
-"""A table scan: the scans of its buckets, multiplexed over one connection at a time into one sequence of batches.
+"""A table scan: the scans of its buckets, merged into one sequence of batches.
 
 Invariants:
 
