@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import trio
 
 import transport
+from scanner.data.arrow_metadata import WIRE_BYTES_MAX
 from scanner.errors import RETRY_AFTER_MS, ArgumentInvalid, Draining
 from scanner.server.auth.access import Access, CredentialsFile
 from scanner.server.clock import WallClock
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from scanner.storage.interface import Store
     from scanner.storage.rocksdb.config import StorageConfig
 
+_Answer = Callable[["Buffer", ServerStream], Awaitable[bytes]]
 _RESTART_MS = 1000
 """What a server that ends asks its clients to wait: the next one needs time to start."""
 
@@ -339,17 +341,16 @@ class _Services:
 
     def handlers(self) -> Mapping[str, transport.Handler]:
         """The handler of every call, by path."""
-        unary = {
-            "CreateTable": self.tables.create_table,
+        bytes_max = self.config.unary_request_bytes_max
+        with_schema_max = bytes_max + WIRE_BYTES_MAX
+        tables = {
             "DropTable": self.tables.drop_table,
             "DropUnwritten": self.tables.drop_unwritten,
-            "AddColumn": self.tables.add_column,
             "ListTables": self.tables.list_tables,
             "DescribeTable": self.tables.describe_table,
             "ListOffsets": self.tables.list_offsets,
             "SplitBucket": self.splits.split_bucket,
             "MeasureLog": self.measures.measure,
-            "Get": self.gets.get,
         }
         return {
             methods.SCAN: streaming(self.scans.scan),
@@ -357,19 +358,32 @@ class _Services:
             methods.SCAN_PAGE: streaming(self.pages.call),
             methods.FETCH_LOG: streaming(self.fetches.call),
             methods.WRITE: streaming(self.tables.write),
-            **{methods.TABLES + name: _unary(answer) for name, answer in unary.items()},
-            **{methods.ADMIN + name: _unary(answer) for name, answer in self.admin.calls().items()},
-            **{path: _unary(answer) for path, answer in self.maintenance.calls().items()},
             methods.JOIN: streaming(self.memberships.join),
-            **{methods.GROUPS + name: _unary(answer) for name, answer in self.memberships.calls().items()},
             methods.STAGE: streaming(self.staging.stage),
-            **{methods.TRANSACTIONS + name: _unary(answer) for name, answer in self.staging.calls().items()},
+            methods.GET: _unary(self.gets.get, None),  # It has limits of its own.
+            methods.TABLES + "CreateTable": _unary(self.tables.create_table, with_schema_max),
+            methods.TABLES + "AddColumn": _unary(self.tables.add_column, with_schema_max),
+            **_all_unary(methods.TABLES, tables, bytes_max),
+            **_all_unary(methods.ADMIN, self.admin.calls(), bytes_max),
+            **_all_unary("", self.maintenance.calls(), bytes_max),
+            **_all_unary(methods.GROUPS, self.memberships.calls(), bytes_max),
+            **_all_unary(methods.TRANSACTIONS, self.staging.calls(), bytes_max),
         }
 
 
-def _unary(answer: Callable[[Buffer, ServerStream], Awaitable[bytes]]) -> transport.Handler:
+def _all_unary(prefix: str, answers: Mapping[str, _Answer], bytes_max: int) -> dict[str, transport.Handler]:
+    return {prefix + name: _unary(answer, bytes_max) for name, answer in answers.items()}
+
+
+def _unary(answer: _Answer, bytes_max: int | None) -> transport.Handler:
+    async def parse_and_answer(request: Buffer, stream: ServerStream) -> bytes:
+        # Before it is parsed: millions of empty messages fit into what one of the transport's may take.
+        if bytes_max is not None and (size := memoryview(request).nbytes) > bytes_max:
+            raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
+        return await answer(request, stream)
+
     async def handle(request: Buffer, stream: ServerStream) -> bytes:
-        return await errors_as_statuses(functools.partial(answer, request, stream), stream.path)
+        return await errors_as_statuses(functools.partial(parse_and_answer, request, stream), stream.path)
 
     return transport.unary(handle)
 

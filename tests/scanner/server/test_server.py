@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import trio
 
 import transport
 from scanner.errors import ArgumentInvalid, StoreLocked
 from scanner.proto.weir.v1 import scanner_pb2 as pb
+from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.wire import methods
+from scanner.wire.batches import encode_stream
+from scanner.wire.tables import description_to_proto
 from tests.support.scans import (
     SESSION,
     SMALL,
     create_table,
     description,
+    failure,
     filled_store,
     open_scan,
     released,
@@ -49,6 +55,25 @@ async def test_an_address_that_is_not_ours_is_refused() -> None:
     with pytest.raises(ArgumentInvalid, match=r"cannot listen on 192\.0\.2\.1:0"):
         async with open_server(MemoryStore(), host="192.0.2.1"):
             pass
+
+
+async def test_requests_of_calls_that_take_one_are_short() -> None:
+    """What is longer is refused unread; what carries a schema, or keys, may be as long as those are."""
+    table = description()
+    long = description("x" * 100)
+    async with serving(MemoryStore(), ScannerConfig(unary_request_bytes_max=200)) as (_, client):
+        await create_table(client, table)
+        request = tables_pb2.CreateTableRequest(table=description_to_proto(long)).SerializeToString()
+        assert len(request) > 200
+        await create_table(client, long)
+        for service in (methods.TABLES + "DescribeTable", methods.ADMIN + "ListImages", methods.PUBLISH):
+            refused = await failure(functools.partial(client.call, service, bytes(201)))
+            assert isinstance(refused, ArgumentInvalid)
+            assert "a request of 201 octets is too large; 200 are allowed" in refused.message
+        keys = pa.record_batch({"id": range(1000)})
+        request = tables_pb2.GetRequest(table=table.name, keys=encode_stream(keys)).SerializeToString()
+        reply = tables_pb2.GetResponse.FromString(await client.call(methods.GET, request))
+        assert len(reply.found) == 1000
 
 
 async def test_a_name_that_no_machine_has_is_refused() -> None:
