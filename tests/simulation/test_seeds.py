@@ -12,7 +12,7 @@ import pytest
 
 from bench.questions.simulate import MUST_HAPPEN, line_of, run_seeds
 
-SEEDS = 250
+SEEDS = 150
 BLOCK_SEEDS = 50
 """Of one test: none takes longer than some tens of seconds on a busy machine."""
 OBJECTS_MAX = 2_000
