@@ -99,7 +99,7 @@ class FileWatch:
         before, self._seen = self._seen, self._look()
         return self._seen != before
 
-    def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
+    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(map(_signature, self._paths))
 
 
@@ -361,12 +361,17 @@ def _check_readable(*paths: FilePath) -> None:
             raise TlsFileInvalid(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
 
 
-def _signature(path: FilePath) -> tuple[int, int, int] | None:
+def _signature(path: FilePath) -> tuple[int, ...] | None:
+    """What tells a file from the one that was there before; None: there is none.
+
+    The time of modification is what a copy was given, and a file system gives the number of a removed file to the next
+    one: the time of the last change, which nobody can set, tells those apart.
+    """
     try:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev
 
 
 def _causes(error: BaseException) -> Sequence[BaseException]:

@@ -166,6 +166,24 @@ def test_file_watch_tells_each_change_once(tmp_path: Path) -> None:
     assert not watch.changed()
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_file_watch_tells_a_file_of_the_same_length_and_time(tmp_path: Path, made_anew: bool) -> None:
+    """A copy that keeps the times, over the file or in its place, where it may get the number of the removed one."""
+    path = tmp_path / "file"
+    path.write_text("one")
+    os.utime(path, (1, 1))
+    before = path.stat()
+    watch = FileWatch([path])
+    while path.stat().st_ctime_ns == before.st_ctime_ns:  # The file system's clock has a tick of its own.
+        if made_anew:
+            path.unlink()
+        path.write_text("two")
+        os.utime(path, (1, 1))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+    assert watch.changed()
+    assert not watch.changed()
+
+
 def test_names_of_a_certificate() -> None:
     """Names that can name a client are kept with their kinds, in the order of kinds; others are left out."""
     fields = {
