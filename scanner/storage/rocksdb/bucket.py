@@ -87,6 +87,7 @@ from scanner.storage.rocksdb.database import (
     rocksdb_errors,
 )
 from scanner.storage.rocksdb.durable_end import DurableEnd, read_durable_end, write_durable_end
+from scanner.storage.rocksdb.files import directory_number, require_directory
 from scanner.storage.rocksdb.log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
@@ -140,7 +141,7 @@ class RocksBucket:
             so from its next commit on.
         create: Make the bucket, which must not exist; else it must.
         clock: Microseconds since 1970 UTC, for commit timestamps.
-        place: The data directory; nothing is written once it was moved. None: it is not looked at.
+        place: The data directory; nothing is written once it or the bucket's was moved. None: it is not looked at.
         space: Of its disk; nothing is written below its reserve. None: it is not looked at.
 
     Raises:
@@ -198,6 +199,8 @@ class RocksBucket:
         """Also over a failure after which it was opened anew: the readers are still there."""
         self._durable_end = 0
         self._database: Database | None = None
+        self._number = (0, 0)
+        """Of the directory that the database was opened in, which RocksDB has open as long as that."""
         self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
         if create:
             self._open(create=True)
@@ -506,6 +509,7 @@ class RocksBucket:
         require_manifest_length(self._path, self._identity)
         database = open_database(self._path, self._resources, create=create, read_only=read_only)
         try:
+            self._number = directory_number(self._path)
             if create:
                 self._write_first_range(database)
             self._require_identity(database)
@@ -627,6 +631,9 @@ class RocksBucket:
     def _require_in_place(self) -> None:
         if self._place is not None:
             self._place.require_in_place()
+            require_directory(
+                self._path, self._number
+            )  # Else a commit would be synced into files that nobody finds.
 
     def _require_room(self, wanted_bytes: int) -> None:
         self._require_in_place()

@@ -151,19 +151,37 @@ class DirectoryHandle:
             StoreFailed: it was moved or replaced, and what would be written now would go elsewhere.
         """
         opened = os.fstat(self._descriptor)
-        try:
-            found = os.stat(self.path)
-        except OSError:
-            found = None
-        if found is None or (found.st_dev, found.st_ino) != (opened.st_dev, opened.st_ino):
-            raise StoreFailed(
-                f"data directory {self.path} was moved or replaced while a server has it open; stop the server, and"
-                " start it with the path that the directory has now"
-            )
+        require_directory(self.path, (opened.st_dev, opened.st_ino))
 
     def close(self) -> None:
         """Close it."""
         os.close(self._descriptor)
+
+
+def directory_number(path: Path) -> tuple[int, int]:
+    """What distinguishes a directory, while something has it open, from another that has its path later.
+
+    Raises:
+        StoreFailed: There is none.
+    """
+    with disk_errors(path):
+        found = path.stat()
+    return found.st_dev, found.st_ino
+
+
+def require_directory(path: Path, number: tuple[int, int]) -> None:
+    """See that a path leads to a directory of this `directory_number`.
+
+    Raises:
+        StoreFailed: It was moved, removed or replaced.
+    """
+    with suppress(StoreFailed):
+        if directory_number(path) == number:
+            return
+    raise StoreFailed(
+        f"directory {path} was moved or replaced while a server has it open; stop the server, and put the directory"
+        " back, or start the server with the path that it has now"
+    )
 
 
 def sync_tree(directory: Path) -> None:

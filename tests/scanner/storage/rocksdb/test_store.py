@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -352,5 +353,31 @@ def test_nothing_is_written_into_a_directory_that_was_moved(tmp_path: Path) -> N
             bucket.truncate_log(5)
         data.rmdir()
         elsewhere.rename(data)
+        bucket.commit([[put(1, "here again")]])
+        assert contents(bucket)[1] == "here again"
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_into_a_bucket_that_was_moved(tmp_path: Path, replaced: bool) -> None:
+    """A bucket refuses commits once its own directory is gone, or is a copy: else they would be lost with its files."""
+    data = tmp_path / "data"
+    with RocksStore.open(data) as store:
+        store.create_table(ITEMS)
+        bucket, other = store.bucket("items", 0), store.bucket("items", 1)
+        bucket.commit([puts((number, "here") for number in range(10))])
+        (directory,) = data.glob("tables/*/0000")
+        if replaced:
+            shutil.copytree(directory, tmp_path / "copy")
+        directory.rename(tmp_path / "elsewhere")
+        if replaced:
+            (tmp_path / "copy").rename(directory)
+        with pytest.raises(StoreFailed, match=r"0000 was moved or replaced"):
+            bucket.commit([[put(1, "there")]])
+        with pytest.raises(StoreFailed, match=r"0000 was moved or replaced"):
+            bucket.truncate_log(5)
+        other.commit([[put(1, "here")]])
+        if replaced:
+            shutil.rmtree(directory)
+        (tmp_path / "elsewhere").rename(directory)
         bucket.commit([[put(1, "here again")]])
         assert contents(bucket)[1] == "here again"
