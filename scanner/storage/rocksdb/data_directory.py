@@ -170,6 +170,23 @@ def acquire_lock(path: Path) -> int:
     return descriptor
 
 
+def require_lock(path: Path, descriptor: int) -> None:
+    """See that what `acquire_lock` has locked is the lock of the data directory still.
+
+    Raises:
+        StoreFailed: It was removed or replaced, and another server may have the directory open as well.
+    """
+    try:
+        found = os.stat(path / LOCK_NAME)
+    except OSError:
+        found = None
+    if found is None or not os.path.samestat(found, os.fstat(descriptor)):
+        raise StoreFailed(
+            f"{path / LOCK_NAME} was removed or replaced while a server has the directory open, so that another one may"
+            " have it open as well; stop both, and start one"
+        )
+
+
 def _is_inspected(descriptor: int) -> bool:
     """Whether those who have it locked share the lock, as `hold_still` does."""
     with suppress(BlockingIOError):

@@ -47,6 +47,7 @@ from scanner.storage.rocksdb.data_directory import (
     checkpoints_directory,
     images_directory,
     prepare,
+    require_lock,
     table_directory,
 )
 from scanner.storage.rocksdb.database import RocksResources
@@ -341,6 +342,8 @@ class RocksStore:
     def _require_in_place(self) -> None:
         self._require_open()
         self._place.require_in_place()
+        if (lock := self._lock) is not None:
+            require_lock(self._path, lock)
 
     def _require_open(self) -> None:
         if self._lock is None:

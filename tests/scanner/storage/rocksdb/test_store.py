@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -381,3 +382,23 @@ def test_nothing_is_written_into_a_bucket_that_was_moved(tmp_path: Path, replace
         (tmp_path / "elsewhere").rename(directory)
         bucket.commit([[put(1, "here again")]])
         assert contents(bucket)[1] == "here again"
+
+
+def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
+    """Without the locked file a second store opens a directory; the first one then writes no catalog over its."""
+    with RocksStore.open(tmp_path) as first:
+        first.create_table(ITEMS)
+        (tmp_path / "LOCK").unlink()
+        with RocksStore.open(tmp_path) as second:
+            second.create_table(replace(ITEMS, name="second"))
+            acts = (
+                lambda: first.create_table(replace(ITEMS, name="first")),
+                lambda: first.drop_table("items"),
+                lambda: first.write_document("leases.json", b"{}"),
+            )
+            for act in acts:
+                with pytest.raises(StoreFailed, match="LOCK was removed or replaced"):
+                    act()
+            assert second.read_document("leases.json") is None
+    with RocksStore.open(tmp_path) as store:
+        assert [table.name for table in store.tables()] == ["items", "second"]
