@@ -9,7 +9,8 @@ Invariants:
 3. Every submitted write is settled: with its offsets or with an error, also when its waiter has gone.
 4. A retired bucket opens no scan and takes no write, and is retired when its last scan has been closed.
 5. A bucket whose storage has failed opens its next scan from storage opened anew; scans that ran are parked then, and
-   go on as of the same state. Unused storage is closed (`close_idle`); pins and scans that are parked stay.
+   go on as of the same state; tails get what the failed commit has left all the same. Unused storage is closed
+   (`close_idle`); pins and scans that are parked stay.
 6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
 7. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
 8. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
@@ -568,13 +569,17 @@ class ServedBucket:
         await self._way.wait()
 
     async def _reopen(self, *, writable: bool) -> None:
-        """Park what runs, and open storage anew. No commit runs."""
+        """Park what runs, and open storage anew. No commit runs.
+
+        Tails look whether there is more: the commit that failed may turn out to be durable.
+        """
         for scan in self.open_scans:
             if not scan.parked:
                 scan.park()
         self.snapshots.close()
         self.storage_openings += 1
         await self._run_blocking(functools.partial(self.storage.reopen, writable=writable))
+        self.wake_tails()
 
     async def wait_room(self) -> None:
         """Wait until the queue of writes has room.

@@ -16,6 +16,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import OpenScan, PendingWrite, ServedBucket, TransactionShare
 from scanner.server.tables.catalog import Catalog
 from scanner.sources.kv import KvSource
+from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
+    from rocksdict import WriteBatch
+
     from scanner.storage.interface import Bucket, BucketScan, Mutation, PreparedCommit
+    from scanner.storage.rocksdb.database import Database
 
 T = TypeVar("T")
 STORE = filled_store(0)
@@ -496,6 +500,35 @@ async def test_a_bucket_whose_table_is_being_dropped_says_so(tmp_path: Path) -> 
             store.drop_table("items")
             with pytest.raises(TableNotFound, match="was dropped"):
                 await catalog.bucket(table, 0)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.rocks
+async def test_tails_get_what_a_failed_commit_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sync fails, and its rows are there all the same: they are found when storage is opened anew."""
+    make_durable = RocksBucket._make_durable
+
+    def fail_behind_the_write(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
+        make_durable(bucket, database, batch)
+        bucket._fail(StoreFailed("the disk refused the sync"))
+        raise StoreFailed("nothing of this write is promised")
+
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, inline)
+            bucket = await catalog.bucket(await catalog.table("items"), 0)
+            seen: list[int] = []
+            bucket.on_commit(lambda: seen.append(bucket.storage.log_end))
+            with monkeypatch.context() as patched:
+                patched.setattr(RocksBucket, "_make_durable", fail_behind_the_write)
+                with pytest.raises(StoreFailed):
+                    await bucket.submit(BATCHES[0]).wait_durable()
+            assert seen == []
+            await bucket.recover(at_once=True)
+            assert seen == [1]
             nursery.cancel_scope.cancel()
 
 
