@@ -18,6 +18,7 @@ This module knows no storage. It encodes whole batches column by column, never r
 
 from __future__ import annotations
 
+import decimal
 import math
 import struct
 from collections.abc import Callable, Sequence
@@ -204,6 +205,8 @@ class KeyCodec:
     def decode(self, key: bytes) -> tuple[object, ...]:
         """The values of an encoded key, as Python objects; of a prefix, as many as it holds.
 
+        Days and times that Python has none for, or whose time zone it does not know, are the integers that are stored.
+
         Raises:
             DataCorrupted: the bytes are not a key of this table.
         """
@@ -321,7 +324,10 @@ def _decode_integer(key: bytes, position: int, data_type: pa.DataType) -> tuple[
     width = data_type.bit_width // 8
     raw = int.from_bytes(_cut(key, position, width), "big") - (1 << (8 * width - 1))
     integer = pa.scalar(raw, getattr(pa, f"int{8 * width}")())
-    return integer.cast(data_type).as_py(), position + width
+    try:
+        return integer.cast(data_type).as_py(), position + width
+    except (ValueError, OverflowError, LookupError):  # Python has no such date, time or time zone.
+        return raw, position + width
 
 
 def _encode_float(column: pa.Array) -> pa.Array:
@@ -378,8 +384,9 @@ def _encode_decimal(column: pa.Array) -> pa.Array:
 
 def _decode_decimal(key: bytes, position: int, data_type: pa.DataType) -> tuple[object, int]:
     unscaled = int.from_bytes(_cut(key, position, 16), "big") - (1 << 127)
-    little = unscaled.to_bytes(16, "little", signed=True)
-    return pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(little)])[0].as_py(), position + 16
+    # Not by way of Arrow's scalar: Python is not given those whose scale is far above their digits.
+    sign, digits, _ = decimal.Decimal(unscaled).as_tuple()
+    return decimal.Decimal((sign, digits, -data_type.scale)), position + 16
 
 
 def _encode_variable(column: pa.Array) -> pa.Array:

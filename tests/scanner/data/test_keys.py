@@ -182,6 +182,27 @@ def test_keys_never_change(data_type: pa.DataType, value: object, expected: str)
     assert tuple(codec.decode(bytes.fromhex(expected))) == (value,)
 
 
+@pytest.mark.parametrize(
+    ("data_type", "stored", "value"),
+    [
+        (pa.date32(), 2**30, 2**30),
+        (pa.timestamp("s"), 10**12, 10**12),
+        (pa.timestamp("us", "Mars/Olympus"), 7, 7),
+        (pa.decimal128(10, 900), 5, decimal.Decimal("5E-900")),
+        (pa.decimal128(10, -900), -5, decimal.Decimal("-5E+900")),
+    ],
+)
+def test_a_key_decodes_also_where_arrow_has_no_python_value(
+    data_type: pa.DataType, stored: int, value: object
+) -> None:
+    """A day or a time beyond Python's, or in a zone that it does not know, is what is stored; a decimal is exact."""
+    octets = stored.to_bytes(data_type.bit_width // 8, "little", signed=True)
+    cells = pa.Array.from_buffers(data_type, 1, [None, pa.py_buffer(octets)])
+    codec = codec_of(data_type)
+    (key,) = encode_columns(codec, [cells])
+    assert codec.decode(key) == (value,)
+
+
 ZONE = datetime.timezone(datetime.timedelta(hours=2))
 NOON = datetime.datetime(2013, 7, 1, 12)
 

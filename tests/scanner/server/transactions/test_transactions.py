@@ -227,6 +227,18 @@ async def test_parts_that_touch_one_key_are_refused() -> None:
         assert len(await contents(table)) == 32
 
 
+async def test_parts_that_touch_a_key_that_python_has_no_value_for_are_refused() -> None:
+    """With what is stored of it."""
+    far = pa.table({"at": pa.array([10**12], pa.int64()).view(pa.timestamp("s"))})
+    async with serving(MemoryStore()) as (_, client):
+        table = await client.create_table("far", far.schema, primary_key=["at"], buckets=1)
+        version = table.transaction("load", 1)
+        for part in range(2):
+            await version.stage(far, part=part, attempt=0)
+        with pytest.raises(PartsConflict, match=r"parts 0 and 1 both write the key \(1000000000000,\)"):
+            await version.publish({0: 0, 1: 0})
+
+
 async def test_an_attempt_that_staged_nothing_is_refused() -> None:
     """Nothing is decided; aborting frees what there is, and is refused once it is decided."""
     async with serving(MemoryStore()) as (server, client):
