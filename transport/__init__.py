@@ -31,7 +31,7 @@ from transport.errors import (
     TransportError,
 )
 from transport.health import WHOLE_SERVER, Health, check_health
-from transport.protocol.calls import Metadata
+from transport.protocol.calls import DETAILS_BYTES_MAX, Metadata
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
 from transport.reflection import reflection_handlers
@@ -51,6 +51,7 @@ from transport.tls import (
 
 __all__ = [
     "CREDIT_BYTES_MAX",
+    "DETAILS_BYTES_MAX",
     "WHOLE_SERVER",
     "AnswerCut",
     "AnswerRefused",

@@ -37,16 +37,13 @@ from scanner.errors import (
     error_row_of_reason,
 )
 from scanner.proto.weir.v1 import errors_pb2, scanner_pb2
-from transport import CallFailed, ServerStream, StatusCode, TransportError
+from transport import DETAILS_BYTES_MAX, CallFailed, ServerStream, StatusCode, TransportError
 
 DOMAIN = "weir.v1"
 """Of the reasons in ErrorInfo."""
 
 _MESSAGE_BYTES_MAX = 1500
 """Of a message on the wire. It travels in trailers, where proxies allow 8 to 16 KiB in all."""
-_TOKEN_BYTES_MAX = 4096
-"""Of a resume token on the wire, for the same reason. A longer one, of a table with huge keys, is left out: the client
-has the one of the last batch."""
 _METADATA_CHARACTERS_MAX = 200
 """Of one value of the metadata."""
 
@@ -105,12 +102,13 @@ def to_call_failed(error: ScannerError) -> CallFailed:
     """The failed call that tells a peer of this error."""
     message, detail = message_and_detail(error)
     code = StatusCode[error_row(type(error)).status]
-    status = status_pb2.Status(code=code.value, message=message)
-    status.details.add().Pack(
-        error_details_pb2.ErrorInfo(reason=detail.reason, domain=DOMAIN, metadata=detail.metadata)
-    )
-    status.details.add().Pack(detail)
-    return CallFailed(code, message, status.SerializeToString())
+    details = _to_details(code, message, detail)
+    if len(details) > DETAILS_BYTES_MAX:
+        # Details that are too long are not sent at all, and without them the error is not known again. The token of a
+        # table with huge keys can go: the client has the one of the last batch.
+        detail.ClearField("resume_token")
+        details = _to_details(code, message, detail)
+    return CallFailed(code, message, details)
 
 
 def message_and_detail(error: ScannerError) -> tuple[str, errors_pb2.ErrorDetail]:
@@ -118,7 +116,7 @@ def message_and_detail(error: ScannerError) -> tuple[str, errors_pb2.ErrorDetail
     error = for_peers(error)
     return _shorten(error.message), errors_pb2.ErrorDetail(
         reason=error_row(type(error)).reason,
-        resume_token=_short_token(error.resume_token),
+        resume_token=error.resume_token or b"",
         oldest_offset=error.oldest_offset,
         metadata={key: value[:_METADATA_CHARACTERS_MAX] for key, value in error.metadata.items()},
     )
@@ -182,6 +180,16 @@ def streaming(
     return handle
 
 
+def _to_details(code: StatusCode, message: str, detail: errors_pb2.ErrorDetail) -> bytes:
+    status = status_pb2.Status(code=code.value, message=message)
+    status.details.add().Pack(
+        error_details_pb2.ErrorInfo(reason=detail.reason, domain=DOMAIN, metadata=detail.metadata)
+    )
+    status.details.add().Pack(detail)
+    details: bytes = status.SerializeToString()
+    return details
+
+
 def _detail_of(details: bytes) -> errors_pb2.ErrorDetail | None:
     try:
         status = status_pb2.Status.FromString(details)
@@ -191,10 +199,6 @@ def _detail_of(details: bytes) -> errors_pb2.ErrorDetail | None:
     except DecodeError:
         pass  # Details of someone else, or damaged: the status code has to do.
     return None
-
-
-def _short_token(token: bytes | None) -> bytes:
-    return token if token is not None and len(token) <= _TOKEN_BYTES_MAX else b""
 
 
 def _shorten(message: str) -> str:

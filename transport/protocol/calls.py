@@ -37,7 +37,7 @@ _SENSITIVE: Final = frozenset({"authorization", "proxy-authorization", "cookie"}
 _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
 _MESSAGE_BYTES_MAX: Final = 2_048
-_DETAILS_BYTES_MAX: Final = 4_096
+DETAILS_BYTES_MAX: Final = 4_096
 """Longer trailers could be over the peer's header list limit (8 KiB is common), and that would end the connection."""
 _FIELD_OVERHEAD_BYTES: Final = 32
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -144,7 +144,7 @@ def trailers(status: StatusCode, message: str = "", details: bytes = b"") -> Hea
     fields: Headers = [(b"grpc-status", str(int(status)).encode())]
     if message:
         fields.append((b"grpc-message", _encode_message(message)))
-    if 0 < len(details) <= _DETAILS_BYTES_MAX:
+    if 0 < len(details) <= DETAILS_BYTES_MAX:
         fields.append((b"grpc-status-details-bin", _encode_binary(details)))
     return fields
 

@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-unty
 
 from scanner.errors import (
     ERRORS,
+    RETRY_AFTER_MS,
     ArgumentInvalid,
     ErrorRow,
     InternalError,
@@ -19,6 +20,7 @@ from scanner.errors import (
 )
 from scanner.wire.statuses import DOMAIN, errors_as_statuses, from_call_failed, to_call_failed
 from transport import CallFailed, ConnectionLost, StatusCode
+from transport.protocol.calls import parse_trailers, trailers
 
 
 @pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.reason)
@@ -63,13 +65,21 @@ def test_a_long_message_is_cut_to_fit_trailers() -> None:
     assert len(failure.details) < 4096
 
 
-def test_a_long_token_is_left_out_of_trailers() -> None:
-    """A token with a huge key would not fit; the client has the one of its last batch."""
-    fits = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4096))))
-    too_long = from_call_failed(to_call_failed(ServerUnavailable("gone", resume_token=bytes(4097))))
-
-    assert fits.resume_token == bytes(4096)
-    assert too_long.resume_token is None
+@pytest.mark.parametrize("row", ERRORS, ids=lambda row: row.reason)
+def test_an_error_keeps_its_kind_however_long_its_token_is(row: ErrorRow) -> None:
+    """A token of a huge key is left out where it would not fit: the client has the one of its last batch."""
+    carried = set()
+    for size in (*range(0, 4_200, 25), 70_000):
+        token = bytes(size)
+        error = row.exception("m" * 2_000, resume_token=token, metadata={"rows": "17", RETRY_AFTER_MS: "500"})
+        failure = to_call_failed(error)
+        received = parse_trailers(trailers(failure.status, failure.message, failure.details))
+        assert received is not None
+        again = from_call_failed(received)
+        assert (type(again), again.metadata) == (row.exception, error.metadata)
+        assert again.resume_token in {token or None, None}
+        carried.add(len(again.resume_token or b""))
+    assert max(carried) > 1_000
 
 
 @pytest.mark.parametrize("details", [b"", b"\xff\xff garbage"])
