@@ -52,6 +52,10 @@ def health(service: str, timeout: float, endpoint: str) -> int:
         raise Unanswered(str(error)) from error
     except trio.TooSlowError:
         raise Unanswered(f"the server at {endpoint} did not answer within {timeout:g} s") from None
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        raise KeyboardInterrupt from None  # A signal while the connection is open comes out of its nursery in a group.
     click.echo("serving" if serving else "not serving")
     return 0 if serving else 1
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,27 @@ def test_nobody_answers(capsys: Capture) -> None:
     code, out, err = asked(capsys, "-e", endpoint)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"no weir server answers at {endpoint}" in err
+
+
+@pytest.mark.parametrize(
+    ("number", "ends"),
+    [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_a_signal_while_it_waits(capfd: Capture, number: signal.Signals, ends: tuple[int, str]) -> None:
+    """The exit code and the line of every command, where what listens says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def interrupt() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1)  # The client's preface: it is about to wait for ours.
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        code, out, err = asked(capfd, "-e", f"127.0.0.1:{listener.getsockname()[1]}", "--timeout", "60")
+        thread.join()
+    assert (code, out, err) == (ends[0], "", f"weir: {ends[1]}\n")
