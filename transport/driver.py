@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 _GOODBYE_S: Final = 2.0
 """Time for the last frames, and for the peer to read them before the socket goes."""
 _ROUNDS_TO_READ: Final = 3
-"""Of the event loop, behind a write that failed: in the first one a reader that is new begins to wait, in the second it
-learns that there is something to read."""
+"""Of the event loop, before the peer is judged by what was read: in the first one a reader that is new begins to wait,
+in the second it learns that there is something to read."""
 _UNREAD_BYTES: Final = 4096
 """Octets that are read at a time, to be dropped, from a peer of a connection that has failed."""
 _UNREAD_BYTES_MAX: Final = 1 << 20
@@ -356,6 +356,9 @@ class Driver:
                 await wake.wait()
             self._time_wake = None
             if scope.cancelled_caught:
+                # If the loop was held up, the answer that is overdue has come, and the socket takes what it had no room
+                # for; those who read and write learn of it in the same round as this one.
+                await give_rounds(_ROUNDS_TO_READ)
                 now = trio.current_time()
                 if self._send_deadline(now) <= now:
                     self._end_writing(now)

@@ -132,6 +132,39 @@ async def test_stalled_consumer_is_not_dead(autojump_clock: trio.testing.MockClo
             assert await stream.receive() is None
 
 
+async def test_a_loop_that_was_held_up_gives_no_peer_up(mock_clock: trio.testing.MockClock) -> None:
+    """An answer that came while nothing ran is read before the peer is judged, whichever task has its turn first."""
+    config = TransportConfig(ping_interval_s=20, ping_timeout_s=10, idle_timeout_s=0)
+    async with memory_server({}, config) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO)
+        await memory.peer.settle()
+        for _ in range(30):  # The order of the tasks is drawn.
+            mock_clock.jump(20)
+            [ping] = wire.only(await memory.peer.settle(), wire.PING)
+            await memory.peer.send(wire.ping(ping.payload, ack=True))
+            mock_clock.jump(11)
+            await memory.peer.settle()
+            assert not memory.ended.is_set()
+
+
+async def test_a_loop_that_was_held_up_ends_no_write(mock_clock: trio.testing.MockClock) -> None:
+    """A peer that read while nothing ran has taken something, whichever task has its turn first."""
+    config = TransportConfig(ping_interval_s=20, ping_timeout_s=200, send_timeout_s=60, idle_timeout_s=0)
+    async with memory_server({}, config) as memory:
+        await memory.peer.send(wire.CLIENT_HELLO)
+        await memory.peer.settle()
+        for _ in range(30):  # The order of the tasks is drawn.
+            memory.theirs.clog()
+            mock_clock.jump(20)
+            assert wire.only(await memory.peer.settle(), wire.PING) == []
+            memory.theirs.unclog()
+            mock_clock.jump(61)
+            [ping] = wire.only(await memory.peer.settle(), wire.PING)
+            await memory.peer.send(wire.ping(ping.payload, ack=True))
+            await memory.peer.settle()
+            assert not memory.ended.is_set()
+
+
 @pytest.mark.socket
 async def test_silent_socket_is_released_in_time() -> None:
     """A peer whose host died mid-call costs nothing after `ping_interval_s` + `ping_timeout_s`, goodbye included."""
