@@ -69,7 +69,7 @@ class DeltaKeeper:
                 _logger.warning("what was changed since the image of %s[%d]: %s", name, index, error)
 
     async def _extend(self, bucket: ServedBucket) -> None:
-        async with bucket.between_commits():
+        async with bucket.between_commits(upkeep=True):
             storage, opening = bucket.storage, bucket.storage_openings
             log_end = storage.log_end
             image = bucket.image.as_of(storage.lineage, log_end)

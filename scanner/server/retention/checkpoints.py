@@ -279,8 +279,8 @@ class Checkpoints:
                 table = await self._catalog.table(name)
                 known = self._buckets.get((table.table_id, index))
                 newest = None if known is None else known.newest
-                if not bucket.is_open and newest and newest.log_offset == bucket.storage.log_end:
-                    continue  # Its files need not be opened to find that there is nothing to do.
+                if newest and newest.log_offset == bucket.storage.log_end:
+                    continue  # Its files need be neither opened nor kept open to find that there is nothing to do.
                 await (await self.of(table, index)).create()
             except TableNotFound:
                 continue  # It was dropped meanwhile.

@@ -117,7 +117,7 @@ class Retention:
         Waits:
             For the commit that runs now, if one does, and for storage; commits go on meanwhile.
         """
-        async with bucket.between_commits():
+        async with bucket.between_commits(upkeep=True):
             pass  # It is open now, with room for its files, and with its image.
         now_us = self._clock.now_us()
         return await self._run_blocking(functools.partial(self._wanted_start, bucket.storage, now_us))
@@ -141,7 +141,7 @@ class Retention:
             It may have been cut.
         """
         storage = bucket.storage
-        async with bucket.between_commits():
+        async with bucket.between_commits(upkeep=True):
             before, oldest = storage.log_start, bucket.pins.oldest()
             wanted = min(wanted, storage.log_end)
             if before < wanted < storage.log_end:

@@ -330,7 +330,7 @@ class ServedBucket:
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()
-        """When storage was last used for anything but a scan that is open."""
+        """When storage was last used for anything but a scan that is open, and upkeep."""
         self._recover_at = 0.0
         self._recover_delay_s = _RECOVER_DELAY_S_MIN
 
@@ -358,8 +358,11 @@ class ServedBucket:
         return tuple(self._scans)
 
     @asynccontextmanager
-    async def between_commits(self) -> AsyncIterator[None]:
+    async def between_commits(self, *, upkeep: bool = False) -> AsyncIterator[None]:
         """Run the block while no commit runs, so that `storage` shows one state, all of it durable.
+
+        Args:
+            upkeep: The server does that from time to time, for nobody: an open bucket is no less unused for it.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
@@ -370,23 +373,24 @@ class ServedBucket:
         Cancellation:
             The block does not run.
         """
-        await self._acquire_open()
+        await self._acquire_open(upkeep=upkeep)
         try:
             if not self.storage.readable:
                 await self._reopen(writable=False)
             yield
-            self.used_at = trio.current_time()
+            if not upkeep:
+                self.used_at = trio.current_time()
         finally:
             self._commits.release()
 
-    async def _acquire_open(self) -> None:
+    async def _acquire_open(self, *, upkeep: bool) -> None:
         """Take the lock of commits with storage open.
 
         Nobody who holds the lock waits for room for files: whoever makes it may be waiting for a commit of this bucket.
         """
         while True:
             self.check_served()
-            await self.wake()
+            await self.wake(upkeep=upkeep)
             await acquired(self._commits)
             try:
                 self.check_served()
@@ -457,8 +461,11 @@ class ServedBucket:
                 self._recover_delay_s = min(2 * self._recover_delay_s, _RECOVER_DELAY_S_MAX)
                 await self._reopen(writable=True)
 
-    async def wake(self) -> None:
+    async def wake(self, *, upkeep: bool = False) -> None:
         """Open storage that was closed for being idle.
+
+        Args:
+            upkeep: See `between_commits`; opening is a use all the same.
 
         Raises:
             TooManyFiles: There is no room for its files.
@@ -467,7 +474,8 @@ class ServedBucket:
         Waits:
             For room, and for storage.
         """
-        self.used_at = trio.current_time()
+        if self.storage.idle or not upkeep:
+            self.used_at = trio.current_time()
         while self.storage.idle or self._closing is not None:
             if self._closing is not None:
                 await self._closing.wait()

@@ -283,6 +283,33 @@ async def test_a_bucket_that_is_closed_for_being_idle_is_cut_once_its_changes_ar
             assert bucket.storage.log_end == 20
 
 
+async def test_upkeep_keeps_no_bucket_from_being_closed_for_being_idle(
+    tmp_path: Path, mock_clock: trio.testing.MockClock
+) -> None:
+    """Its log is looked at and cut, it has its checkpoint, its image's changes are read: that is no use of it."""
+    config = ScannerConfig(log_retention_s=60.0)
+    with RocksStore.open(tmp_path / "data") as store:
+        store.create_table(description())
+        async with open_maintenance(store, config, wall_s=time.time()) as kept:
+            bucket, maintenance = await kept.bucket(), kept.maintenance
+            await kept.write(range(10))
+            await maintenance.images.make(await kept.catalog.table("items"), 0)
+            await kept.write(range(20))
+            bucket.pins.pin(10, "anna", "lease")
+            await maintenance.checkpoints.make_all()
+            passed_s = 0.0
+            while passed_s < config.bucket_idle_close_s:
+                assert bucket.is_open
+                await maintenance.retention.sweep()
+                await maintenance.checkpoints.make_all()
+                await maintenance.deltas.extend_all()
+                mock_clock.jump(config.retention_interval_s)
+                passed_s += config.retention_interval_s
+            await maintenance.disk.close_idle()
+            assert not bucket.is_open
+            assert bucket.storage.log_start == 10
+
+
 async def test_a_look_at_an_idle_bucket_takes_its_room_for_files_from_another(tmp_path: Path) -> None:
     """It is opened as for any other use: no more buckets are open than may be."""
     config = ScannerConfig(buckets_open_max=1)
