@@ -41,6 +41,7 @@ from scanner.sources.log import LogSource
 from scanner.sources.log_blocks import LogBlocks, RingBudget
 
 if TYPE_CHECKING:
+    from scanner.errors import ScannerError
     from scanner.server.config import ScannerConfig
     from scanner.server.scan.kv_scan import KvScan
     from scanner.server.scan.opener import ScanOpener
@@ -83,8 +84,8 @@ class LogOpener:
             ServedBucket, weakref.WeakValueDictionary[tuple[int, bytes], LogBlocks]
         ] = weakref.WeakKeyDictionary()
         """By bucket; then by how often its storage was opened anew, and by columns and filter."""
-        self._fetched: weakref.WeakKeyDictionary[ServedBucket, deque[LogBlocks]] = weakref.WeakKeyDictionary()
-        """What fetches wanted lately: between two of them nobody else may keep it."""
+        self._fetched: dict[ServedBucket, deque[LogBlocks]] = {}
+        """What fetches wanted lately, until the table is dropped: between two of them nobody else may keep it."""
 
     async def open(
         self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop, group_epoch: int = 0
@@ -309,10 +310,18 @@ class LogOpener:
             stop_offset = stop.resolve(storage, offset)
             scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, START))
         blocks = scan.source.blocks
-        recent = self._fetched.setdefault(bucket, deque(maxlen=_FETCHED_BLOCKS_MAX))
+        recent = self._fetched.get(bucket)
+        if recent is None:
+            recent = self._fetched[bucket] = deque(maxlen=_FETCHED_BLOCKS_MAX)
+            # Not by weak references: what was wanted of a bucket knows its table, and so the bucket.
+            table.when_dropped.append(functools.partial(self._forget, bucket))
         if blocks not in recent:
             recent.append(blocks)
         return bucket, scan
+
+    def _forget(self, bucket: ServedBucket, error: ScannerError) -> None:
+        """Its table was dropped."""
+        self._fetched.pop(bucket, None)
 
     def _hybrid(
         self, snapshot: KvScan | None, changes: LogScan | None, offset: int, principal: str

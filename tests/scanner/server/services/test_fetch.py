@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -395,6 +397,19 @@ async def test_a_dropped_table_ends_a_fetch_that_waits() -> None:
             drop = tables_pb2.DropTableRequest(table="items")
             await client.call(TABLES + "DropTable", drop.SerializeToString())
     assert isinstance(found[0].error, TableNotFound)
+
+
+async def test_nothing_of_a_dropped_table_stays_for_the_next_fetch() -> None:
+    """What fetches wanted of it goes with it, and so does the bucket."""
+    async with serving_items([0]) as (server, client):
+        await fetch(client, at(0))
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        left = weakref.ref(bucket)
+        del bucket
+        drop = tables_pb2.DropTableRequest(table="items")
+        await client.call(TABLES + "DropTable", drop.SerializeToString())
+        gc.collect()
+        assert left() is None
 
 
 async def test_a_cancelled_fetch_leaves_nothing() -> None:
