@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import sys
 import time
@@ -49,7 +50,9 @@ _STYLES: Final = {
     StallReason.CONSUMER: "yellow",
 }
 _SLOW_STYLE: Final = "red"
-_END_KEYS: Final = frozenset({"q", "Q", "\x03", "\x04"})
+_END_KEYS: Final = frozenset(b"qQ\x03\x04")
+_KEYS_MAX: Final = 1024
+"""Octets of keys that are looked at in one go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,7 @@ def _print_looks(
         if interval_s is None:
             return
         before = now
-        if _wait_key(keys, interval_s) in _END_KEYS:
+        if not _END_KEYS.isdisjoint(_wait_keys(keys, interval_s)):
             return
 
 
@@ -195,7 +198,7 @@ def _watch(client: Client, endpoint: str, interval_s: float) -> None:
             room = max(1, live.console.height - _LINES_AROUND)
             live.update(render(rows, _title(rows, endpoint), rows_max=room), refresh=True)
             before = now
-            if _wait_key(keys, interval_s) in _END_KEYS:
+            if not _END_KEYS.isdisjoint(_wait_keys(keys, interval_s)):
                 return
 
 
@@ -228,9 +231,10 @@ def _keys() -> Iterator[IO[str] | None]:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _wait_key(keys: IO[str] | None, seconds: float) -> str:
-    """The key that is pressed within so many seconds; empty if none is."""
+def _wait_keys(keys: IO[str] | None, seconds: float) -> bytes:
+    """The keys that are pressed within so many seconds, those that come together; empty if none is."""
     poll = select.poll()
     if keys is not None:
         poll.register(keys, select.POLLIN)
-    return keys.read(1) if poll.poll(seconds * 1000) and keys is not None else ""
+    # Not by the file: what it read ahead would wait in it, where poll() does not see it.
+    return os.read(keys.fileno(), _KEYS_MAX) if poll.poll(seconds * 1000) and keys is not None else b""

@@ -123,11 +123,14 @@ def test_what_does_not_fit_is_counted() -> None:
 @pytest.mark.socket
 @pytest.mark.rocks
 @pytest.mark.slow
-@pytest.mark.parametrize(("end", "code"), [("q", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("end", "code"), [("q", 0), ("jq", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_it_ends_and_leaves_the_terminal_as_it_was(
     tmp_path: Path, end: str | signal.Signals, code: int
 ) -> None:
-    """It draws again and again; q and Ctrl-C end it well, SIGTERM does not. Screen and cursor are as before."""
+    """It draws again and again; q, also behind another key, and Ctrl-C end it well, SIGTERM does not.
+
+    Screen and cursor are as before.
+    """
     with running_server(tmp_path) as server:
         with on_a_terminal("top", "--interval", "0.05", "-e", server.endpoint) as (process, terminal):
             assert b"STREAM" in shown_until(terminal, b"STREAM")
