@@ -184,7 +184,7 @@ class _Bucket:
         fields, batches = received.fields, []
         if _unread(received):
             return []
-        end = self.position.offset if self.begun else fields.start_offset
+        end = self._start(fields.start_offset)
         for batch in received.batches:
             if batch.changes.start != end or batch.changes.end <= end:
                 raise DataCorrupted(
@@ -201,6 +201,22 @@ class _Bucket:
                 " some would be lost or come twice"
             )
         return batches
+
+    def _start(self, start_offset: int) -> int:
+        """Where the changes of an answer begin that says that it begins there.
+
+        Raises:
+            DataCorrupted: It was asked to begin elsewhere.
+        """
+        if self.begun:
+            return self.position.offset
+        start = self.position.start
+        if start.WhichOneof("start") == "offset" and start.offset != start_offset:
+            raise DataCorrupted(
+                f"{self.what}: the server begins at log offset {start_offset}, and was asked to begin at"
+                f" {start.offset}; changes would be lost or come twice"
+            )
+        return start_offset
 
     def advance(self, received: ReceivedBucket, batches: Sequence[pa.RecordBatch]) -> list[FetchedRows]:
         """Take the bucket's part of an answer that was decoded."""

@@ -169,7 +169,7 @@ class PushReceiver:
         elif self._log_offset is not None and request.source != pb.SCAN_SOURCE_SNAPSHOT:
             request.as_of, request.as_of_history = self._log_offset, self._history
         else:
-            self._log_offset = request.as_of if request.HasField("as_of") else None
+            self._log_offset, self._history = _asked_for(request)
         return request
 
     def receive(self, message: Buffer) -> Arrival | None:
@@ -274,9 +274,13 @@ class PushReceiver:
 
     def _log_started(self, started: pb.ScanStarted) -> None:
         """A scan of the log goes on where the one before it stood, or behind changes that do not pass."""
-        known = self._log_offset is not None
+        if not self._token and self._log_offset not in (None, started.log_offset):
+            raise DataCorrupted(
+                f"{self._what}: the server begins at log offset {started.log_offset}, and was asked to begin at"
+                f" {self._log_offset}; changes would be lost or come twice"
+            )
         skipped = started.log_offset > self._changes_end and not self._filtered
-        if known and (started.log_offset < self._changes_end or skipped):
+        if self._token and (started.log_offset < self._changes_end or skipped):
             raise DataCorrupted(
                 f"{self._what}: the server goes on at log offset {started.log_offset}, but changes up to"
                 f" {self._changes_end} have come; some would be lost or come twice"
@@ -443,3 +447,10 @@ class _CommitTimes:
             return None
         self._floor_us = floor_us
         return floor_us
+
+
+def _asked_for(request: pb.ScanOpen) -> tuple[int | None, bytes]:
+    """What the first stream must be as of, or begin at, and of which history; None and empty: that is not said."""
+    if request.log_start.WhichOneof("start") == "offset":
+        return request.log_start.offset, b""
+    return (request.as_of, request.as_of_history) if request.HasField("as_of") else (None, b"")

@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 import scanner
 import scanner.sync
-from scanner import ArgumentInvalid, OffsetOutOfRange, SourceUnsupported, col
+from scanner import ArgumentInvalid, DataCorrupted, OffsetOutOfRange, SourceUnsupported, col
+from scanner.client.scan.fetch_receiver import FetchedRows, FetchOptions, FetchReceiver
+from scanner.client.scan.statistics import BucketProgress
+from scanner.data.changes import ChangeRange
+from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.wire.batches import FetchedBatch, encode_fetched, encode_rows, encode_schema
 from tests.scanner.client.scan.test_pull import cut_client
 from tests.support.scans import SCHEMA, sample
 
@@ -204,6 +209,37 @@ async def test_a_lost_connection_is_gone_on_from() -> None:
                 found = [each async for batch in changes for each in batch["_log_offset"].to_pylist()]
         assert found == list(range(300))
         assert changes.statistics().resumes > 0
+
+
+def answered(receiver: FetchReceiver, start: int, end: int, count: int) -> list[FetchedRows]:
+    """What an answer brings of bucket 0: so many rows that cover these changes."""
+    encoded = encode_rows(sample(range(count)))
+    batch = FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))
+    fields = pb.FetchedBucket(
+        bucket=0, start_offset=start, position=end, bookmark=end, high_watermark=end, history=b"h"
+    )
+    return receiver.receive(b"".join(encode_fetched([(fields, [batch])], encode_schema(SCHEMA))))[0]
+
+
+def asking(start: pb.LogStart, *, filtered: bool) -> FetchReceiver:
+    """The fetches of one bucket from here on."""
+    options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1000)
+    query = pb.ScanQuery(filter=[pb.Predicate()] if filtered else [])
+    positions, progress = [pb.FetchPosition(bucket=0, start=start)], {0: BucketProgress(bucket=0)}
+    return FetchReceiver(
+        "items", query, SCHEMA, positions, progress, options, stop_at_end=False, row_limit=None
+    )
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("begun", [4, 6])
+def test_a_fetch_that_begins_elsewhere_than_it_was_asked_to_is_noticed(begun: int, filtered: bool) -> None:
+    """What lies between would be lost, or come twice. Where no offset was named, the server says where it is."""
+    receiver = asking(pb.LogStart(offset=5), filtered=filtered)
+    with pytest.raises(DataCorrupted, match=f"begins at log offset {begun}, and was asked to begin at 5"):
+        answered(receiver, begun, begun + 2, 2)
+    assert [each.position for each in answered(receiver, 5, 7, 2)] == [7]
+    assert [each.position for each in answered(asking(pb.LogStart(), filtered=filtered), 6, 8, 2)] == [8]
 
 
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:

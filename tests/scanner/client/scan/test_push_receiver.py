@@ -348,8 +348,10 @@ def opened(source: pb.ScanSource, *, filtered: bool) -> pb.ScanOpen:
 
 
 def changes(start: int, end: int, ordinal: int = 0) -> bytes:
-    """A batch of one row that covers these changes."""
-    return rows(ordinal, [ordinal], token=b"%d" % end, changes=ChangeRange(start, end, commit_end=True))
+    """A batch of these changes."""
+    return rows(
+        ordinal, list(range(start, end)), token=b"%d" % end, changes=ChangeRange(start, end, commit_end=True)
+    )
 
 
 @pytest.mark.parametrize("filtered", [False, True])
@@ -368,7 +370,7 @@ def test_changes_that_are_left_out_are_noticed(
     assert arrival.position == LOG_OFFSET + 5
     for start, end_offset in [(LOG_OFFSET + 6, LOG_OFFSET + 9), (LOG_OFFSET, LOG_OFFSET + 5)]:
         with pytest.raises(DataCorrupted, match="lost or repeated"):
-            receiver.receive(changes(start, end_offset, 1))
+            receiver.receive(changes(start, end_offset, 5))
 
 
 @pytest.mark.parametrize("filtered", [False, True])
@@ -383,15 +385,15 @@ def test_a_resumed_tail_may_begin_behind_changes_that_do_not_pass(
     assert receiver.begin_stream(scan_open).resume_token == b"20"
     if not filtered:
         with pytest.raises(DataCorrupted, match="lost or come twice"):
-            receiver.receive(started(log_offset=25, row_ordinal=1))
+            receiver.receive(started(log_offset=25, row_ordinal=3))
         return
-    receiver.receive(started(log_offset=25, row_ordinal=1))
-    assert receiver.receive(changes(25, 30, 1)) is not None
+    receiver.receive(started(log_offset=25, row_ordinal=3))
+    assert receiver.receive(changes(25, 30, 3)) is not None
 
 
-def told(position: int) -> bytes:
-    """A heartbeat that says up to where changes have come."""
-    return pb.ScanResponse(heartbeat=pb.Heartbeat(position=position)).SerializeToString()
+def told(position: int, sent: int = 0) -> bytes:
+    """A heartbeat that says up to where changes have come, and how many rows they were."""
+    return pb.ScanResponse(heartbeat=pb.Heartbeat(position=position, rows=sent)).SerializeToString()
 
 
 def test_a_position_is_told_when_it_moves(receiver: PushReceiver) -> None:
@@ -399,7 +401,7 @@ def test_a_position_is_told_when_it_moves(receiver: PushReceiver) -> None:
     receiver.begin_stream(opened(pb.SCAN_SOURCE_LOG, filtered=True))
     receiver.receive(started())
     receiver.receive(changes(LOG_OFFSET, 20))
-    arrivals = [receiver.receive(told(position)) for position in (20, 21, 21, 20)]
+    arrivals = [receiver.receive(told(position, 3)) for position in (20, 21, 21, 20)]
     assert [arrival and arrival.position for arrival in arrivals] == [None, 21, None, None]
 
 
@@ -434,7 +436,7 @@ def test_a_tail_that_goes_back_is_noticed(receiver: PushReceiver) -> None:
     receiver.receive(changes(LOG_OFFSET, 20))
     receiver.begin_stream(scan_open)
     with pytest.raises(DataCorrupted, match="come twice"):
-        receiver.receive(started(log_offset=19, row_ordinal=1))
+        receiver.receive(started(log_offset=19, row_ordinal=3))
 
 
 def test_a_table_that_got_columns_is_noticed() -> None:
@@ -459,3 +461,29 @@ def _started_with_schema(schema_id: int) -> bytes:
     message = pb.ScanResponse.FromString(started(log_offset=0))
     message.started.schema_id = schema_id
     return message.SerializeToString()
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("begun", [LOG_OFFSET - 1, LOG_OFFSET + 1])
+def test_a_tail_that_begins_elsewhere_than_it_was_asked_to_is_noticed(
+    receiver: PushReceiver, begun: int, filtered: bool
+) -> None:
+    """What lies between would be lost, or come twice; with a filter, too."""
+    scan_open = opened(pb.SCAN_SOURCE_LOG, filtered=filtered)
+    scan_open.log_start.offset = LOG_OFFSET
+    receiver.begin_stream(scan_open)
+    with pytest.raises(DataCorrupted, match=f"begins at log offset {begun}, and was asked to begin at 17"):
+        receiver.receive(started(log_offset=begun))
+    receiver.receive(started())
+
+
+@pytest.mark.parametrize("source", [pb.SCAN_SOURCE_LIVE_KV, pb.SCAN_SOURCE_HYBRID])
+@pytest.mark.parametrize("history", [b"", b"other"])
+def test_a_state_of_another_history_than_was_asked_for_is_noticed(
+    receiver: PushReceiver, source: pb.ScanSource, history: bytes
+) -> None:
+    """An older server does not know the question, and reads whatever is as of that offset."""
+    receiver.begin_stream(pb.ScanOpen(source=source, as_of=LOG_OFFSET, as_of_history=b"one"))
+    with pytest.raises(DataCorrupted, match="another history"):
+        receiver.receive(started(history=history))
+    receiver.receive(started(history=b"one"))
