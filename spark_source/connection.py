@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import scanner
 import scanner.sync
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
     from spark_source.options import SourceOptions
 
+AWAY: Final = (scanner.ServerUnavailable, scanner.Draining, scanner.StoreClosed)
+"""What a server that is going down, or is gone, makes of a call: the same call may succeed at its successor."""
 _SYSTEM_CAS: Final = "system"
 _ATTEMPTS: Final = 16
 _PAUSE_S_MAX: Final = 5.0
 """With `_ATTEMPTS`, half a minute on average."""
+
+T = TypeVar("T")
 
 
 def open_client(options: SourceOptions) -> scanner.sync.Client:
@@ -61,3 +65,32 @@ def open_client_again(
             # At random, so that the tasks of a job do not come back together.
             pause(random.uniform(0.0, min(_PAUSE_S_MAX, 0.1 * 2.0**failed)))
     return open_client(options)
+
+
+def ask(
+    options: SourceOptions,
+    question: Callable[[scanner.sync.Client], T],
+    connect: Callable[[SourceOptions], scanner.sync.Client] = open_client,
+) -> T:
+    """Connect, and ask what may be asked twice: once more, as `open_client_again`, if the server goes away meanwhile.
+
+    A server that is restarted takes connections until it says that it takes no more calls. Whoever asks just then has
+    one that is of no use any more, and nobody but a task is begun anew by Spark.
+
+    Args:
+        options: Where.
+        question: Calls that change nothing, or nothing more when they are made again.
+        connect: Makes the first connection.
+
+    Raises:
+        ScannerError: As `connect` and `question` do; if both times, what the second one did.
+
+    Waits: For the connection and the answers.
+    """
+    with connect(options) as client:
+        try:
+            return question(client)
+        except AWAY:
+            pass
+    with open_client_again(options) as client:
+        return question(client)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions
 
 from scanner import ArgumentInvalid, ScannerError, parse_where
-from spark_source.connection import open_client
+from spark_source.connection import ask
 from spark_source.data_source import WeirDataSource
 from spark_source.errors import SourceError, SourceOptionError, shown, without_traceback
 from spark_source.options import SourceOptions
@@ -146,8 +146,7 @@ class TableRead:
             return False
         options = SourceOptions.parse(self.options)
         try:
-            with open_client(options) as client:
-                return _stored_bytes(client, options.table, threshold) <= threshold
+            return ask(options, lambda client: _stored_bytes(client, options.table, threshold)) <= threshold
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 
@@ -182,8 +181,8 @@ def views(spark: SparkSession, endpoint: str, prefix: str = "", **options: objec
     """
     texts = {each: _text(value) for each, value in options.items()}
     try:
-        with open_client(SourceOptions.parse({"endpoint": endpoint, "table": "any", **texts})) as client:
-            names = [each.name for each in client.tables()]
+        options_of_any = SourceOptions.parse({"endpoint": endpoint, "table": "any", **texts})
+        names = [each.name for each in ask(options_of_any, lambda client: client.tables())]
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None
     seen: dict[str, str] = {}

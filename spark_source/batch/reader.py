@@ -30,7 +30,7 @@ from spark_source.batch.partitions import BucketPartition
 from spark_source.batch.planning import bucket_partitions, plan_states
 from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport, report_batch
-from spark_source.connection import open_client
+from spark_source.connection import ask, open_client
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 
@@ -54,10 +54,13 @@ def read_schema(options: SourceOptions) -> tuple[StructType, int]:
 
     Waits: For the server's description of the table.
     """
-    with open_client(options) as client:
+
+    def described(client: Client) -> tuple[pa.Schema, int]:
         table = client.table(options.table)
-        columns = plan_scan(table, options).schema
-    return spark_schema(columns, statistics=options.statistics), table.table_id
+        return plan_scan(table, options).schema, table.table_id
+
+    columns, table_id = ask(options, described)
+    return spark_schema(columns, statistics=options.statistics), table_id
 
 
 class BucketReader(DataSourceReader):
@@ -87,8 +90,7 @@ class BucketReader(DataSourceReader):
         Waits: For the server's description of the table, for the lease, and for where buckets are to be cut.
         """
         try:
-            with open_client(self._options) as client:
-                return self._plan(client)
+            return ask(self._options, self._plan)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

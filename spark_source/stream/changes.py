@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from scanner import ScannerError
 from spark_source.batch.leasing import shared_lease
-from spark_source.connection import open_client
+from spark_source.connection import ask
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.log_lease import log_targets
@@ -64,8 +64,7 @@ class ChangesReader(DataSourceReader):
         """
         try:
             self._options.require_batch()
-            with open_client(self._options.source) as client:
-                return self._plan(client)
+            return ask(self._options.source, self._plan)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from scanner import ScannerError
-from spark_source.connection import open_client
+from spark_source.connection import AWAY, open_client
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.admission import Delay
@@ -191,13 +191,20 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.close()
 
     def _planned(self, ask: Callable[[_Planner], T]) -> T:
+        """Ask the planner; once more, over a connection that it makes by itself, if the server goes away meanwhile."""
         try:
-            if self._planner is None:
-                self._options.require_stream()
-                self._planner = _Planner(self._options, self._schema, self._load)
-            return ask(self._planner)
+            try:
+                return ask(self._begun())
+            except AWAY:
+                return ask(self._begun())
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
+
+    def _begun(self) -> _Planner:
+        if self._planner is None:
+            self._options.require_stream()
+            self._planner = _Planner(self._options, self._schema, self._load)
+        return self._planner
 
 
 class _Planner:

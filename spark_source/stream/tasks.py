@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
-from spark_source.connection import open_client
+from spark_source.connection import ask, open_client
 from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, shown
 from spark_source.schema import spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
@@ -119,9 +119,12 @@ def read_change_schema(options: ChangeOptions) -> tuple[StructType, int]:
 
     Waits: For the server's description of the table.
     """
-    with open_client(options.source) as client:
+
+    def described(client: Client) -> tuple[StructType, int]:
         table = client.table(options.source.table)
         return change_schema(table, options), table.table_id
+
+    return ask(options.source, described)
 
 
 def change_schema(table: Table, options: ChangeOptions) -> StructType:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from scanner import ScannerError, TransactionDecided
-from spark_source.connection import open_client, open_client_again
+from spark_source.connection import ask, open_client, open_client_again
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
 from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from scanner import Published
+    from scanner.sync import Client
     from spark_source.writing.options import WriteOptions
 
 _logger = logging.getLogger("weir.spark")
@@ -125,9 +127,8 @@ def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> Writ
     Waits: For the server's description of the table.
     """
     try:
-        with open_client(options.target) as client:
-            table = client.table(options.target.table)
-            return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
+        table = ask(options.target, lambda client: client.table(options.target.table))
+        return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None
 
@@ -181,12 +182,13 @@ def _publish(options: WriteOptions, plan: WritePlan, transaction: Transaction, m
     attempts = {message.part: message.attempt for message in staged}
     rows = {message.part: message.rows for message in staged}
     what = f"version {transaction.version} of transaction {transaction.name} of table {options.target.table}"
+
+    def decide(client: Client) -> Published:
+        publishing = planned_table(client, options, plan).transaction(transaction.name, transaction.version)
+        return publishing.publish(attempts, overwrite=plan.overwrite, rows=rows)
+
     try:
-        with open_client_again(options.target) as client:
-            publishing = planned_table(client, options, plan).transaction(
-                transaction.name, transaction.version
-            )
-            published = publishing.publish(attempts, overwrite=plan.overwrite, rows=rows)
+        published = ask(options.target, decide, open_client_again)
     except ScannerError as error:
         raise without_traceback(error) from None
     of_another_run = (published.attempts, published.overwrite) != (attempts, plan.overwrite)

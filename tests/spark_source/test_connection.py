@@ -1,4 +1,4 @@
-"""A task and a commit find a server that is away for a moment."""
+"""What finds a server that is away for a moment: tasks, commits and plans."""
 
 import socket
 from contextlib import ExitStack
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scanner import ServerUnavailable
-from spark_source.connection import open_client_again
+import scanner.sync
+from scanner import Draining, ServerUnavailable
+from spark_source.connection import ask, open_client_again
 from spark_source.options import SourceOptions
 from tests.support.server import running_server
 
@@ -36,6 +37,20 @@ def test_a_server_that_comes_back(tmp_path: Path) -> None:
         with open_client_again(options, pause) as client:
             assert client.tables() == []
     assert len(pauses) == 3
+
+
+def test_a_server_that_goes_away_twice(tmp_path: Path) -> None:
+    """What it was asked is asked over two connections, and then the error is its own."""
+    asked: list[scanner.sync.Client] = []
+
+    def question(client: scanner.sync.Client) -> None:
+        asked.append(client)
+        raise Draining(f"for the {len(asked)}. time")
+
+    with running_server(tmp_path) as server:
+        with pytest.raises(Draining, match=r"for the 2\. time"):
+            ask(SourceOptions(endpoint=server.endpoint, table="t"), question)
+    assert len(set(map(id, asked))) == 2
 
 
 def test_a_server_that_stays_away() -> None:

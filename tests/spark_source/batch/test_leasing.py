@@ -7,16 +7,17 @@ import functools
 import logging
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from scanner import LeaseTarget
+from scanner.client.leases import Leases
 from scanner.errors import LeaseNotFound, OffsetOutOfRange, SnapshotLost, TableNotFound, TooManyScans
 from scanner.server.config import ScannerConfig
 from scanner.sync import Client, connect
@@ -24,12 +25,14 @@ from spark_source import SourceOptionError, WeirDataSource
 from spark_source.batch.leasing import TaskLease
 from spark_source.batch.reader import BucketReader
 from spark_source.batch.statistics import BucketReport
+from spark_source.connection import AWAY
 from spark_source.options import AS_OF_MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
+    from scanner import LeaseInfo, ScannerError
     from scanner.server.server import Server
     from spark_source.batch.partitions import BucketPartition
 
@@ -227,6 +230,39 @@ def test_a_load_that_is_planned_again_when_its_lease_has_ended(server: RunningSe
     make_table(client)
     with pytest.raises(TableNotFound, match="created anew since it was loaded; load the DataFrame again"):
         sent_to_worker(other).partitions()
+
+
+@pytest.mark.parametrize("error", AWAY)
+def test_the_server_goes_away_while_a_load_is_planned(
+    server: RunningServer, client: Client, monkeypatch: pytest.MonkeyPatch, error: type[ScannerError]
+) -> None:
+    """The planning is done once more, and reads the state that was leased; a server that is of no use is an error."""
+    acquired: list[LeaseInfo] = []
+    acquire = Leases.acquire
+
+    async def lose_the_answer(leases: Leases, *args: Any, **options: Any) -> object:
+        info, _ = await acquire(leases, *args, **options)
+        assert info is not None
+        acquired.append(info)
+        change(client)
+        raise error("going down")
+
+    reader = open_reader(server)
+    monkeypatch.setattr(Leases, "acquire", lose_the_answer)
+    partitions = reader.partitions()
+    assert len(acquired) == 1
+    assert [each.plan.as_of for each in partitions] == [each.log_offset for each in acquired[0].buckets]
+    other = open_reader(server, leaseTtl="60")
+    monkeypatch.setattr(Leases, "renew", _raise_always(error))
+    with pytest.raises(error, match="going down"):
+        other.partitions()
+
+
+def _raise_always(error: type[ScannerError]) -> Callable[..., Awaitable[object]]:
+    async def fail(*args: Any, **options: Any) -> object:
+        raise error("going down")
+
+    return fail
 
 
 def test_loads_that_are_planned_at_once(server: RunningServer, client: Client) -> None:

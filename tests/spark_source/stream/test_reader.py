@@ -13,9 +13,12 @@ import pytest
 import trio.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from scanner.client import table as trio_table
+from scanner.client.leases import Leases
 from scanner.errors import SnapshotLost, TableNotFound
 from scanner.sync import connect
 from spark_source import SourceError, SourceOptionError, WeirDataSource
+from spark_source.connection import AWAY
 from spark_source.errors import SourceDataLossError
 from spark_source.stream import tasks
 from spark_source.stream.changes import ChangesReader
@@ -25,6 +28,7 @@ from tests.support.pickling import sent_to_worker
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
+    from scanner import ScannerError
     from scanner.sync import Client, Table
 
 pytestmark = [pytest.mark.rocks, pytest.mark.socket]
@@ -126,6 +130,47 @@ def folded(batches: list[list[dict[str, Any]]]) -> dict[int, str]:
 def contents(table: Table) -> dict[int, str]:
     """The table as it is."""
     return {row["k"]: row["v"] for row in table.new_scan().to_arrow().to_pylist()}
+
+
+@pytest.mark.parametrize("error", AWAY)
+def test_the_server_goes_away_while_a_micro_batch_is_planned(
+    server: RunningServer,
+    table: Table,
+    streams: list[Stream],
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[ScannerError],
+) -> None:
+    """Each question is asked once more; no row is missing, and none is there twice."""
+    failed: list[str] = []
+
+    def fail_once(patch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+        call = getattr(kind, name)
+
+        async def failing(*args: Any, **options: Any) -> object:
+            if name not in failed:
+                failed.append(name)
+                raise error("going down")
+            return await call(*args, **options)
+
+        patch.setattr(kind, name, failing)
+
+    table.write(_rows(0, 50))
+    streams.append(stream := Stream(server, table.name, startingOffsets="earliest"))
+    batches = []
+    for value in ("b", "c"):
+        with monkeypatch.context() as patch:
+            fail_once(patch, trio_table.Table, "measure_log")
+            fail_once(patch, Leases, "acquire")
+            batches.append(stream.next() or [])
+        assert failed == ["measure_log", "acquire"]
+        failed.clear()
+        table.write(_rows(0, 50, value))
+    batches += stream.rest()
+    places = [
+        (row["k"] % BUCKETS, row["_log_offset"], row["_change_type"]) for each in batches for row in each
+    ]
+    assert len(set(places)) == len(places)
+    assert folded(batches) == contents(table)
 
 
 def test_a_table_and_then_its_changes(server: RunningServer, table: Table, streams: list[Stream]) -> None:
