@@ -631,9 +631,8 @@ class RocksBucket:
     def _require_in_place(self) -> None:
         if self._place is not None:
             self._place.require_in_place()
-            require_directory(
-                self._path, self._number
-            )  # Else a commit would be synced into files that nobody finds.
+            # Else a commit would be synced into files that nobody finds.
+            require_directory(self._path, self._number)
 
     def _require_room(self, wanted_bytes: int) -> None:
         self._require_in_place()
