@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -391,7 +392,7 @@ def test_two_stores_do_not_replace_each_others_catalog(tmp_path: Path) -> None:
         (tmp_path / "LOCK").unlink()
         with RocksStore.open(tmp_path) as second:
             second.create_table(replace(ITEMS, name="second"))
-            acts = (
+            acts: tuple[Callable[[], object], ...] = (
                 lambda: first.create_table(replace(ITEMS, name="first")),
                 lambda: first.drop_table("items"),
                 lambda: first.write_document("leases.json", b"{}"),
