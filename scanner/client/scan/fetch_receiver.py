@@ -191,6 +191,11 @@ class _Bucket:
                     f"{self.what}: changes lost or repeated on the way: a batch covers"
                     f" [{batch.changes.start}, {batch.changes.end}), and changes up to {end} have come"
                 )
+            if batch.row_count != batch.changes.end - end and not self.filtered:
+                raise DataCorrupted(
+                    f"{self.what}: a batch that covers the changes [{end}, {batch.changes.end}) has"
+                    f" {batch.row_count} rows"
+                )
             end = batch.changes.end
             verify_payload(batch.payload, batch.crc32c)
             batches.append(require_rows(self.what, decode_batch(batch.payload, schema), batch.row_count))

@@ -109,6 +109,8 @@ class PushReceiver:
         self._sequence = RowSequence(what)
         self._token = b""
         self._row_limit: int | None = None
+        self._stop_offset: int | None = None
+        """Where the scan is to stop; None: wherever the server says."""
         self._log_offset: int | None = None
         """What every further stream must be as of."""
         self._history = b""
@@ -154,6 +156,9 @@ class PushReceiver:
         self._group_epoch = scan_open.group_epoch
         self._filtered = bool(scan_open.query.filter)
         self._fresh = True
+        self._stop_offset = None
+        if scan_open.HasField("stop_offset") and not scan_open.stop_at_end:
+            self._stop_offset = scan_open.stop_offset
         self._row_limit = scan_open.query.row_limit if scan_open.query.HasField("row_limit") else None
         request = pb.ScanOpen()
         request.CopyFrom(scan_open)
@@ -335,6 +340,10 @@ class PushReceiver:
                 f"{self._what}: changes lost or repeated on the way: a batch covers [{start}, {end}), and changes up"
                 f" to {self._changes_end} have come"
             )
+        if batch.row_count != end - start and not self._filtered:
+            raise DataCorrupted(
+                f"{self._what}: a batch that covers the changes [{start}, {end}) has {batch.row_count} rows"
+            )
         self._changes_end, self._fresh = end, False
         return end if commit_end else None
 
@@ -373,6 +382,7 @@ class PushReceiver:
         if not heartbeat.HasField("position") or not self._in_log:
             return None
         self._require_epoch(heartbeat.group_epoch)
+        self._require_all_came(heartbeat.position, heartbeat.rows)
         position: int | None = None
         if heartbeat.position > self._changes_end:
             position = self._changes_end = heartbeat.position
@@ -382,6 +392,17 @@ class PushReceiver:
         if position is None and floor_us is None:
             return None
         return self._without_rows(position, None, floor_us)
+
+    def _require_all_came(self, position: int, rows: int) -> None:
+        """Check that what the server says that it has delivered up to a position is what has come.
+
+        Without a filter every change is in a batch, so the position is not behind the last of them.
+        """
+        if rows != self._sequence.rows or (position > self._changes_end and not self._filtered):
+            raise DataCorrupted(
+                f"{self._what}: changes lost on the way: the server says that {rows} rows went out up to log offset"
+                f" {position}, and {self._sequence.rows} have come, up to {self._changes_end}"
+            )
 
     def _end(self, end: pb.ScanEnd) -> Arrival | None:
         if self.state is not ReceiverState.SCANNING:
@@ -402,12 +423,25 @@ class PushReceiver:
                 f"{self._what}: the server ended the scan after {end.rows} rows for reason {end.reason}, which"
                 " is no end of this scan"
             )
+        if end.reason == pb.ScanEnd.REASON_STOP_OFFSET:
+            self._require_stop(end)
         self._progress.digest, self._progress.stored_bytes = end.digest, end.stored_bytes
         self._progress.reason = complete[end.reason]
         self.state = ReceiverState.ENDED
         if self._in_log and end.HasField("end_offset") and end.end_offset >= self._changes_end:
             return self._without_rows(end.end_offset)
         return None
+
+    def _require_stop(self, end: pb.ScanEnd) -> None:
+        """Check that a scan which came to its stop was to stop there, and that all changes before it came."""
+        if not self._in_log:
+            raise DataCorrupted(f"{self._what}: the scan came to its stop before the end of its snapshot")
+        if self._stop_offset not in (None, end.end_offset) or end.end_offset < self._changes_end:
+            raise DataCorrupted(
+                f"{self._what}: the server ended the scan at log offset {end.end_offset}; it was to stop at"
+                f" {self._stop_offset}, and changes up to {self._changes_end} have come"
+            )
+        self._require_all_came(end.end_offset, end.rows)
 
 
 class _CommitTimes:

@@ -242,6 +242,13 @@ def test_a_fetch_that_begins_elsewhere_than_it_was_asked_to_is_noticed(begun: in
     assert [each.position for each in answered(asking(pb.LogStart(), filtered=filtered), 6, 8, 2)] == [8]
 
 
+def test_a_fetched_batch_without_some_of_its_changes_is_noticed() -> None:
+    """Only a filter leaves changes out."""
+    with pytest.raises(DataCorrupted, match=r"covers the changes \[5, 8\) has 2 rows"):
+        answered(asking(pb.LogStart(offset=5), filtered=False), 5, 8, 2)
+    assert [each.position for each in answered(asking(pb.LogStart(offset=5), filtered=True), 5, 8, 2)] == [8]
+
+
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:
     """The same calls, without trio."""
     from tests.support.server import running_server

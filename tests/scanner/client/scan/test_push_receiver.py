@@ -487,3 +487,69 @@ def test_a_state_of_another_history_than_was_asked_for_is_noticed(
     with pytest.raises(DataCorrupted, match="another history"):
         receiver.receive(started(history=history))
     receiver.receive(started(history=b"one"))
+
+
+def stopped(total: int, end_offset: int | None = None) -> bytes:
+    """The end of a scan that came to its stop."""
+    message = pb.ScanEnd(reason=pb.ScanEnd.REASON_STOP_OFFSET, rows=total, end_offset=end_offset)
+    return pb.ScanResponse(end=message).SerializeToString()
+
+
+def tail(receiver: PushReceiver, *, filtered: bool, stop_offset: int | None = None) -> None:
+    """A tail that has begun, and of which changes up to 20 have come."""
+    scan_open = opened(pb.SCAN_SOURCE_LOG, filtered=filtered)
+    if stop_offset is not None:
+        scan_open.stop_offset = stop_offset
+    receiver.begin_stream(scan_open)
+    receiver.receive(started())
+    receiver.receive(changes(LOG_OFFSET, 20))
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_position_behind_changes_that_were_lost_is_not_told(receiver: PushReceiver, filtered: bool) -> None:
+    """Whoever stored it would go on behind what never came. How many rows went out tells, whatever the filter."""
+    tail(receiver, filtered=filtered)
+    with pytest.raises(DataCorrupted, match="4 rows went out up to log offset 21, and 3 have come, up to 20"):
+        receiver.receive(told(21, 4))
+    if not filtered:
+        with pytest.raises(DataCorrupted, match="lost on the way"):
+            receiver.receive(told(21, 3))
+    assert receiver.receive(told(20, 3)) is None
+
+
+def test_a_batch_without_some_of_its_changes_is_noticed(receiver: PushReceiver) -> None:
+    """Only a filter leaves changes out."""
+    short = rows(0, [1, 2], token=b"20", changes=ChangeRange(LOG_OFFSET, 20, commit_end=True))
+    receiver.begin_stream(opened(pb.SCAN_SOURCE_LOG, filtered=False))
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match=r"covers the changes \[17, 20\) has 2 rows"):
+        receiver.receive(short)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("end_offset", [None, 20, 24, 26])
+def test_a_stop_elsewhere_than_was_asked_for_is_no_end(
+    receiver: PushReceiver, end_offset: int | None, filtered: bool
+) -> None:
+    """Before it changes would be missing, and behind it the position would be one that was not read."""
+    tail(receiver, filtered=filtered, stop_offset=25)
+    with pytest.raises(DataCorrupted, match="it was to stop at 25"):
+        receiver.receive(stopped(3, end_offset))
+    if filtered:
+        assert receiver.receive(stopped(3, 25)) is not None
+        return
+    with pytest.raises(DataCorrupted, match="lost on the way"):
+        receiver.receive(stopped(3, 25))
+    receiver.receive(changes(20, 25, 3))
+    assert receiver.receive(stopped(8, 25)) is not None
+
+
+def test_a_stop_in_the_middle_of_a_snapshot_is_no_end(receiver: PushReceiver) -> None:
+    """Behind it come the changes: without its end nobody knows that it is complete."""
+    receiver.begin_stream(pb.ScanOpen(source=pb.SCAN_SOURCE_HYBRID, stop_offset=LOG_OFFSET))
+    receiver.receive(started())
+    receiver.receive(rows(0, [1]))
+    with pytest.raises(DataCorrupted, match="before the end of its snapshot"):
+        receiver.receive(stopped(1, LOG_OFFSET))
+    receiver.receive(pb.ScanResponse(snapshot_end=pb.SnapshotEnd(log_offset=LOG_OFFSET)).SerializeToString())
+    assert receiver.receive(stopped(1, LOG_OFFSET)) is not None

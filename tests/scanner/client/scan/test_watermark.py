@@ -84,7 +84,7 @@ class Log:
         while 0 < position < len(self.times) and self.times[position] == self.times[position - 1]:
             position -= 1
         floor_us = self.floor_us if position == len(self.times) else self.times[position] - 1
-        beat = pb.Heartbeat(position=position, commit_time_floor_us=floor_us)
+        beat = pb.Heartbeat(position=position, rows=self.rows_sent, commit_time_floor_us=floor_us)
         return self.receiver.receive(pb.ScanResponse(heartbeat=beat).SerializeToString())
 
 
