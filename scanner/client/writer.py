@@ -103,6 +103,8 @@ class Writer:
         self._on_acknowledged = on_acknowledged
         self._in_flight: deque[int] = deque()
         self._ranges: list[OffsetRange] = []
+        self._ends: dict[int, int] = {}
+        """By bucket, where the changes that are acknowledged end."""
         self.rows_acknowledged = 0
         """Rows that are durable."""
 
@@ -158,9 +160,14 @@ class Writer:
             raise await self._failure(error) from error
         await self.flush()
         try:
-            await self._stream.receive()
+            more = await self._stream.receive()
         except TransportError:
             return  # Everything is acknowledged: how the stream ends makes no difference.
+        if more is not None:
+            raise DataCorrupted(
+                f"{self._what} was acknowledged more often than it was sent: some acknowledgement came twice, and"
+                " nobody knows what is durable"
+            )
 
     def _check(self, rows: ArrowRows) -> None:
         none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
@@ -228,10 +235,28 @@ class Writer:
             response = pb.WriteResponse.FromString(bytes(message))
         except DecodeError as error:
             raise DataCorrupted(f"an acknowledgement of {self._what} cannot be read: {error}") from error
-        self._ranges += (OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in response.ranges)
+        for each in response.ranges:
+            self._take_range(OffsetRange(each.bucket, each.start_offset, each.end_offset))
         self.rows_acknowledged += self._in_flight.popleft()
         if self._on_acknowledged is not None:
             self._on_acknowledged(self.rows_acknowledged)
+
+    def _take_range(self, changed: OffsetRange) -> None:
+        """Take the changes that a request made; they are behind those of the requests before it.
+
+        Raises:
+            DataCorrupted: They are not: an acknowledgement came twice, or in front of another one.
+        """
+        end = self._ends.get(changed.bucket, 0)
+        if not end <= changed.start_offset < changed.end_offset:
+            raise self._with_progress(
+                DataCorrupted(
+                    f"{self._what}: changes [{changed.start_offset}, {changed.end_offset}) of bucket {changed.bucket}"
+                    f" are acknowledged after those up to {end}"
+                )
+            )
+        self._ends[changed.bucket] = changed.end_offset
+        self._ranges.append(changed)
 
     async def _failure(self, error: TransportError) -> ScannerError:
         """Why nothing more can be sent: the status, if the server gave one."""

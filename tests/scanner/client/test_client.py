@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -15,10 +18,19 @@ import scanner
 from scanner import ScanSource, col
 from scanner.client.connection import parse_endpoint
 from scanner.data.digest import combine_digests
+from scanner.data.table import TableDescription
+from scanner.errors import DiskFull
+from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
+from scanner.wire import methods
+from scanner.wire.statuses import to_call_failed
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
+from tests.support.hosts import connected_to, memory_host
+
+if TYPE_CHECKING:
+    from transport import ServerStream
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 LONG_AGO = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
@@ -489,6 +501,48 @@ async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
             assert ranges[-1].end_offset == end
         (again,) = (await table.write(rows(1))).ranges
         assert again.end_offset - again.start_offset == 2
+
+
+@asynccontextmanager
+async def acknowledging(
+    *answers: pb.WriteResponse, failure: scanner.ScannerError | None = None
+) -> AsyncIterator[scanner.Table]:
+    """A table whose server answers the requests of a write with these, whatever they were, and then fails."""
+
+    async def write(stream: ServerStream) -> None:
+        while await stream.receive() is not None:
+            pass
+        for each in answers:
+            await stream.send(each.SerializeToString())
+        if failure is not None:
+            raise to_call_failed(failure)
+
+    async with memory_host({methods.WRITE: write}) as host, connected_to(host) as connection:
+        yield scanner.Table(connection, TableDescription("items", SCHEMA, ("k",), 1), 1)
+
+
+FIRST = pb.WriteResponse(ranges=[pb.OffsetRange(bucket=0, start_offset=0, end_offset=8192)])
+SECOND = pb.WriteResponse(ranges=[pb.OffsetRange(bucket=0, start_offset=8192, end_offset=8292)])
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ((FIRST, FIRST), r"\[0, 8192\) of bucket 0 are acknowledged after those up to 8192 .8192 rows"),
+        ((SECOND, FIRST), "after those up to 8292"),
+        ((FIRST, SECOND, SECOND), "more often than it was sent"),
+        ((pb.WriteResponse(), FIRST, FIRST), "more often than it was sent"),
+    ],
+)
+async def test_an_acknowledgement_that_comes_twice_counts_for_nothing(
+    autojump_clock: object, answers: tuple[pb.WriteResponse, ...], message: str
+) -> None:
+    """It would stand for a request that has failed; the changes that it tells of were told before."""
+    async with acknowledging(*answers, failure=DiskFull("full") if len(answers) == 2 else None) as table:
+        with pytest.raises(scanner.DataCorrupted, match=message):
+            await table.write(rows(8292))
+    async with acknowledging(FIRST, SECOND) as table:
+        assert (await table.write(rows(8292))).rows == 8292
 
 
 async def test_delete_by_key(tmp_path: Path) -> None:
