@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.client.calls import call_unary
 from scanner.client.scan.builder import UINT32_MAX, UINT64_MAX, bucket_number, whole
-from scanner.errors import TableNotFound
+from scanner.errors import DataCorrupted, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 
@@ -80,6 +80,9 @@ async def measure_log(
     reply = await call_unary(connection, methods.MEASURE_LOG, request, pb.MeasureLogResponse)
     if reply.table_id != table_id:
         raise TableNotFound(f"table {table!r} was dropped and created anew since: its changes are others")
+    measured = [each.bucket for each in reply.logs]
+    if measured != sorted(positions):
+        raise DataCorrupted(f"{table}: buckets {sorted(positions)} were to be measured, and {measured} were")
     return [
         MeasuredLog(
             bucket=each.bucket,

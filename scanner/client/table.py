@@ -36,7 +36,7 @@ from scanner.client.writer import (
 )
 from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS, key_cells
-from scanner.errors import KeyInvalid, OffsetOutOfRange, SourceUnsupported
+from scanner.errors import DataCorrupted, KeyInvalid, OffsetOutOfRange, SourceUnsupported
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_schema
@@ -265,11 +265,9 @@ class Table:
             SourceUnsupported: The server is older than this question.
         """
         if at is None:
-            return sorted(
-                OffsetRange(r.bucket, r.start_offset, r.end_offset)
-                for r in await _list_offsets(self._connection, self.name, self.table_id)
-            )
-        return await _offsets_at(self._connection, self.name, self.table_id, at)
+            ranges = await _list_offsets(self._connection, self.description, self.table_id)
+            return [OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in ranges]
+        return await _offsets_at(self._connection, self.description, self.table_id, at)
 
     async def split(
         self,
@@ -517,7 +515,7 @@ class Scan(ScanBuilder):
             return folded_scan(self._plan, at)
         folded_scan(self._plan, None)  # Refuses before the server is asked.
         offsets = {}
-        for each in await _offsets_at(self._connection, self._plan.table.name, self._plan.table_id, at):
+        for each in await _offsets_at(self._connection, self._plan.table, self._plan.table_id, at):
             if each.bucket in self._plan.buckets and not each.is_kept:
                 raise OffsetOutOfRange(
                     f"{self._plan.table.name} bucket {each.bucket}: the changelog begins at {each.start_offset}, and"
@@ -529,19 +527,31 @@ class Scan(ScanBuilder):
 
 
 async def _list_offsets(
-    connection: Connection, table: str, table_id: int | None, timestamp_us: int | None = None
-) -> Sequence[pb.OffsetRange]:
-    request = pb.ListOffsetsRequest(table=table, table_id=table_id, timestamp_us=timestamp_us)
-    return (await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)).ranges
+    connection: Connection, table: TableDescription, table_id: int | None, timestamp_us: int | None = None
+) -> list[pb.OffsetRange]:
+    """What the server says of the changelogs, ascending by bucket.
+
+    Raises:
+        DataCorrupted: Not of every bucket, or of one twice: whoever reads what it names would miss the others.
+    """
+    request = pb.ListOffsetsRequest(table=table.name, table_id=table_id, timestamp_us=timestamp_us)
+    reply = await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
+    ranges = sorted(reply.ranges, key=lambda each: each.bucket)
+    if [each.bucket for each in ranges] != list(range(table.buckets)):
+        raise DataCorrupted(
+            f"the server told the offsets of {len(ranges)} buckets of {table.name}, which has {table.buckets}, 0 to"
+            f" {table.buckets - 1}"
+        )
+    return ranges
 
 
 async def _offsets_at(
-    connection: Connection, table: str, table_id: int | None, at: datetime.datetime
+    connection: Connection, table: TableDescription, table_id: int | None, at: datetime.datetime
 ) -> list[OffsetsAt]:
     ranges = await _list_offsets(connection, table, table_id, microseconds(at))
     if not all(each.HasField("at_offset") for each in ranges):
         raise SourceUnsupported("the server cannot tell where a time is in its changelogs; it is too old")
-    return sorted(OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset, _is_kept(r)) for r in ranges)
+    return [OffsetsAt(r.bucket, r.start_offset, r.end_offset, r.at_offset, _is_kept(r)) for r in ranges]
 
 
 def _is_kept(found: pb.OffsetRange) -> bool:

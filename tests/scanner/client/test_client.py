@@ -503,6 +503,29 @@ async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
         assert again.end_offset - again.start_offset == 2
 
 
+@pytest.mark.parametrize("told", [(), (0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 2)])
+async def test_offsets_of_other_buckets_than_the_table_has_are_no_answer(
+    tmp_path: Path, told: tuple[int, ...]
+) -> None:
+    """Whoever reads the buckets that are named, as Spark does, would never miss those that are not."""
+    async with open_table(tmp_path, 10, buckets=3) as (table, _):
+        ranges = [pb.OffsetRange(bucket=bucket, end_offset=1, at_offset=0) for bucket in told]
+        offsets = pb.ListOffsetsResponse(ranges=ranges)
+        measured = [pb.MeasuredLog(bucket=bucket, end_offset=1) for bucket in told]
+        measures = pb.MeasureLogResponse(logs=measured, table_id=table.table_id)
+
+        async def answered(path: str, *_: object, **__: object) -> bytes:
+            return (offsets if path == methods.LIST_OFFSETS else measures).SerializeToString()
+
+        table._connection.call = answered  # type: ignore[method-assign]
+        with pytest.raises(scanner.DataCorrupted, match=f"offsets of {len(told)} buckets of items"):
+            await table.offsets()
+        with pytest.raises(scanner.DataCorrupted, match="which has 3"):
+            await table.offsets(at=LONG_AGO)
+        with pytest.raises(scanner.DataCorrupted, match=r"\[0, 1, 2\] were to be measured"):
+            await table.measure_log(dict.fromkeys(range(3), 0))
+
+
 @asynccontextmanager
 async def acknowledging(
     *answers: pb.WriteResponse, failure: scanner.ScannerError | None = None
