@@ -24,6 +24,7 @@ from scanner.client.calls import call_unary
 from scanner.client.retries import retried
 from scanner.client.scan.builder import offsets_by_bucket
 from scanner.client.writer import REQUEST_ROWS_MAX, split_rows
+from scanner.data.keys import KeyCodec, buckets_of
 from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
@@ -73,12 +74,13 @@ class _Collected:
         self.tables = [schema.empty_table()]
         self.found: list[bool] = []
 
-    def add(self, reply: pb.GetResponse, keys: int, *, all_named: bool) -> None:
+    def add(self, reply: pb.GetResponse, keys: int, buckets: set[int], *, all_named: bool) -> None:
         """Check an answer and take it.
 
         Args:
             reply: The answer.
             keys: How many were asked for.
+            buckets: Those that the keys belong to.
             all_named: Only buckets that are in `states` may be read.
 
         Raises:
@@ -95,6 +97,11 @@ class _Collected:
             )
         if reply.table_id != self._table_id:
             raise TableNotFound("the table was dropped and created anew; look it up again")
+        if [state.bucket for state in reply.states] != sorted(buckets):
+            raise DataCorrupted(
+                f"the keys belong to the buckets {sorted(buckets)}, and the answer is of the states of"
+                f" {[state.bucket for state in reply.states]}"
+            )
         for state in reply.states:
             if all_named and state.bucket not in self.states:
                 raise ArgumentInvalid(
@@ -104,6 +111,10 @@ class _Collected:
             if asked.log_offset != state.log_offset:
                 raise DataCorrupted(
                     f"bucket {state.bucket} was read as of {state.log_offset} instead of {asked.log_offset}"
+                )
+            if asked.history not in (b"", state.history):
+                raise DataCorrupted(
+                    f"bucket {state.bucket} was read as of {state.log_offset} of another history than was asked for"
                 )
             self.states[state.bucket] = state
             self.read.add(state.bucket)
@@ -124,6 +135,7 @@ async def get_rows(
     schema = table.project(columns)
     pieces, wanted = _conformed(table, keys)
     collected = _Collected(schema, table_id, _states_asked(table, as_of, histories))
+    codec = KeyCodec(table)
     attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
     while pieces:
         piece = pieces.popleft()
@@ -147,7 +159,8 @@ async def get_rows(
             rows_max = piece.num_rows // 2
             continue
         attempts.progress()
-        collected.add(reply, piece.num_rows, all_named=isinstance(as_of, Mapping))
+        buckets = set(buckets_of(codec.encode_array(piece), table.buckets).tolist())
+        collected.add(reply, piece.num_rows, buckets, all_named=isinstance(as_of, Mapping))
     absent = pa.array(~np.array(collected.found, np.bool_))
     states = {index: collected.states[index] for index in sorted(collected.read)}
     return GetResult(

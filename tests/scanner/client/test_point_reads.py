@@ -265,7 +265,7 @@ def test_the_blocking_client_gets_the_same(tmp_path: Path) -> None:
 
 
 async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
-    """Answers of another length, with other octets, of other columns or another state are DATA_CORRUPTED."""
+    """Answers of another length, with other octets, of other columns, buckets or another state are DATA_CORRUPTED."""
     async with open_table(tmp_path, 10, buckets=1) as (table, _):
         connection, call = table._connection, table._connection.call
         request = pb.GetRequest(table="items", keys=encode_stream(pa.record_batch({"k": [1, 2]})))
@@ -283,6 +283,15 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
             await table.get([(1,), (2,)], columns=["k"])
         with pytest.raises(scanner.DataCorrupted, match="was read as of"):
             await table.get([(1,), (2,)], as_of=3)
+        with pytest.raises(scanner.DataCorrupted, match="of another history than was asked for"):
+            await table.get([(1,), (2,)], as_of=good.log_offsets, histories={0: bytes(16)})
+        state = answer.states.pop()
+        for states in ([], [pb.BucketState(bucket=1)], [state, state]):
+            answer.states.extend(states)
+            with pytest.raises(scanner.DataCorrupted, match=r"the keys belong to the buckets \[0\], and"):
+                await table.get([(1,), (2,)])
+            del answer.states[:]
+        answer.states.append(state)
         answer.crc32c ^= 1
         with pytest.raises(scanner.DataCorrupted, match="checksum"):
             await table.get([(1,), (2,)])
