@@ -235,10 +235,16 @@ class Transaction:
             return await call_unary(self._connection, methods.PUBLISH, request, pb.PublishResponse)
 
         reply = await retried(self._connection.attempts(), call)
+        published = {each.part: each.attempt for each in reply.attempts}
+        if reply.decided and (published, reply.overwrite) != (dict(attempts), overwrite):
+            raise DataCorrupted(
+                f"the attempts {dict(attempts)} of {self.name} {self.version} were to be published, and the server says"
+                f" that it has decided {published} for this request"
+            )
         return Published(
             decided=reply.decided,
             overwrite=reply.overwrite,
-            attempts={each.part: each.attempt for each in reply.attempts},
+            attempts=published,
             ranges=tuple(OffsetRange(r.bucket, r.start_offset, r.end_offset) for r in reply.ranges),
         )
 

@@ -21,6 +21,7 @@ from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
 from scanner.proto.weir.v1 import tables_pb2 as pb
+from scanner.proto.weir.v1 import transactions_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.wire import methods
@@ -501,6 +502,25 @@ async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
             assert ranges[-1].end_offset == end
         (again,) = (await table.write(rows(1))).ranges
         assert again.end_offset - again.start_offset == 2
+
+
+async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:
+    """A request decides what it names, or is told what another one has decided."""
+    async with open_table(tmp_path, 10) as (table, _):
+        answer = transactions_pb2.PublishResponse(decided=True)
+        answer.attempts.add(part=0, attempt=2)
+
+        async def answered(*_: object, **__: object) -> bytes:
+            return answer.SerializeToString()
+
+        table._connection.call = answered  # type: ignore[method-assign]
+        transaction = table.transaction("load", 1)
+        assert (await transaction.publish({0: 2})).decided
+        for attempts, overwrite in (({0: 1}, False), ({}, False), ({0: 2, 1: 0}, False), ({0: 2}, True)):
+            with pytest.raises(scanner.DataCorrupted, match="has decided"):
+                await transaction.publish(attempts, overwrite=overwrite)
+        answer.decided = False
+        assert (await transaction.publish({0: 1})).attempts == {0: 2}
 
 
 @pytest.mark.parametrize("told", [(), (0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 2)])
