@@ -176,7 +176,7 @@ class Client:
             table = await self.table(name)
             _require_same(table.description, description)
             return table
-        return Table(self._connection, description_from_proto(reply.table), reply.table_id)
+        return self._described(name, reply)
 
     async def table(self, name: str) -> Table:
         """Look a table up.
@@ -185,7 +185,18 @@ class Client:
             TableNotFound: There is none of that name; the message lists those that are.
         """
         request = pb.DescribeTableRequest(table=name)
-        reply = await self._call("DescribeTable", request, pb.DescribeTableResponse)
+        return self._described(name, await self._call("DescribeTable", request, pb.DescribeTableResponse))
+
+    def _described(self, name: str, reply: pb.DescribeTableResponse | pb.CreateTableResponse) -> Table:
+        """The table that an answer describes.
+
+        Raises:
+            DataCorrupted: It is another one than was asked for.
+        """
+        if reply.table.name != name:
+            raise DataCorrupted(
+                f"the server was asked for table {name!r}, and describes {reply.table.name!r}"
+            )
         return Table(self._connection, description_from_proto(reply.table), reply.table_id)
 
     def scan(self, plan: ScanPlan) -> Scan:

@@ -26,6 +26,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
+from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
@@ -502,6 +503,24 @@ async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
             assert ranges[-1].end_offset == end
         (again,) = (await table.write(rows(1))).ranges
         assert again.end_offset - again.start_offset == 2
+
+
+async def test_the_description_of_another_table_is_no_answer(tmp_path: Path) -> None:
+    """Its rows would be read and written in place of those that were asked for."""
+    async with open_table(tmp_path, 10) as (table, _):
+        client = scanner.Client(table._connection, "here")
+        other = await client.create_table("other", SCHEMA, ["k"])
+        description = description_to_proto(other.description)
+        answer = pb.DescribeTableResponse(table=description, table_id=other.table_id)
+
+        async def answered(*_: object, **__: object) -> bytes:
+            return answer.SerializeToString()
+
+        table._connection.call = answered  # type: ignore[method-assign]
+        assert (await client.table("other")).table_id == other.table_id
+        for ask in (client.table("items"), client.create_table("items", SCHEMA, ["k"])):
+            with pytest.raises(scanner.DataCorrupted, match="asked for table 'items', and describes 'other'"):
+                await ask
 
 
 async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:
