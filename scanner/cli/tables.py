@@ -94,10 +94,11 @@ def add_column(table: str, name: str, type_: str, endpoint: str) -> None:
 def drop(table: str, yes: bool, endpoint: str) -> None:
     """Drop a table with all its rows."""
     with connected(endpoint) as client:
-        client.table(table)  # A table that is not there is told before anything is asked.
+        # A table that is not there is told before anything is asked, and what was asked for alone is dropped.
+        meant = client.table(table)
         if not yes:
             if not sys.stdin.isatty():
                 fail(f"dropping {table} cannot be undone; say --yes")
             click.confirm(f"Drop table {table} and everything in it?", abort=True, err=True)
-        client.drop_table(table)
+        client.drop_table(table, table_id=meant.table_id)
     note(f"dropped {table}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -40,6 +40,7 @@ from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     LeaseNotFound,
+    PermissionDenied,
     SchemaMismatch,
     TableExists,
 )
@@ -228,13 +229,22 @@ class Client:
                 raise DataCorrupted("the server's list of tables does not go on: it repeats its page token")
             token = reply.next_page_token
 
-    async def drop_table(self, name: str) -> None:
+    async def drop_table(self, name: str, *, table_id: int | None = None) -> None:
         """Drop a table with everything in it; scans of it that run fail.
 
+        Args:
+            name: Its name.
+            table_id: The only table that is meant, `Table.table_id`. None: the one that has the name now. So a request
+                that a proxy holds up, or sends twice, never drops a table that was created meanwhile.
+
         Raises:
-            TableNotFound: There is none of that name.
+            TableNotFound: There is none of that name, or it has gone to another table.
         """
-        await self._call("DropTable", pb.DropTableRequest(table=name), pb.DropTableResponse)
+        if table_id is None:
+            with suppress(PermissionDenied):  # Whoever may not see the table is told by the drop what may not be done.
+                table_id = (await self.table(name)).table_id
+        request = pb.DropTableRequest(table=name, table_id=table_id)
+        await self._call("DropTable", request, pb.DropTableResponse)
 
     async def list_streams(self) -> list[StreamInfo]:
         """Every call that runs at the server, this one included, by connection and stream.

@@ -158,9 +158,9 @@ class Client:
         """All tables, by name."""
         return self._portal.call(self._client.tables)
 
-    def drop_table(self, name: str) -> None:
+    def drop_table(self, name: str, *, table_id: int | None = None) -> None:
         """Drop a table with everything in it; see `scanner.Client.drop_table`."""
-        self._portal.call(self._client.drop_table, name)
+        self._portal.call(functools.partial(self._client.drop_table, name, table_id=table_id))
 
     def list_streams(self) -> list[StreamInfo]:
         """Every call that runs at the server; see `scanner.Client.list_streams`."""

@@ -152,12 +152,12 @@ class TablesService:
         """Drop a table, and end its scans.
 
         Raises:
-            TableNotFound: There is none of that name.
+            TableNotFound: There is none of that name, or it is not the one that is meant.
         """
-        name = parse_request(pb.DropTableRequest, request).table
-        authorize(stream, Right.MANAGE, name)
-        await self._catalog.drop(name)
-        self._audit(AuditEvent.TABLE_DROPPED, stream, name)
+        message = parse_request(pb.DropTableRequest, request)
+        authorize(stream, Right.MANAGE, message.table)
+        await self._catalog.drop(message.table, meant_table_id(message))
+        self._audit(AuditEvent.TABLE_DROPPED, stream, message.table)
         return pb.DropTableResponse().SerializeToString()
 
     async def drop_unwritten(self, request: Buffer, stream: ServerStream) -> bytes:

@@ -372,11 +372,15 @@ class Catalog:
                     bucket.wake_tails()
         return schema.description
 
-    async def drop(self, name: str) -> None:
+    async def drop(self, name: str, table_id: int | None = None) -> None:
         """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.
 
+        Args:
+            name: Its name.
+            table_id: The only table that is meant; None: whichever has the name.
+
         Raises:
-            TableNotFound: There is none of that name.
+            TableNotFound: There is none of that name, or the name has gone to another table.
             StoreFailed: The disk refused; the table is served again, if it is still there.
 
         Waits:
@@ -386,6 +390,8 @@ class Catalog:
             The table may be left without its scans, and still be there; dropping it again is fine.
         """
         async with self._changing:
+            if table_id is not None and self._store.table_id(name) != table_id:
+                raise _made_anew(name)
             await self._drop(name)
         for each in self.after_drop:
             await each()

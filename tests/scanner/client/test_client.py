@@ -7,7 +7,7 @@ import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -30,6 +30,7 @@ from scanner.wire.tables import description_to_proto
 from tests.support import wire
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.hosts import connected_to, memory_host
+from transport import CallFailed
 
 if TYPE_CHECKING:
     from transport import ServerStream
@@ -503,6 +504,31 @@ async def test_write_reports_ranges_and_progress(tmp_path: Path) -> None:
             assert ranges[-1].end_offset == end
         (again,) = (await table.write(rows(1))).ranges
         assert again.end_offset - again.start_offset == 2
+
+
+async def test_a_drop_that_comes_late_drops_no_other_table(tmp_path: Path) -> None:
+    """A proxy may hold a request up, or send it again, when its table is gone and another one has the name."""
+    async with open_table(tmp_path, 10) as (table, _):
+        connection, call = table._connection, table._connection.call
+        client, requests = scanner.Client(connection, "here"), list[bytes]()
+
+        async def noted(path: str, request: bytes, **options: Any) -> Any:
+            if path == methods.TABLES + "DropTable":
+                requests.append(request)
+            return await call(path, request, **options)
+
+        connection.call = noted  # type: ignore[method-assign]
+        await client.drop_table("items")
+        (late,) = requests
+        again = await client.create_table("items", SCHEMA, ["k"], 2)
+        await again.write(rows(3))
+        with pytest.raises(CallFailed, match="dropped and created anew"):
+            await call(methods.TABLES + "DropTable", late)
+        with pytest.raises(scanner.TableNotFound, match="created anew"):
+            await client.drop_table("items", table_id=table.table_id)
+        assert (await again.new_scan().to_arrow()).num_rows == 3
+        await client.drop_table("items", table_id=again.table_id)
+        assert await client.tables() == []
 
 
 async def test_the_description_of_another_table_is_no_answer(tmp_path: Path) -> None:

@@ -36,10 +36,12 @@ class CreateTableResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DropTableRequest(_message.Message):
-    __slots__ = ("table",)
+    __slots__ = ("table", "table_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     table: str
-    def __init__(self, table: _Optional[str] = ...) -> None: ...
+    table_id: int
+    def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DropTableResponse(_message.Message):
     __slots__ = ()
