@@ -30,7 +30,7 @@ from spark_source.batch.partitions import BucketPartition
 from spark_source.batch.planning import bucket_partitions, plan_states
 from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport, report_batch
-from spark_source.connection import ask, open_client
+from spark_source.connection import ask, open_client_again
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 
@@ -108,7 +108,7 @@ class BucketReader(DataSourceReader):
             ScannerError: The scan failed; what was yielded before is a part.
             SourceSchemaError: A value has no equal in Spark's type.
 
-        Waits: For the server, at most as long as its heartbeats come.
+        Waits: For the server: half a minute for it to be there, and then at most as long as its heartbeats come.
         """
         assert isinstance(partition, BucketPartition)
         try:
@@ -140,7 +140,7 @@ class BucketReader(DataSourceReader):
 
     def _read(self, partition: BucketPartition) -> Iterator[pa.RecordBatch]:
         target = arrow_schema(self._schema)
-        with open_client(partition.options) as client:
+        with open_client_again(partition.options) as client:
             lease = TaskLease(
                 client, () if partition.lease_id is None else (partition.lease_id,), partition.lease_ttl_s
             )

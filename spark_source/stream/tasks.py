@@ -20,7 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from scanner import ArgumentInvalid, OffsetOutOfRange, ScanSource, TableNotFound
 from spark_source.batch.leasing import PlannedStates, TaskLease
 from spark_source.batch.planning import bucket_partitions
-from spark_source.connection import ask, open_client
+from spark_source.connection import ask, open_client_again
 from spark_source.errors import SourceDataLossError, SourceError, SourceOptionError, shown
 from spark_source.schema import spark_schema, to_spark_batch
 from spark_source.stream.logs import warn_of_loss
@@ -158,9 +158,9 @@ def read_slice(planned: Slice, schema: StructType, target: pa.Schema) -> Iterato
         ScannerError: The scan failed; what was yielded before is a part.
 
     Waits:
-        For the server, at most as long as its heartbeats come.
+        For the server: half a minute for it to be there, and then at most as long as its heartbeats come.
     """
-    with open_client(planned.options.source) as client:
+    with open_client_again(planned.options.source) as client:
         if isinstance(planned, SnapshotSlice):
             yield from _read_snapshot(client, planned, target)
         else:

@@ -1,13 +1,17 @@
 """What finds a server that is away for a moment: tasks, commits and plans."""
 
+import random
 import socket
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import scanner.sync
 from scanner import Draining, ServerUnavailable
+from spark_source import WeirDataSource
 from spark_source.connection import ask, open_client_again
 from spark_source.options import SourceOptions
 from tests.support.server import running_server
@@ -37,6 +41,32 @@ def test_a_server_that_comes_back(tmp_path: Path) -> None:
         with open_client_again(options, pause) as client:
             assert client.tables() == []
     assert len(pauses) == 3
+
+
+def test_a_task_that_reads_waits_for_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins while the server is away reads when it is back: rows, changes, and rows as changes."""
+    monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
+    rows = pa.table({"k": range(20)})
+    connect = scanner.sync.connect
+    failures: list[str] = []
+
+    def refuse_once(endpoint: str, **options: Any) -> scanner.sync.Client:
+        if not failures:
+            failures.append(endpoint)
+            raise ServerUnavailable("nobody answers")
+        return connect(endpoint, **options)
+
+    with running_server(tmp_path) as server, connect(server.endpoint) as client:
+        client.create_table("t", rows.schema, primary_key=["k"], buckets=1).write(rows)
+        given = {"endpoint": server.endpoint, "table": "t"}
+        for more in ({}, {"readChanges": "true"}):
+            source = WeirDataSource(given | more)
+            reader = source.reader(source.schema())
+            (partition,) = reader.partitions()
+            with monkeypatch.context() as patch:
+                patch.setattr(scanner.sync, "connect", refuse_once)
+                assert sum(batch.num_rows for batch in reader.read(partition)) == 20
+            assert failures.pop() == server.endpoint
 
 
 def test_a_server_that_goes_away_twice(tmp_path: Path) -> None:
