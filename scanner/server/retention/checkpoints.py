@@ -4,6 +4,7 @@ Invariants:
 
 1. A checkpoint is made between two commits, in a worker thread; it is whole or not there.
 2. The newest `checkpoints_kept` of a bucket stay, and those that a lease keeps or is about to keep. The others go.
+   Where the disk that changes took was given back, and nothing is written, one without them replaces all before.
 3. A checkpoint that is on this list is on the disk; it leaves the list before it leaves the disk.
 
 A checkpoint that is dropped while a scan reads it goes on being readable for that scan.
@@ -46,6 +47,10 @@ class BucketCheckpoints:
         self._kept: dict[int, Checkpoint] = {}
         """By id, oldest first."""
         self._holds: dict[int, int] = {}
+        self._freed = 0
+        """The bucket's `log_freed` when the newest was made; 0 for one that was found on the disk."""
+        self._replaced_id = -1
+        """Up to this one they have files of changes whose disk was given back; a newer one of the state has not."""
         self._pruning = trio.Lock()
 
     async def load(self) -> None:
@@ -79,6 +84,14 @@ class BucketCheckpoints:
     def __iter__(self) -> Iterator[Checkpoint]:
         """All of them, oldest first."""
         return iter(list(self._kept.values()))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the newest one is of the bucket as it is, and has no files of changes whose disk was given back."""
+        newest = self.newest
+        if newest is None or newest.log_offset != self.bucket.storage.log_end:
+            return False
+        return self._freed == self.bucket.log_freed
 
     def get(self, checkpoint_id: int) -> Checkpoint | None:
         """The one of this id, if it exists."""
@@ -123,7 +136,7 @@ class BucketCheckpoints:
         """Make a checkpoint as of now, and drop those that are not kept any more.
 
         Returns:
-            The new one; the newest one if nothing was written since.
+            The new one; the newest one if nothing was written since, and no disk given back that it takes.
 
         Raises:
             StoreFailed, DataCorrupted: It could not be made; there is nothing new then.
@@ -137,7 +150,10 @@ class BucketCheckpoints:
         """
         async with self.bucket.between_commits():
             made = self.newest
-            if made is None or made.log_offset != self.bucket.storage.log_end:
+            if made is None or not self.is_current:
+                self._freed = self.bucket.log_freed
+                if made is not None and made.log_offset == self.bucket.storage.log_end:
+                    self._replaced_id = made.checkpoint_id
                 name = self.table.description.name
                 made = await self._owner.run_blocking(
                     functools.partial(self._owner.store.create_checkpoint, name, self.index)
@@ -208,7 +224,10 @@ class BucketCheckpoints:
 
     def _oldest_superfluous(self) -> int | None:
         """One that nothing keeps; None: there is none."""
-        for checkpoint_id in list(self._kept)[: -self._owner.config.checkpoints_kept]:
+        newest = list(self._kept)[-self._owner.config.checkpoints_kept :]
+        for checkpoint_id in list(self._kept):
+            if checkpoint_id in newest and checkpoint_id > self._replaced_id:
+                continue
             if checkpoint_id not in self._holds and not self._owner.references(self._key(checkpoint_id)):
                 return checkpoint_id
         return None
@@ -270,16 +289,15 @@ class Checkpoints:
         return found
 
     async def make_all(self) -> None:
-        """Make a checkpoint of each bucket in use that was written since its last one.
+        """Make a checkpoint of each bucket in use whose last one is not current.
 
         A bucket that fails does not keep the others from theirs; its failure is logged.
         """
-        for name, index, bucket in list(self._catalog.open_buckets()):
+        for name, index, _ in list(self._catalog.open_buckets()):
             try:
                 table = await self._catalog.table(name)
                 known = self._buckets.get((table.table_id, index))
-                newest = None if known is None else known.newest
-                if newest and newest.log_offset == bucket.storage.log_end:
+                if known is not None and known.is_current:
                     continue  # Its files need be neither opened nor kept open to find that there is nothing to do.
                 await (await self.of(table, index)).create()
             except TableNotFound:

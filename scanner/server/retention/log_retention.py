@@ -93,6 +93,7 @@ class Retention:
                 if wanted > bucket.storage.log_start:
                     self._end_longest(f"{name}[{index}]", bucket, wanted)
                     await self.cut(name, index, bucket, wanted)
+                await self.free(bucket)
                 if idle:
                     await bucket.close_idle(0)
             except (StoreClosed, TableNotFound):
@@ -157,6 +158,18 @@ class Retention:
         if dropped:
             _logger.info("the changelog of %s[%d] lost its %d oldest changes", name, index, dropped)
         return done
+
+    async def free(self, bucket: ServedBucket) -> None:
+        """Give back the disk that changes take which were cut, where that costs less than it frees.
+
+        Raises:
+            ScannerError: Storage failed.
+
+        Waits:
+            For storage: seconds, where a GiB was cut. Commits and scans go on meanwhile.
+        """
+        if bucket.is_open and await self._run_blocking(bucket.storage.free_log):
+            bucket.log_freed += 1
 
     def _wanted_start(self, storage: Bucket, now_us: int) -> int:
         """Where the log would begin if nothing pinned it."""

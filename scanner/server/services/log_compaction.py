@@ -65,6 +65,7 @@ class CompactionService:
             bucket = await self._catalog.bucket(table, index)
             wanted = await self._wanted(bucket, message)
             cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
+            await self._retention.free(bucket)
         audit(
             self._catalog.activity,
             AuditEvent.LOG_COMPACTED,

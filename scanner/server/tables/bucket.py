@@ -327,6 +327,8 @@ class ServedBucket:
         self._on_commit: dict[object, Callable[[], None]] = {}
         self.storage_openings = 0
         """How often storage was opened anew after a failure: what was read of it before may not be there any more."""
+        self.log_freed = 0
+        """How often the disk that changes took which were cut was given back."""
         self._idle = trio.Event()
         self._retired_by: ScannerError | None = None
         self.used_at = trio.current_time()

@@ -357,6 +357,11 @@ class MemoryBucket:
         del contents.log[: start - contents.log_start]
         contents.log_start, contents.entries = start, kept
 
+    def free_log(self) -> bool:
+        """See `Bucket.free_log`; what was truncated takes nothing."""
+        self._require_open()
+        return False
+
     def compact(self) -> None:
         """See `Bucket.compact`; there is nothing to rewrite."""
         self._require_open()

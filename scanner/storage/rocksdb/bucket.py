@@ -73,6 +73,7 @@ from scanner.storage.rocksdb.changelog import (
     LogRange,
     encode_entry,
     encode_log_range,
+    last_key,
     log_key,
     ordinal_of_key,
 )
@@ -83,6 +84,7 @@ from scanner.storage.rocksdb.database import (
     RocksResources,
     background_errors,
     compact_database,
+    compact_log,
     open_database,
     rocksdb_errors,
 )
@@ -91,6 +93,7 @@ from scanner.storage.rocksdb.files import directory_number, require_directory
 from scanner.storage.rocksdb.log import (
     LINEAGE_KEY,
     LOG_RANGE_KEY,
+    cut_bytes,
     load_log_range,
     stored_bytes,
 )
@@ -119,6 +122,8 @@ _APPLIED_NAMES_KEY = b"transactions"
 """In `meta`: the names of the transactions of which something was applied."""
 _APPLIED_KEY = b"transaction/"
 """In `meta`: what was applied of a transaction; its name goes behind it."""
+_FREED_BYTES_MIN = 1024 * 1024
+"""For less of a truncated log no file is written again."""
 _CLOCK_BEHIND_US = 1_000_000
 """A clock that is more behind the newest commit was set back, or was ahead then."""
 
@@ -198,6 +203,8 @@ class RocksBucket:
         self._given_epochs = GivenEpochs()
         """Also over a failure after which it was opened anew: the readers are still there."""
         self._durable_end = 0
+        self._freed = 0
+        """Of what was truncated in front of it the disk was given back, since the database was opened."""
         self._database: Database | None = None
         self._number = (0, 0)
         """Of the directory that the database was opened in, which RocksDB has open as long as that."""
@@ -418,6 +425,21 @@ class RocksBucket:
                 raise
             return checkpoint
 
+    def free_log(self) -> bool:
+        """See `Bucket.free_log`. RocksDB does it by itself where more is written, and never where nothing is."""
+        with self._compacting, self._using() as database:
+            log_range = self._range
+            if self._failure is not None or self._freed == log_range.start:
+                return False
+            cut, kept = cut_bytes(database, log_range)
+            if cut < max(_FREED_BYTES_MIN, kept) or not self._has_free(kept):
+                return False
+            compact_log(database, last_key(log_range.start - 1))
+            self._freed = log_range.start
+            if self._closing:
+                raise StoreClosed(f"bucket {self._path} was closed")
+            return True
+
     def compact(self) -> None:
         """See `Bucket.compact`."""
         with self._compacting, self._using() as database:
@@ -523,6 +545,7 @@ class RocksBucket:
             self._group_states = self._load_group_states(database)
             self._applied = self._load_applied(database)
             self._durable_end = self._load_durable_end()
+            self._freed = 0
         except BaseException:
             database.close()
             raise
@@ -638,6 +661,9 @@ class RocksBucket:
         self._require_in_place()
         if self._space is not None:
             self._space.require_room(wanted_bytes)
+
+    def _has_free(self, wanted_bytes: int) -> bool:
+        return self._space is None or self._space.has_free(wanted_bytes)
 
     def _values_as_of(self, log_offset: int, key_range: KeyRange, short: bool) -> Iterator[bytes] | None:
         """The rows of a range, of which few will be read or all, if they still are as of an offset."""

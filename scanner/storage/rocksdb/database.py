@@ -213,16 +213,35 @@ class Database:
 def compact_database(database: Database) -> None:
     """Rewrite rows and log without what is not needed any more.
 
-    rocksdict does not say how a compaction ended; RocksDB counts its errors.
-
     Raises:
         DataCorrupted: a file is damaged. The database takes no writes from now on.
         StoreFailed: the disk refused.
     """
-    with rocksdb_errors(database.path):
-        before = database.rocks.property_int_value(_ERRORS)
+    with _compaction(database):
         database.kv.compact_range(None, None)
         database.log.compact_range(None, None)
+
+
+def compact_log(database: Database, end_key: bytes) -> None:
+    """Rewrite the files of the log that reach into its beginning; those of which nothing is needed go.
+
+    Args:
+        database: Of the bucket.
+        end_key: The last key of that beginning.
+
+    Raises:
+        DataCorrupted, StoreFailed: as `compact_database`.
+    """
+    with _compaction(database):
+        database.log.compact_range(None, end_key)
+
+
+@contextmanager
+def _compaction(database: Database) -> Iterator[None]:
+    """See how the compactions of the block end: rocksdict does not say it; RocksDB counts their errors."""
+    with rocksdb_errors(database.path):
+        before = database.rocks.property_int_value(_ERRORS)
+        yield
         if database.rocks.property_int_value(_ERRORS) != before:
             # Refused, with what it was.
             database.rocks.put(_PROBE, b"")

@@ -230,13 +230,31 @@ def stored_bytes(database: Database, log_range: LogRange) -> int:
     size = 0.0
     files = _files_of(database)
     for file in files:
-        # Where it has deletions, they may reach further back than its chunks.
-        start = max(file.start, file.end - file.entries) if file.entries else file.start
-        size += file.size_bytes * _share(start, file.end, log_range)
+        size += file.size_bytes * _share(_first_chunk(file), file.end, log_range)
     with rocksdb_errors(database.path):
         unflushed = database.log.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
     flushed_end = max((file.end for file in files), default=0)
     return round(size + unflushed * _share(flushed_end, log_range.end_ordinal, log_range))
+
+
+def cut_bytes(database: Database, log_range: LogRange) -> tuple[int, int]:
+    """What files take of chunks in front of the log's range, and what of its chunks is in the same files, in bytes.
+
+    Raises:
+        StoreClosed: the database was closed.
+    """
+    cut = kept = 0.0
+    for file in _files_of(database):
+        share = _share(_first_chunk(file), file.end, log_range)
+        if share < 1:
+            cut += file.size_bytes * (1 - share)
+            kept += file.size_bytes * share
+    return round(cut), round(kept)
+
+
+def _first_chunk(file: LogFile) -> int:
+    """The ordinal of a file's first chunk. Where it has deletions, they may reach further back than its chunks."""
+    return max(file.start, file.end - file.entries) if file.entries else file.start
 
 
 def _share(start: int, end: int, log_range: LogRange) -> float:

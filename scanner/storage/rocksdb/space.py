@@ -97,6 +97,11 @@ class DiskSpace:
                 " nothing was written; make room, and write again, the server takes it by itself"
             )
 
+    def has_free(self, wanted_bytes: int) -> bool:
+        """Whether so much is free, the reserve included: for what frees more than it takes."""
+        room = self._room()
+        return room is None or room.free_bytes > wanted_bytes
+
     def refresh(self) -> DiskStatus | None:
         """Look at the disk, make the ballast again if there is room for it, and log what has changed.
 

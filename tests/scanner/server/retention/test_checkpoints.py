@@ -83,6 +83,28 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
 
 
+async def test_none_keeps_disk_that_was_given_back(store: Store) -> None:
+    """One of the same state is made once, and those before it go, but for leased ones; then it is as ever."""
+    async with open_maintenance(store) as kept:
+        for number in range(3):
+            await kept.write([number])
+            await (await kept.checkpoints()).create()
+            if not number:
+                await kept.acquire("mine", target())
+        make_all = kept.maintenance.checkpoints.make_all
+        await make_all()
+        assert await kept.ids() == [0, 1, 2]
+        (await kept.bucket()).log_freed += 1
+        for _ in range(2):
+            await make_all()
+            assert await kept.ids() == [0, 3]
+        assert await kept.snapshot_ids() == [0, 1, 2]
+        assert await kept.snapshot_ids("mine") == [0]
+        await kept.write([3])
+        await make_all()
+        assert await kept.ids() == [0, 3, 4]
+
+
 async def test_a_table_that_is_dropped_meanwhile_is_no_failure(
     store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

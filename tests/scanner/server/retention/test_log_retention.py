@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ from scanner.server.config import ScannerConfig
 from scanner.server.retention.lease_targets import Choice
 from scanner.server.retention.log_retention import Retention, expired_end
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.log import cut_bytes
 from scanner.storage.rocksdb.store import RocksStore
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
@@ -143,6 +147,25 @@ async def test_what_a_pin_keeps_is_what_its_changes_take() -> None:
         assert f"kept {limit} bytes" in ends[1].message
         keeper.release()
         opened.scan.close()
+
+
+async def test_the_disk_of_old_changes_is_given_back_though_nothing_is_written(tmp_path: Path) -> None:
+    """A sweep does not leave that to RocksDB, which would wait for more to write."""
+    draw = random.Random(1)
+    small = StorageConfig(bucket_write_buffer_bytes=64 * 1024, write_buffers_bytes=1024 * 1024)
+    with RocksStore.open(tmp_path / "data", small) as store:
+        store.create_table(description())
+        async with open_maintenance(store, KEEPS_NOTHING) as kept:
+            bucket = await kept.bucket()
+            for number in range(40):
+                names = pa.array([draw.randbytes(1000).hex() for _ in range(100)])
+                rows = sample(range(100 * number, 100 * number + 100)).set_column(1, "name", names)
+                await bucket.submit(mutations(store, "items", rows)).wait_durable()
+            await kept.maintenance.retention.sweep()
+            assert isinstance(bucket.storage, RocksBucket)
+            assert bucket.storage.log_start == 4000
+            with bucket.storage._using() as database:
+                assert cut_bytes(database, bucket.storage._range) == (0, 0)
 
 
 async def test_changes_kept_for_ever_have_a_size_all_the_same() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import datetime
 import logging
+import random
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import scanner
@@ -20,6 +23,9 @@ from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.config import StorageConfig
+from scanner.storage.rocksdb.log import cut_bytes
 from tests.support.scans import (
     create_table,
     description,
@@ -32,6 +38,8 @@ from tests.support.scans import (
 )
 
 pytestmark = pytest.mark.socket
+
+_SMALL_BUFFERS = StorageConfig(bucket_write_buffer_bytes=64 * 1024, write_buffers_bytes=1024 * 1024)
 
 
 async def test_what_goes_and_what_stays(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,6 +72,26 @@ async def test_what_goes_and_what_stays(caplog: pytest.LogCaptureFixture) -> Non
         assert (done.start_offset, done.changes_dropped, done.changes_pinned, done.pins) == (20, 10, 0, ())
         assert "event=log_compacted principal=anonymous" in caplog.text
         assert "table=items buckets=1 dropped=10" in caplog.text
+
+
+@pytest.mark.rocks
+async def test_the_disk_of_what_goes_is_given_back_before_the_answer(tmp_path: Path) -> None:
+    """Though nothing is written any more."""
+    draw = random.Random(1)
+    async with (
+        open_server(tmp_path, storage_config=_SMALL_BUFFERS) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as admin,
+    ):
+        table = await admin.create_table("items", sample([]).schema, ["id"], buckets=1)
+        for number in range(40):
+            names = pa.array([draw.randbytes(1000).hex() for _ in range(100)])
+            rows = sample(range(100 * number, 100 * number + 100))
+            await table.write(rows.set_column(1, "name", names))
+        ((_, _, bucket),) = server._services.catalog.open_buckets()
+        assert isinstance(bucket.storage, RocksBucket)
+        await admin.compact_log("items", before=4000, bucket=0)
+        with bucket.storage._using() as database:
+            assert cut_bytes(database, bucket.storage._range) == (0, 0)
 
 
 async def scan_ended(admin: scanner.Client) -> None:

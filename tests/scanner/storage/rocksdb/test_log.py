@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from scanner.errors import DataCorrupted
 from scanner.storage.records import ChangeKind, Entry
+from scanner.storage.rocksdb import bucket as rocks_bucket
 from scanner.storage.rocksdb import log as rocks_log
-from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, log_key
+from scanner.storage.rocksdb.bucket import RocksBucket
+from scanner.storage.rocksdb.changelog import LogRange, decode_chunk, last_key, log_key
 from scanner.storage.rocksdb.config import Compression, StorageConfig
 from scanner.storage.rocksdb.log import KeySpan, LogFile, unproven_spans
+from scanner.storage.rocksdb.space import DiskSpace, Room
+from scanner.storage.rocksdb.sst_files import sst_files
 from scanner.storage.rocksdb.store import RocksStore
 from tests.support.changelog import chunks
 from tests.support.storage_damage import delete_change, raw_database
@@ -266,3 +270,56 @@ def test_an_entry_is_read_back_as_it_was(
     assert [kind for chunk in found for kind in chunk.kinds] == list(kinds)
     assert [row for chunk in found for row in chunk.rows.to_list()] == rows
     assert all(chunk.rows.nbytes <= chunk_bytes or len(chunk) == 1 for chunk in found)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store whose log has 8 MB of what no compression makes less."""
+    directory, draw = tmp_path_factory.mktemp("large") / "store", random.Random(1)
+    with RocksStore.open(directory, _SMALL) as store:
+        store.create_table(ITEMS)
+        bucket = store.bucket("items", 0)
+        for number in range(80):
+            bucket.commit([puts([(number, draw.randbytes(100_000).decode("latin-1"))])])
+        bucket.compact()
+    return directory
+
+
+def _log_size(bucket: RocksBucket) -> int:
+    with bucket._using() as database:
+        return sum(file.size_bytes for file in sst_files(database, database.log))
+
+
+def test_what_was_truncated_takes_no_disk_though_nothing_is_written(large: Path, tmp_path: Path) -> None:
+    """Of all or of a part; what is left is the log as it was, also when it is opened again."""
+    path = shutil.copytree(large, tmp_path / "store")
+    for start in (60, 80):
+        with RocksStore.open(path, _SMALL) as store:
+            bucket = store.bucket("items", 0)
+            assert isinstance(bucket, RocksBucket)
+            kept, before = changes_of(bucket)[start - bucket.log_start :], _log_size(bucket)
+            bucket.truncate_log(start)
+            bucket.free_log()
+            assert _log_size(bucket) < before / 2
+            assert changes_of(bucket) == kept
+        with RocksStore.open(path, _SMALL) as store:
+            assert changes_of(store.bucket("items", 0)) == kept
+
+
+@pytest.mark.parametrize(
+    ("start", "free_bytes", "frees"), [(5, 1 << 40, False), (20, 1_900_000, False), (20, 1_900_001, True)]
+)
+def test_no_more_is_written_again_than_is_freed(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, free_bytes: int, frees: bool
+) -> None:
+    """Files are left as they are where more of them stays than goes, and where the disk has no room for that."""
+    compacted: list[bytes] = []
+    monkeypatch.setattr(rocks_bucket, "cut_bytes", lambda *_: (start * 100_000, 1_900_000))
+    monkeypatch.setattr(rocks_bucket, "compact_log", lambda _, end_key: compacted.append(end_key))
+    monkeypatch.setattr(DiskSpace, "_room", lambda _: Room(free_bytes, 1 << 50))
+    with RocksStore.open(shutil.copytree(large, tmp_path / "store"), _SMALL) as store:
+        bucket = store.bucket("items", 0)
+        bucket.truncate_log(start)
+        for _ in range(2):
+            bucket.free_log()
+    assert compacted == [last_key(start - 1)] * frees
