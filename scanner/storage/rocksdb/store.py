@@ -150,7 +150,8 @@ class RocksStore:
 
     def tables(self) -> list[TableDescription]:
         """All tables, ordered by name."""
-        return [self._tables[name].entry.description for name in sorted(self._tables)]
+        # As they are at this moment: another thread may drop one while this goes through them.
+        return [table.entry.description for _, table in sorted(self._tables.items())]
 
     def table(self, name: str) -> TableDescription:
         """See `Store.table`."""

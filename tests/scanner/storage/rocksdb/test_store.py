@@ -8,9 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+
+
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pytest
@@ -35,6 +37,9 @@ from scanner.storage.rocksdb.store import RocksStore
 from tests.support.arrow_values import STORED_TYPES
 from tests.support.file_limit import file_size_limit
 from tests.support.storage_tables import ITEMS, changes_of, contents, delete, put, puts
+
+if TYPE_CHECKING:
+    from scanner.storage.rocksdb.catalog import TableEntry
 
 _WAIT_S: Final = 100
 """Far longer than anything takes: only what will never come takes it."""
@@ -212,6 +217,28 @@ def test_dropping_a_table_frees_its_files_and_its_name(tmp_path: Path) -> None:
     catalog = load_catalog(tmp_path)
     assert catalog is not None
     assert catalog.next_table_id == 2
+
+
+def test_tables_are_listed_while_another_thread_drops_one(tmp_path: Path) -> None:
+    """Those that there were when it began: a table that goes meanwhile is no failure."""
+    with RocksStore.open(tmp_path) as store:
+        for name in ("first", "second"):
+            store.create_table(replace(ITEMS, name=name))
+        table = store._tables["first"]
+        entry = table.entry
+
+        class Dropping:
+            """Stands for the entry, and has the other table dropped when somebody looks at it."""
+
+            @property
+            def description(self) -> TableDescription:
+                store.drop_table("second")
+                table.entry = entry
+                return entry.description
+
+        table.entry = cast("TableEntry", Dropping())
+        assert [each.name for each in store.tables()] == ["first", "second"]
+        assert [each.name for each in store.tables()] == ["first"]
 
 
 def test_old_rows_read_as_null_in_a_new_column(tmp_path: Path) -> None:
