@@ -129,21 +129,22 @@ def _add_named(client: sync.Client, writer: BackupWriter, data: Path, name: str)
             if forgotten and _tables_of(data).get(name) == entry:
                 fail(_other_server(data, f"the server has no table {name!r}"))
         except (DataCorrupted, LeaseNotFound, StoreFailed):
-            if not _is_going(client, entry):
+            if not _is_going(client, data, entry):
                 raise
     return False
 
 
-def _is_going(client: sync.Client, entry: TableEntry) -> bool:
+def _is_going(client: sync.Client, data: Path, entry: TableEntry) -> bool:
     """Whether a table is being dropped, or is gone: then its files may be missed."""
+    name = entry.description.name
     try:
-        table = client.table(entry.description.name)
-        table.offsets()
+        client.table(name).offsets()
     except TableNotFound:
         return True
     except ScannerError:
         return False
-    return table.table_id != entry.table_id
+    # Not by the server's table: in another one's directory that is never the same.
+    return _tables_of(data).get(name) != entry
 
 
 def _add_table(client: sync.Client, writer: BackupWriter, data: Path, name: str) -> None:
@@ -169,7 +170,11 @@ def _other_server(data: Path, why: str) -> str:
 
 
 def _checkpoint(data: Path, entry: TableEntry, lease: Lease, index: int) -> Checkpoint:
-    """The checkpoint that a lease keeps of a bucket, as the data directory names it."""
+    """The checkpoint that a lease keeps of a bucket, as the data directory names it.
+
+    Raises:
+        StoreFailed: It is not there: the table is being dropped, or the directory is another server's.
+    """
     (leased,) = [each for each in lease.buckets if each.bucket == index]
     directory = checkpoints_directory(data, entry.table_id) / bucket_name(index)
     for each in list_checkpoints(directory):
@@ -179,7 +184,8 @@ def _checkpoint(data: Path, entry: TableEntry, lease: Lease, index: int) -> Chec
             leased.history,
         ):
             return each
-    fail(_other_server(data, f"{directory} lacks checkpoint {leased.checkpoint_id}, which the server made"))
+    why = f"{directory} lacks checkpoint {leased.checkpoint_id}, which the server made"
+    raise StoreFailed(_other_server(data, why))
 
 
 def _list(destination: Path, as_json: bool) -> None:

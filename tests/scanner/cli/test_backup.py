@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+import scanner.cli.backup
 import scanner.sync
 from scanner.data.digest import combine_digests
-from scanner.storage.rocksdb.backups import BackedUpBucket, BackupWriter
+from scanner.storage.rocksdb.backups import BackupWriter
 from tests.scanner.cli.test_processes import weir
 from tests.support.server import running_server
 from tests.support.storage_damage import flip
@@ -190,24 +191,28 @@ def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Wei
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["for good", "and made anew"])
+@pytest.mark.parametrize("at", ["the look for its checkpoints", "its copying"])
 def test_a_table_that_is_dropped_meanwhile(
-    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch, again: bool
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch, at: str, again: bool
 ) -> None:
     """It does not cost the others: it is passed over and named, or the one that has its name now is backed up."""
     data, destination = tmp_path / "data", tmp_path / "backups"
-    make = BackupWriter._add_bucket
+    where: tuple[object, str] = (BackupWriter, "_add_bucket")
+    if at == "the look for its checkpoints":
+        where = (scanner.cli.backup, "_checkpoint")
+    go_on = getattr(*where)
     with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
         for name in ("gone", "stays"):
             client.create_table(name, SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
 
-        def drop(self: BackupWriter, *args: Any) -> BackedUpBucket:
+        def drop(*args: Any) -> object:
             monkeypatch.undo()
             client.drop_table("gone")
             if again:
                 client.create_table("gone", SCHEMA, primary_key=["id"]).write(rows(0, 10, "new"))
-            return make(self, *args)
+            return go_on(*args)
 
-        monkeypatch.setattr(BackupWriter, "_add_bucket", drop)
+        monkeypatch.setattr(*where, drop)
         made = weir_here("backup", destination, "--data", data, "-e", server.endpoint)
     assert made.returncode == 0, made
     assert made.stderr == ("" if again else "table 'gone' was dropped meanwhile\n")
