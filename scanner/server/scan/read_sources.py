@@ -324,9 +324,12 @@ def _count_blocks(bucket: ServedBucket, scan: RowScan) -> None:
 
 
 def _wanted_blocks(image: Image, query: ScanQuery, schema: pa.Schema) -> NDArray[np.bool_] | None:
-    """Of each block whether a row of it may pass the filter; None: all are to be read."""
-    comparisons = sum(1 for predicate in query.predicates for _ in predicate.leaves())
-    if comparisons * len(image) > BLOCK_COMPARISONS_MAX:
+    """Of each block whether a row of it may pass the filter; None: all are to be read.
+
+    A column that the table has not is for the source to refuse, as where there is no image.
+    """
+    compared = [leaf.column for predicate in query.predicates for leaf in predicate.leaves()]
+    if len(compared) * len(image) > BLOCK_COMPARISONS_MAX or not set(compared) <= set(schema.names):
         return None
     return may_pass(query.predicates, schema, lambda name: image.ranges(schema.field(name)))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bench.harness.images import write_image
+from scanner.data.filters import Operator, Predicate
+from scanner.errors import ColumnNotFound
 from scanner.server.scan.read_sources import ReadSource
 from tests.support.opening import QUERY, ROWS, Opening, opening, read, resume
 
@@ -107,3 +110,17 @@ async def test_what_was_changed_since_shows(tmp_path: Path) -> None:
                 assert (opened.read_source is ReadSource.IMAGE) == with_image
                 opened.scan.close()
         served.image.close()
+
+
+async def test_a_filter_on_a_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """With an image as without one: the error lists the columns that there are."""
+    query = replace(QUERY, predicates=(Predicate("nothing", Operator.EQUAL, (1,)),))
+    refusals = []
+    async with opening() as at:
+        for _ in range(2):
+            with pytest.raises(ColumnNotFound, match="'nothing', which the table has not") as refused:
+                await at.opener.open(query, "ann")
+            refusals.append(refused.value.message)
+            await give_image(at, tmp_path / "image")
+        (await at.served()).image.close()
+    assert refusals[0] == refusals[1]
