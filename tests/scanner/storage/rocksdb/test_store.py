@@ -8,8 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-
-
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
