@@ -36,6 +36,8 @@ MAX_WAIT_S_MAX = 3600.0
 _ALL_KEYS = KeyRange()
 UINT32_MAX = 2**32 - 1
 UINT64_MAX = 2**64 - 1
+_FIRST_KEY: Final = b"\x00"
+"""Before every key, or equal to it: no key is empty."""
 
 _E = TypeVar("_E", bound=enum.Enum)
 
@@ -405,13 +407,16 @@ class ScanBuilder:
 
         Args:
             start: Values of the first key columns, as a tuple in key order or a dict; None: from the first key.
-            end: Likewise; None: to the last key.
+            end: Likewise; None: to the last key. An empty one stands before every key.
 
         Raises:
             ArgumentInvalid: Not a prefix of the primary key.
             KeyInvalid: A value does not fit its column.
         """
-        return self._replace(key_range=KeyRange(self._encoded(start), self._encoded(end)))
+        before = self._encoded(end)
+        if end is not None and not before:  # Every key begins with a prefix that has no values.
+            before = _FIRST_KEY
+        return self._replace(key_range=KeyRange(self._encoded(start), before))
 
     def key_prefix(self, prefix: KeyPrefix) -> Self:
         """Scan only keys that begin with these values.

@@ -8,7 +8,7 @@ import pytest
 from scanner.client.scan.builder import ScanBuilder, ScanMode, ScanPlan, ScanSource
 from scanner.client.scan.expressions import Condition, col, parse_where
 from scanner.data.filters import Operator, Predicate
-from scanner.data.keys import KeyCodec, prefix_end
+from scanner.data.keys import KeyCodec, KeyRange, prefix_end
 from scanner.data.table import TableDescription
 from scanner.errors import ArgumentInvalid, BucketNotFound, ColumnNotFound, KeyInvalid, SchemaMismatch
 
@@ -237,6 +237,14 @@ def test_key_range_by_tuple_and_by_name(scan: Builder) -> None:
     assert scan.key_range(end=("B",)).plan.key_range.start == b""
     prefix = codec.encode(["AA"])
     assert scan.key_prefix(("AA",)).plan.key_range == (prefix, prefix_end(prefix))
+
+
+@pytest.mark.parametrize("end", [(), {}])
+def test_key_range_that_ends_with_no_values_has_no_keys(scan: Builder, end: object) -> None:
+    """A prefix without values stands before every key; as an end that is not the same as none."""
+    least = KeyCodec(TABLE).encode(["", -(2**31)])
+    assert b"" < scan.key_range(end=end).plan.key_range.end <= least  # type: ignore[arg-type]
+    assert scan.key_range((), None).plan.key_range == KeyRange()
 
 
 @pytest.mark.parametrize("prefix", [{"flight": 7}, ("AA", 1, 2), "AA", 5])
