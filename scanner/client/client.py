@@ -433,12 +433,12 @@ class Client:
             >>> async with await client.acquire_lease("orders") as lease:
             ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
         """
-        if if_absent and not lease_id:
+        if if_absent and lease_id is None:
             raise ArgumentInvalid("if_absent needs a lease_id: an id that is made up is always absent")
-        if id_age_s is not None and not lease_id:
+        if id_age_s is not None and lease_id is None:
             raise ArgumentInvalid("id_age_s needs the lease_id that is so old")
         info, missing = await self.leases.acquire(
-            lease_id or new_lease_id(),
+            new_lease_id() if lease_id is None else lease_id,
             targets,
             ttl_s,
             partial=partial,

@@ -69,6 +69,15 @@ async def test_an_absent_lease_is_made_once(autojump_clock: trio.testing.MockClo
             await client.acquire_lease("items", if_absent=True)
 
 
+async def test_an_empty_id_is_none_that_a_lease_can_have() -> None:
+    """Not a wish for one that is made up, which another process would not find: it may come of an unset variable."""
+    async with open_virtual_items(5, config=CONFIG) as items:
+        for options in ({}, {"if_absent": True}, {"if_absent": True, "id_age_s": 3.0}):
+            with pytest.raises(scanner.ArgumentInvalid, match="the id of a lease is 1 to 100"):
+                await items.client.acquire_lease("items", lease_id="", **options)
+        assert await items.client.list_leases() == []
+
+
 async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
     """Somebody drops it: the block is cancelled at the next renewal, and LEASE_NOT_FOUND raised."""
     async with open_virtual_items(50, config=CONFIG) as items:
