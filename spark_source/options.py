@@ -41,6 +41,7 @@ SPLITS_MAX = 1024
 """Most parts of one bucket that may be asked for: each is a task of its own."""
 
 _SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_OFFSET_MAX = 2**64 - 1
 _OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BUCKET_OFFSET = re.compile(r"(?P<bucket>[0-9]{1,10})\s*:\s*(?P<offset>[0-9]{1,20})")
@@ -316,6 +317,8 @@ def _parse_mode(name: str, value: str) -> Mode:
 
 def _parse_as_of(name: str, value: str) -> Offsets:
     if value.isascii() and value.isdigit() and len(value) <= _OFFSET_DIGITS_MAX:
+        if int(value) > _OFFSET_MAX:
+            raise _refuse(name, value, "an offset is 2^64 - 1 at most")
         return int(value)
     matches = [_BUCKET_OFFSET.fullmatch(part.strip()) for part in value.split(",")]
     pairs = sorted((int(each["bucket"]), int(each["offset"])) for each in matches if each is not None)
@@ -323,6 +326,8 @@ def _parse_as_of(name: str, value: str) -> Offsets:
         raise _refuse(name, value, f"it is {_HELP[name]}")
     if len(dict(pairs)) < len(pairs):
         raise _refuse(name, value, "a bucket is there more than once")
+    if any(offset > _OFFSET_MAX for _, offset in pairs):
+        raise _refuse(name, value, "an offset is 2^64 - 1 at most")
     return tuple(pairs)
 
 

@@ -32,7 +32,7 @@ from scanner.client.calls import call_unary
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
-from scanner.client.scan.builder import bucket_number
+from scanner.client.scan.builder import UINT64_MAX, bucket_number, whole
 from scanner.client.scan.table_scan import microseconds
 from scanner.client.table import Scan, Table
 from scanner.data.table import TableDescription
@@ -325,9 +325,7 @@ class Client:
         if isinstance(before, datetime.datetime):
             request.timestamp_us = microseconds(before)
         elif before is not None:
-            if not 0 <= before < 2**64:
-                raise ArgumentInvalid(f"an offset is 0 to 2^64 - 1, not {before}")
-            request.offset = before
+            request.offset = whole(before, "an offset", 0, UINT64_MAX)
         reply = await self._administer("CompactLog", request, admin_pb.CompactLogResponse)
         return list(map(compacted_from_proto, reply.buckets))
 

@@ -20,7 +20,7 @@ from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describ
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
 from scanner.client.point_reads import GetResult, get_rows
-from scanner.client.scan.builder import ScanBuilder, ScanPlan, require_text
+from scanner.client.scan.builder import ScanBuilder, ScanPlan, histories_by_bucket, require_text
 from scanner.client.scan.folded import folded_scan
 from scanner.client.scan.group_scan import GroupBatches, open_group_scan
 from scanner.client.scan.table_scan import Batches, microseconds, open_scan
@@ -241,7 +241,13 @@ class Table:
         """
         rows = await self._read_keys(keys)
         return await get_rows(
-            self._connection, self.description, self.table_id, rows, columns, as_of, histories or {}
+            self._connection,
+            self.description,
+            self.table_id,
+            rows,
+            columns,
+            as_of,
+            histories_by_bucket(histories),
         )
 
     async def _read_keys(self, keys: Keys) -> ArrowRows:
@@ -386,7 +392,7 @@ class Table:
             self.name,
             self.table_id,
             positions,
-            histories or {},
+            histories_by_bucket(histories),
             commits_max,
             rows_max,
             bytes_max,

@@ -308,6 +308,13 @@ def test_as_of_refused(text: str) -> None:
     assert "such as 0:1200,1:1187" in str(refused({"asOf": text}))
 
 
+@pytest.mark.parametrize("text", [str(2**64), "9" * 20, f"0:1,1:{2**64}"])
+def test_as_of_is_an_offset_that_can_be_sent(text: str) -> None:
+    """What is past every offset is refused here, and not by protobuf in a task."""
+    assert SourceOptions.parse(REQUIRED | {"asOf": str(2**64 - 1)}).as_of == 2**64 - 1
+    assert "2^64 - 1 at most" in str(refused({"asOf": text}))
+
+
 def test_as_of_names_each_bucket_once() -> None:
     """Two offsets for one bucket make no sense."""
     assert "more than once" in str(refused({"asOf": "0:1,0:2"}))

@@ -522,10 +522,11 @@ class ScanBuilder:
                 instead of showing another state. None: whichever history a bucket has.
 
         Raises:
-            ArgumentInvalid: Negative or no whole number, or an offset of a bucket that the table does not have.
+            ArgumentInvalid: Negative or no whole number, an offset of a bucket that the table does not have, or
+                histories that are none.
         """
         offsets = _offsets(offset, self._plan.table.buckets, "as_of")
-        return self._replace(as_of=offsets, histories=dict(histories or {}))
+        return self._replace(as_of=offsets, histories=histories_by_bucket(histories))
 
     def with_retries(self, retries: int) -> Self:
         """Let a cut scan go on by itself, through up to so many failed attempts in a row; without this, the client's.
@@ -624,6 +625,20 @@ def offsets_by_bucket(as_of: int | Mapping[int, int], buckets: int, what: str = 
     return offsets if isinstance(offsets, dict) else dict.fromkeys(range(buckets), offsets)
 
 
+def histories_by_bucket(histories: Mapping[int, bytes] | None) -> dict[int, bytes]:
+    """The histories of buckets that an argument names.
+
+    Raises:
+        ArgumentInvalid: It is no mapping to octets.
+    """
+    if not isinstance(histories or {}, Mapping):
+        raise ArgumentInvalid(f"histories is a dict from bucket to its history, not {histories!r}")
+    for bucket, history in (histories or {}).items():
+        if not isinstance(history, bytes):
+            raise ArgumentInvalid(f"the history of bucket {bucket} is bytes, not {history!r}")
+    return dict(histories or {})
+
+
 def whole(value: int, what: str, low: int, high: int) -> int:
     """A whole number in [low, high].
 
@@ -641,7 +656,7 @@ def bucket_number(table: str, bucket: int) -> int:
     Raises:
         BucketNotFound: No table has such a bucket.
     """
-    if isinstance(bucket, bool) or not 0 <= bucket <= UINT32_MAX:
+    if isinstance(bucket, bool) or not isinstance(bucket, int) or not 0 <= bucket <= UINT32_MAX:
         raise BucketNotFound(f"table {table!r} has no bucket {bucket!r}")
     return bucket
 

@@ -212,6 +212,13 @@ def test_senseless_offset_is_refused(scan: Builder, offset: object) -> None:
         scan.as_of(offset)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("histories", [[b"x"], {0: "x"}, {0: None}])
+def test_senseless_histories_are_refused(scan: Builder, histories: object) -> None:
+    """They are told by bucket, as octets."""
+    with pytest.raises(ArgumentInvalid, match="histor"):
+        scan.as_of(1, histories)  # type: ignore[arg-type]
+
+
 def test_retries_and_forced_cuts(scan: Builder) -> None:
     """Retries start at 0 and are the client's if nothing is said; a forced cut comes after a batch at the earliest."""
     assert (scan.plan.retries, scan.plan.resume_every_batches) == (None, None)

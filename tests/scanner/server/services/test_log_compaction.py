@@ -114,6 +114,9 @@ async def test_what_is_refused() -> None:
         ({"before": tomorrow}, ArgumentInvalid),
         ({"bucket": 1}, BucketNotFound),
         ({"bucket": -1}, BucketNotFound),
+        ({"bucket": 0.0}, BucketNotFound),
+        ({"before": 2.0, "bucket": 0}, ArgumentInvalid),
+        ({"before": True, "bucket": 0}, ArgumentInvalid),
     ]
     store = filled_store(3)
     async with serving(store) as (server, _), scanner.connect(f"127.0.0.1:{server.port}") as admin:
