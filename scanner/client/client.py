@@ -241,9 +241,8 @@ class Client:
             TableNotFound: There is none of that name, or it has gone to another table.
         """
         if table_id is None:
-            with suppress(
-                PermissionDenied
-            ):  # Whoever may not see the table is told by the drop what may not be done.
+            # Whoever may not see the table is told by the drop what may not be done.
+            with suppress(PermissionDenied):
                 table_id = (await self.table(name)).table_id
         request = pb.DropTableRequest(table=name, table_id=table_id)
         await self._call("DropTable", request, pb.DropTableResponse)

@@ -24,6 +24,7 @@ from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
 from scanner.client.calls import call_unary
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import retried
+from scanner.client.scan.builder import whole_number
 from scanner.client.writer import OffsetRange, split_rows
 from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, ScanIncomplete, ServerUnavailable
 from scanner.proto.weir.v1 import transactions_pb2 as pb
@@ -487,6 +488,7 @@ def _empty_like(rows: ArrowRows) -> pa.RecordBatch:
 
 
 def _number(what: str, value: int, end: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < end:
+    number = whole_number(value)
+    if number is None or not 0 <= number < end:
         raise ArgumentInvalid(f"a transaction's {what} is a whole number, 0 to {end - 1}, not {value!r}")
-    return value
+    return number

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
@@ -395,10 +396,11 @@ class ScanBuilder:
             BucketNotFound: The table has fewer buckets.
         """
         buckets = self._plan.table.buckets
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < buckets:
+        number = whole_number(index)
+        if number is None or not 0 <= number < buckets:
             name = self._plan.table.name
             raise BucketNotFound(f"table {name} has buckets 0..{buckets - 1}, not {index!r}")
-        return self._replace(bucket=index)
+        return self._replace(bucket=number)
 
     def key_range(self, start: KeyPrefix | None = None, end: KeyPrefix | None = None) -> Self:
         """Scan only keys from `start` (inclusive) to `end` (exclusive), in primary key order.
@@ -645,9 +647,10 @@ def whole(value: int, what: str, low: int, high: int) -> int:
     Raises:
         ArgumentInvalid: It is none.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    number = whole_number(value)
+    if number is None or not low <= number <= high:
         raise ArgumentInvalid(f"{what} must be a whole number, {low}..{high}, not {value!r}")
-    return value
+    return number
 
 
 def bucket_number(table: str, bucket: int) -> int:
@@ -656,9 +659,18 @@ def bucket_number(table: str, bucket: int) -> int:
     Raises:
         BucketNotFound: No table has such a bucket.
     """
-    if isinstance(bucket, bool) or not isinstance(bucket, int) or not 0 <= bucket <= UINT32_MAX:
+    number = whole_number(bucket)
+    if number is None or not 0 <= number <= UINT32_MAX:
         raise BucketNotFound(f"table {table!r} has no bucket {bucket!r}")
-    return bucket
+    return number
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number, of numpy or of Python, as Python's; None: it is none."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def require_text(what: str, text: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -210,6 +213,19 @@ def test_senseless_offset_is_refused(scan: Builder, offset: object) -> None:
     """An offset is a whole number from 0, of a bucket that the table has."""
     with pytest.raises(ArgumentInvalid, match="as_of"):
         scan.as_of(offset)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(scan: Builder) -> None:
+    """As they come out of an array: limits, buckets and offsets; what is in the plan is Python's."""
+    numbers: Any = np.arange(1, 3)
+    one, two = numbers
+    plan = scan.limit(two).bucket(one).as_of({one: two}).plan
+    assert (plan.row_limit, plan.buckets, plan.as_of_bucket(1)) == (2, (1,), 2)
+    assert {type(each) for each in (plan.row_limit, *plan.buckets, plan.as_of_bucket(1))} == {int}
+    senseless: Any
+    for senseless in (np.float64(1), np.bool_(True), np.arange(3)):
+        with pytest.raises(ArgumentInvalid, match="limit"):
+            scan.limit(senseless)
 
 
 @pytest.mark.parametrize("histories", [[b"x"], {0: "x"}, {0: None}])
