@@ -81,17 +81,23 @@ def lease_states(
             return [LeaseTarget(table.name, state=LeaseState.LOG)]
         return [LeaseTarget(table.name, (each,), log_offset=offset) for each, offset in enumerate(offsets)]
 
-    lease = shared_lease(client, load, find_targets, options.lease_ttl_s)
+    lease = shared_lease(client, table, load, find_targets, options.lease_ttl_s)
     return _states(lease.buckets, table, lease.lease_id, lease.ttl_s)
 
 
 def shared_lease(
-    client: Client, load: Load, find_targets: Callable[[], Iterable[LeaseTarget]], ttl_s: float, of: str = ""
+    client: Client,
+    table: Table,
+    load: Load,
+    find_targets: Callable[[], Iterable[LeaseTarget]],
+    ttl_s: float,
+    of: str = "",
 ) -> LeaseInfo:
     """The lease that all copies of a load share; who asks first makes it, and who asks later renews it.
 
     Args:
         client: Of the driver.
+        table: Of which it keeps every bucket.
         load: Whose id it has.
         find_targets: Asked if there is none: what it is to keep. What it keeps may be all there is by now, and could
             not be found again.
@@ -99,7 +105,8 @@ def shared_lease(
         of: The end of its id, if a load has more than one.
 
     Raises:
-        SnapshotLost: It was there and has ended: another one would be of another state. Or what it is to keep is gone.
+        SnapshotLost: It was there and has ended, or keeps a bucket no more: another one would be of another state. Or
+            what it is to keep is gone.
         TooManyScans: The server has no room for another lease. Nothing is read without one, since then nothing would
             make the copies of the load agree.
         ScannerError: The table is gone, or may not be read, or the server failed.
@@ -108,12 +115,13 @@ def shared_lease(
     """
     lease_id = f"{load.id}{of}"
     with suppress(LeaseNotFound):
-        return client.leases.renew(lease_id)
+        return _whole(client.leases.renew(lease_id), table)
     targets = find_targets()
     try:
-        return client.acquire_lease(
+        lease = client.acquire_lease(
             *targets, lease_id=lease_id, ttl_s=ttl_s, if_absent=True, id_age_s=load.age_s
-        ).info
+        )
+        return _whole(lease.info, table)
     except LeaseNotFound as error:
         raise SnapshotLost(
             f"nothing keeps the state that this load was planned with: {error.message}; load the DataFrame again, and"
@@ -125,6 +133,22 @@ def shared_lease(
             f" {error.message}; let leases end sooner with a smaller leaseTtl, name the state with asOf or leaseId, or"
             " let each task read what is there when it begins with leaseTtl 0"
         ) from None
+
+
+def _whole(lease: LeaseInfo, table: Table) -> LeaseInfo:
+    """A lease that keeps every bucket of a table.
+
+    Raises:
+        SnapshotLost: It does not: somebody has released a bucket of it, whose tasks would read what is there now.
+    """
+    kept = {each.bucket for each in lease.buckets if each.table == table.name}
+    missing = sorted(set(range(table.buckets)) - kept)
+    if missing:
+        raise SnapshotLost(
+            f"nothing keeps the state that this load was planned with: lease {lease.lease_id!r} has nothing of table"
+            f" {table.name!r}, bucket {', '.join(map(str, missing))}; load the DataFrame again"
+        )
+    return lease
 
 
 def held_states(client: Client, table: Table, lease_id: str) -> PlannedStates:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from scanner import LeaseInfo
-    from scanner.sync import Client
+    from scanner.sync import Client, Table
     from spark_source.load import Load
     from spark_source.stream.offsets import Positions
     from spark_source.stream.options import ChangeOptions
@@ -96,7 +96,10 @@ class ChangesReader(DataSourceReader):
 
         lease_ids: tuple[str, ...] = ()
         if options.source.lease_ttl_s:
-            leases = self._agreed(client, "-end", find_end), self._agreed(client, "-start", find_start)
+            leases = (
+                self._agreed(client, table, "-end", find_end),
+                self._agreed(client, table, "-start", find_start),
+            )
             end, start = map(_positions, leases)
             lease_ids = tuple(lease.lease_id for lease in leases)
         else:
@@ -111,11 +114,11 @@ class ChangesReader(DataSourceReader):
                 )
         return log_slices(options, table.table_id, start, end, lease_ids)
 
-    def _agreed(self, client: Client, of: str, find: Callable[[], Positions]) -> LeaseInfo:
+    def _agreed(self, client: Client, table: Table, of: str, find: Callable[[], Positions]) -> LeaseInfo:
         """What all copies of the load take for its start or its end: what the first of them has leased."""
         source = self._options.source
         return shared_lease(
-            client, self._load, lambda: log_targets(source.table, find()), source.lease_ttl_s, of
+            client, table, self._load, lambda: log_targets(source.table, find()), source.lease_ttl_s, of
         )
 
 

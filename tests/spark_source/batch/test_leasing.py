@@ -265,6 +265,23 @@ def _raise_always(error: type[ScannerError]) -> Callable[..., Awaitable[object]]
     return fail
 
 
+def test_a_load_that_is_planned_again_when_a_bucket_was_released(
+    server: RunningServer, client: Client
+) -> None:
+    """The bucket would be read as it is now, and the others as they were planned: it is refused."""
+    for options in ({}, {"readChanges": "true", "statistics": "false"}):
+        source = WeirDataSource({"endpoint": server.endpoint, "table": TABLE} | options)
+        reader = sent_to_worker(source.reader(source.schema()))
+        assert len(list(reader.partitions())) == 2
+        for lease in client.list_leases():
+            client.leases.release(lease.lease_id, TABLE, [1])
+        change(client)
+        with pytest.raises(
+            SnapshotLost, match=r"has nothing of table 'orders', bucket 1; load the DataFrame"
+        ):
+            sent_to_worker(reader).partitions()
+
+
 def test_loads_that_are_planned_at_once(server: RunningServer, client: Client) -> None:
     """Of copies that plan at the same moment, beside a writer, one leases and the others read what it has leased."""
     reader = open_reader(server)
