@@ -376,7 +376,7 @@ def decode_batch(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """
     try:
         return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise DataCorrupted(f"a batch is not an Arrow IPC record batch of the schema: {error}") from error
 
 

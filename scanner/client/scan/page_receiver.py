@@ -5,7 +5,8 @@
 Invariants:
 
 1. Pages continue each other: their ordinals and, but for `cursor`, their log offset say so, or the scan fails.
-2. A response that cannot be used changes nothing, so the same page is asked for again, with the same token.
+2. A response that cannot be used is asked for again, with the same token, where that may help; a damaged one ends the
+   scan, and none is read before its checksum was.
 3. Data ends with a last page and a matching total of rows, and with nothing else.
 """
 
@@ -115,10 +116,10 @@ class PageReceiver:
             self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         batch = None
         if fields.row_count:
-            batch = require_rows(self._what, decode_batch(page.payload, self._schema), fields.row_count)
             self._sequence.accept(
                 ordinal=fields.row_ordinal, count=fields.row_count, crc32c=fields.crc32c, payload=page.payload
             )
+            batch = require_rows(self._what, decode_batch(page.payload, self._schema), fields.row_count)
         self._count(fields, page.message_bytes)
         if fields.has_more_results:
             self._request.resume_token = fields.resume_token

@@ -278,5 +278,6 @@ def test_bytes_that_are_not_arrow_raise() -> None:
     """Garbage for a schema is the peer's argument, garbage for a batch is corrupted data."""
     with pytest.raises(ArgumentInvalid):
         decode_schema(b"garbage")
-    with pytest.raises(DataCorrupted):
-        decode_batch(b"garbage", SCHEMA)
+    for payload in (b"garbage", b"", bytes(8), b"\xff\xff\xff\xff" + bytes(4)):
+        with pytest.raises(DataCorrupted, match="not an Arrow IPC record batch"):
+            decode_batch(payload, SCHEMA)

@@ -130,13 +130,14 @@ def test_states_of_a_cursor_are_counted(progress: BucketProgress) -> None:
         (page([1], 1, token=b"b"), DataCorrupted),
         (page([1], 3, token=b"b"), DataCorrupted),
         (page([1], 2, token=b"b", crc32c=1), DataCorrupted),
+        (page([1], 2, token=b"b", arrow_batch=b""), DataCorrupted),
         (page([1], 2, token=b"b", row_count=2), DataCorrupted),
         (page([1], 2, total=4), DataCorrupted),
         (b"\xff\xff", DataCorrupted),
         (page([1], 2), ScanIncomplete),
         (page([1], 2, has_more_results=False), ScanIncomplete),
     ],
-    ids=["repeated", "gap", "checksum", "count", "total", "garbage", "no token", "no total"],
+    ids=["repeated", "gap", "checksum", "no rows", "count", "total", "garbage", "no token", "no total"],
 )
 def test_page_that_does_not_continue_the_scan(
     progress: BucketProgress, broken: bytes, kind: type[ScannerError]
@@ -149,6 +150,14 @@ def test_page_that_does_not_continue_the_scan(
     if kind is ScanIncomplete:
         assert scan.next_request().resume_token == b"a"
         assert scan.receive(page([1], 2, total=3)) is not None
+
+
+def test_a_damaged_page_is_found_by_its_checksum(progress: BucketProgress) -> None:
+    """Before anything reads it: what Arrow makes of damaged octets is another error, if it is one."""
+    damaged = pb.ScanPageResponse.FromString(page([1, 2], first=True, token=b"a"))
+    damaged.arrow_batch = b"damaged" + damaged.arrow_batch[7:]
+    with pytest.raises(DataCorrupted, match="its checksum is"):
+        receiver(progress).receive(damaged.SerializeToString())
 
 
 def test_replaced_table_is_a_mismatch(progress: BucketProgress) -> None:
