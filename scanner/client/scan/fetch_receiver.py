@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -191,7 +192,8 @@ class _Bucket:
                     f"{self.what}: changes lost or repeated on the way: a batch covers"
                     f" [{batch.changes.start}, {batch.changes.end}), and changes up to {end} have come"
                 )
-            if batch.row_count != batch.changes.end - end and not self.filtered:
+            covered = batch.changes.end - end
+            if batch.row_count > covered or (batch.row_count < covered and not self.filtered):
                 raise DataCorrupted(
                     f"{self.what}: a batch that covers the changes [{end}, {batch.changes.end}) has"
                     f" {batch.row_count} rows"
@@ -199,13 +201,18 @@ class _Bucket:
             end = batch.changes.end
             verify_payload(batch.payload, batch.crc32c)
             batches.append(require_rows(self.what, decode_batch(batch.payload, schema), batch.row_count))
-        skipped = fields.position > end and not self.filtered
+        skipped = fields.position > (end if not self.filtered else self._stop_offset)
         if fields.position < end or skipped or fields.bookmark > fields.position:
             raise DataCorrupted(
                 f"{self.what}: the server goes on at log offset {fields.position}, but changes up to {end} have come;"
                 " some would be lost or come twice"
             )
         return batches
+
+    @property
+    def _stop_offset(self) -> float:
+        """Behind which nothing is read; infinity: nowhere yet."""
+        return self.position.stop_offset if self.position.HasField("stop_offset") else math.inf
 
     def _start(self, start_offset: int) -> int:
         """Where the changes of an answer begin that says that it begins there.

@@ -340,7 +340,7 @@ class PushReceiver:
                 f"{self._what}: changes lost or repeated on the way: a batch covers [{start}, {end}), and changes up"
                 f" to {self._changes_end} have come"
             )
-        if batch.row_count != end - start and not self._filtered:
+        if batch.row_count > end - start or (batch.row_count < end - start and not self._filtered):
             raise DataCorrupted(
                 f"{self._what}: a batch that covers the changes [{start}, {end}) has {batch.row_count} rows"
             )

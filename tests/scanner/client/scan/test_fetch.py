@@ -211,21 +211,27 @@ async def test_a_lost_connection_is_gone_on_from() -> None:
         assert changes.statistics().resumes > 0
 
 
-def answered(receiver: FetchReceiver, start: int, end: int, count: int) -> list[FetchedRows]:
-    """What an answer brings of bucket 0: so many rows that cover these changes."""
+def answered(
+    receiver: FetchReceiver, start: int, end: int, count: int, position: int | None = None
+) -> list[FetchedRows]:
+    """What an answer brings of bucket 0: so many rows that cover these changes, and where to go on."""
+    position = end if position is None else position
     encoded = encode_rows(sample(range(count)))
     batch = FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))
     fields = pb.FetchedBucket(
-        bucket=0, start_offset=start, position=end, bookmark=end, high_watermark=end, history=b"h"
+        bucket=0, start_offset=start, position=position, bookmark=end, high_watermark=end, history=b"h"
     )
     return receiver.receive(b"".join(encode_fetched([(fields, [batch])], encode_schema(SCHEMA))))[0]
 
 
-def asking(start: pb.LogStart, *, filtered: bool) -> FetchReceiver:
+def asking(start: pb.LogStart, *, filtered: bool, stop: int | None = None) -> FetchReceiver:
     """The fetches of one bucket from here on."""
     options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1000)
     query = pb.ScanQuery(filter=[pb.Predicate()] if filtered else [])
-    positions, progress = [pb.FetchPosition(bucket=0, start=start)], {0: BucketProgress(bucket=0)}
+    positions, progress = (
+        [pb.FetchPosition(bucket=0, start=start, stop_offset=stop)],
+        {0: BucketProgress(bucket=0)},
+    )
     return FetchReceiver(
         "items", query, SCHEMA, positions, progress, options, stop_at_end=False, row_limit=None
     )
@@ -247,6 +253,17 @@ def test_a_fetched_batch_without_some_of_its_changes_is_noticed() -> None:
     with pytest.raises(DataCorrupted, match=r"covers the changes \[5, 8\) has 2 rows"):
         answered(asking(pb.LogStart(offset=5), filtered=False), 5, 8, 2)
     assert [each.position for each in answered(asking(pb.LogStart(offset=5), filtered=True), 5, 8, 2)] == [8]
+    with pytest.raises(DataCorrupted, match=r"covers the changes \[5, 8\) has 4 rows"):
+        answered(asking(pb.LogStart(offset=5), filtered=True), 5, 8, 4)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_a_fetch_past_its_stop_is_noticed(filtered: bool) -> None:
+    """Its position would be told, and what lies behind the stop was not read."""
+    with pytest.raises(DataCorrupted, match="goes on at log offset 9"):
+        answered(asking(pb.LogStart(offset=5), filtered=filtered, stop=7), 5, 7, 2, position=9)
+    rows = answered(asking(pb.LogStart(offset=5), filtered=filtered, stop=7), 5, 7, 2)
+    assert [each.position for each in rows] == [7]
 
 
 def test_the_blocking_client_fetches(tmp_path: Any) -> None:

@@ -526,6 +526,14 @@ def test_a_batch_without_some_of_its_changes_is_noticed(receiver: PushReceiver) 
         receiver.receive(short)
 
 
+def test_a_batch_with_more_rows_than_changes_is_noticed(receiver: PushReceiver) -> None:
+    """No filter adds any."""
+    receiver.begin_stream(opened(pb.SCAN_SOURCE_LOG, filtered=True))
+    receiver.receive(started())
+    with pytest.raises(DataCorrupted, match=r"covers the changes \[17, 19\) has 3 rows"):
+        receiver.receive(rows(0, [1, 2, 3], changes=ChangeRange(LOG_OFFSET, 19, commit_end=True)))
+
+
 @pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("end_offset", [None, 20, 24, 26])
 def test_a_stop_elsewhere_than_was_asked_for_is_no_end(
