@@ -45,7 +45,7 @@ def require_small_metadata(message: Buffer) -> None:
     Raises:
         ValueError: It is one.
     """
-    metadata = _metadata_of(memoryview(message).cast("B"))
+    metadata = metadata_of(memoryview(message).cast("B"))
     if len(metadata) <= _SMALL_BYTES:
         return
     if len(metadata) > WIRE_BYTES_MAX or _spelled_out(bytes(metadata)) > SPELLED_OUT_BYTES_MAX:
@@ -112,7 +112,7 @@ class Table:
         return position + int(_U32.unpack_from(self._buffer, position)[0])
 
 
-def _metadata_of(octets: memoryview) -> memoryview:
+def metadata_of(octets: memoryview) -> memoryview:
     """The metadata of the message that octets begin with; empty: they end a stream, or begin with none."""
     prefix = octets[: 2 * _I32.size].tobytes().ljust(2 * _I32.size, b"\0")
     first, second = struct.unpack("<2i", prefix)

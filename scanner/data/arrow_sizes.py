@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from scanner.data.arrow_metadata import Table, require_small_metadata
+from scanner.data.arrow_metadata import Table, metadata_of, require_small_metadata
 from scanner.errors import ArgumentInvalid
 
 if TYPE_CHECKING:
@@ -78,6 +78,24 @@ def decoded_bytes(stream: Buffer) -> tuple[int, int]:
     if np.frombuffer(behind, np.uint8).any():  # Another stream, say, that nobody would read.
         raise ValueError(f"{len(rest)} octets follow its end; one stream is read, and no other behind it")
     return batches, total
+
+
+def require_plain_batch(message: Buffer) -> None:
+    """Refuse a record batch that becomes larger than it is when it is read: one whose body is compressed.
+
+    Args:
+        message: In its encapsulation.
+
+    Raises:
+        ValueError: It is one, or no record batch.
+    """
+    metadata = bytes(metadata_of(memoryview(message).cast("B")))
+    try:
+        compressed = Table.root(metadata).table(_MESSAGE_HEADER).position(_BATCH_COMPRESSION) is not None
+    except (struct.error, LookupError) as error:
+        raise ValueError(f"the metadata of a message cannot be read: {error}") from error
+    if compressed or _EXPERIMENTAL_COMPRESSION in metadata:
+        raise ValueError("its body is compressed")
 
 
 def _messages(octets: memoryview, source: pa.BufferReader) -> Iterator[pa.ipc.Message]:

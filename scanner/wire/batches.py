@@ -35,6 +35,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from scanner.data.arrow_metadata import require_small_metadata
+from scanner.data.arrow_sizes import require_plain_batch
 from scanner.data.changes import ChangeRange
 from scanner.data.digest import checksum
 from scanner.errors import ArgumentInvalid, DataCorrupted
@@ -372,9 +373,10 @@ def decode_batch(payload: Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """Read a batch whose columns are views of `payload`.
 
     Raises:
-        DataCorrupted: The bytes are no record batch of that schema.
+        DataCorrupted: The bytes are no record batch of that schema, or a compressed one, which could take any room.
     """
     try:
+        require_plain_batch(payload)
         return pa.ipc.read_record_batch(pa.py_buffer(payload), schema)
     except (pa.ArrowException, EOFError, OSError, ValueError) as error:
         raise DataCorrupted(f"a batch is not an Arrow IPC record batch of the schema: {error}") from error

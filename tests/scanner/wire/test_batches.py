@@ -281,3 +281,19 @@ def test_bytes_that_are_not_arrow_raise() -> None:
     for payload in (b"garbage", b"", bytes(8), b"\xff\xff\xff\xff" + bytes(4)):
         with pytest.raises(DataCorrupted, match="not an Arrow IPC record batch"):
             decode_batch(payload, SCHEMA)
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_compressed_rows_are_refused_packed(codec: str) -> None:
+    """A server sends none; of some kilobytes Arrow makes whatever they say, before the rows can be counted."""
+    schema = pa.schema([("text", pa.string())])
+    batch = pa.record_batch([["\0" * 2_000_000]], schema=schema)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_batch(batch)
+    _, message = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    payload = message.serialize()
+    assert payload.size < 20_000
+    with pytest.raises(DataCorrupted, match="compressed"):
+        decode_batch(payload, schema)
+    assert decode_batch(encode_batch(batch), schema).equals(batch)
