@@ -16,6 +16,7 @@ import scanner.sync
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from spark_source.load import Load
     from spark_source.options import SourceOptions
 
 AWAY: Final = (scanner.ServerUnavailable, scanner.Draining, scanner.StoreClosed)
@@ -65,6 +66,11 @@ def open_client_again(
             # At random, so that the tasks of a job do not come back together.
             pause(random.uniform(0.0, min(_PAUSE_S_MAX, 0.1 * 2.0**failed)))
     return open_client(options)
+
+
+def patience(load: Load) -> Callable[[SourceOptions], scanner.sync.Client]:
+    """How a load connects when Spark plans it: again and again, if Spark has its schema from that server."""
+    return open_client if load.table_id is None else open_client_again
 
 
 def ask(

@@ -30,7 +30,7 @@ from spark_source.batch.partitions import BucketPartition
 from spark_source.batch.planning import bucket_partitions, plan_states
 from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport, report_batch
-from spark_source.connection import ask, open_client_again
+from spark_source.connection import ask, open_client_again, patience
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 
@@ -87,10 +87,11 @@ class BucketReader(DataSourceReader):
             TableNotFound: The table is gone, or another one has its name since Spark asked for the schema.
             ScannerError: The lease could not be taken, or the changelog does not reach back to what is asked for.
 
-        Waits: For the server's description of the table, for the lease, and for where buckets are to be cut.
+        Waits: For the server's description of the table, for the lease, and for where buckets are to be cut; half a
+            minute for the server to be there, if it was there for the schema.
         """
         try:
-            return ask(self._options, self._plan)
+            return ask(self._options, self._plan, patience(self._load))
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

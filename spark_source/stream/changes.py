@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from scanner import ScannerError
 from spark_source.batch.leasing import shared_lease
-from spark_source.connection import ask
+from spark_source.connection import ask, patience
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.log_lease import log_targets
@@ -60,11 +60,11 @@ class ChangesReader(DataSourceReader):
             ScannerError: The table is gone, or the server cannot be asked.
 
         Waits:
-            For the server, and for the lease.
+            For the server, and for the lease; half a minute for the server to be there, if it was there for the schema.
         """
         try:
             self._options.require_batch()
-            return ask(self._options.source, self._plan)
+            return ask(self._options.source, self._plan, patience(self._load))
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 

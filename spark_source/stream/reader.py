@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from scanner import ScannerError
-from spark_source.connection import AWAY, open_client
+from spark_source.connection import AWAY, patience
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.admission import Delay
@@ -213,7 +213,7 @@ class _Planner:
     def __init__(self, options: ChangeOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
-        self._client: Client = open_client(options.source)
+        self._client: Client = patience(load)(options.source)
         try:
             self._table: Table = self._client.table(options.source.table)
             load.require_table(self._table)

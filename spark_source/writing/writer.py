@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from scanner import Published
     from scanner.sync import Client
+    from spark_source.options import SourceOptions
     from spark_source.writing.options import WriteOptions
 
 _logger = logging.getLogger("weir.spark")
@@ -108,15 +109,24 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def plan_save(schema: StructType, options: WriteOptions, *, overwrite: bool) -> SaveWriter:
     """Check a save, and make its writer; see `_plan` for what it raises."""
-    return SaveWriter(options, _plan(schema, options, overwrite=overwrite))
+    return SaveWriter(options, _plan(schema, options, open_client, overwrite=overwrite))
 
 
 def plan_stream(schema: StructType, options: WriteOptions, *, overwrite: bool) -> StreamWriter:
-    """Check a micro-batch, and make its writer; see `_plan` for what it raises."""
-    return StreamWriter(options, _plan(schema, options, overwrite=overwrite))
+    """Check a micro-batch, and make its writer; see `_plan` for what it raises.
+
+    Waits: For half a minute, if the server is away: it may be the batch of a query that has run for weeks.
+    """
+    return StreamWriter(options, _plan(schema, options, open_client_again, overwrite=overwrite))
 
 
-def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> WritePlan:
+def _plan(
+    schema: StructType,
+    options: WriteOptions,
+    connect: Callable[[SourceOptions], Client],
+    *,
+    overwrite: bool,
+) -> WritePlan:
     """What the tasks are to do.
 
     Raises:
@@ -127,7 +137,7 @@ def _plan(schema: StructType, options: WriteOptions, *, overwrite: bool) -> Writ
     Waits: For the server's description of the table.
     """
     try:
-        table = ask(options.target, lambda client: client.table(options.target.table))
+        table = ask(options.target, lambda client: client.table(options.target.table), connect)
         return plan_write(schema, table.description, table.table_id, options, overwrite=overwrite)
     except (ScannerError, SourceError) as error:
         raise without_traceback(error) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StructType
 
 import scanner.sync
 from scanner import Draining, ServerUnavailable
@@ -67,6 +68,43 @@ def test_a_task_that_reads_waits_for_the_server(tmp_path: Path, monkeypatch: pyt
                 patch.setattr(scanner.sync, "connect", refuse_once)
                 assert sum(batch.num_rows for batch in reader.read(partition)) == 20
             assert failures.pop() == server.endpoint
+
+
+@pytest.mark.parametrize("kind", ["rows", "changes", "stream"])
+def test_a_load_that_has_begun_waits_for_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Where Spark has its schema from the server; a load that was given one may have a wrong endpoint."""
+    monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
+    rows = pa.table({"k": range(20)})
+    connect = scanner.sync.connect
+    refused: list[str] = []
+
+    def refuse_twice(endpoint: str, **options: Any) -> scanner.sync.Client:
+        refused.append(endpoint)
+        if len(refused) <= 2:
+            raise ServerUnavailable("nobody answers")
+        return connect(endpoint, **options)
+
+    def plan(source: WeirDataSource, schema: StructType) -> None:
+        if kind == "stream":
+            reader = source.streamReader(schema)
+            assert reader.initialOffset() == {"phase": "initial", "version": 1}
+            reader.stop()
+        else:
+            assert len(source.reader(schema).partitions()) == 1
+
+    with running_server(tmp_path) as server, connect(server.endpoint) as client:
+        client.create_table("t", rows.schema, primary_key=["k"], buckets=1).write(rows)
+        given = {"endpoint": server.endpoint, "table": "t", "readChanges": str(kind != "rows").lower()}
+        source = WeirDataSource(given)
+        schema = source.schema()
+        monkeypatch.setattr(scanner.sync, "connect", refuse_twice)
+        plan(source, schema)
+        assert len(refused) == 3
+        refused.clear()
+        with pytest.raises(ServerUnavailable, match="nobody answers"):
+            plan(WeirDataSource(given), schema)
 
 
 def test_a_server_that_goes_away_twice(tmp_path: Path) -> None:

@@ -2,13 +2,24 @@
 
 import dataclasses
 import logging
+import random
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types
 
-from scanner import KeyInvalid, PartsConflict, SchemaMismatch, StageNotFound, TableNotFound, VersionSuperseded
+import scanner.sync
+from scanner import (
+    KeyInvalid,
+    PartsConflict,
+    SchemaMismatch,
+    ServerUnavailable,
+    StageNotFound,
+    TableNotFound,
+    VersionSuperseded,
+)
 from scanner.sync import Client
 from spark_source import SourceDataError, SourceUnsupportedError, WeirDataSource
 from spark_source.writing.tasks import StagedPart, Transaction
@@ -88,6 +99,28 @@ def contents(client: Client, table: str) -> dict[int, str]:
 def changes(client: Client, table: str) -> int:
     """How many changes the table's logs have."""
     return sum(each.end_offset for each in client.table(table).offsets())
+
+
+def test_a_server_that_is_away_while_a_write_is_planned(
+    server: RunningServer, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A micro-batch waits for it, since its query may have run for long; a save says so at once."""
+    monkeypatch.setattr(random, "uniform", lambda least, most: 0.0)
+    connect, left = scanner.sync.connect, [2]
+
+    def refuse(endpoint: str, **options: Any) -> Client:
+        if left[0]:
+            left[0] -= 1
+            raise ServerUnavailable("nobody answers")
+        return connect(endpoint, **options)
+
+    monkeypatch.setattr(scanner.sync, "connect", refuse)
+    assert isinstance(open_source(server, table).streamWriter(SCHEMA, False), StreamWriter)
+    assert left == [0]
+    left[0] = 2
+    with pytest.raises(ServerUnavailable, match="nobody answers"):
+        open_source(server, table).writer(SCHEMA, False)
+    assert left == [1]
 
 
 def stages(client: Client, table: str) -> int:
