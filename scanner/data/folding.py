@@ -7,8 +7,8 @@ Invariants:
 
 1. What is folded is the table at any offset, under any filter, if each bucket's rows come before its changes, and its
    changes in their order. Buckets may be mixed, since a key belongs to one of them.
-2. Memory is that of the table, as much again for changes that are not folded yet, and a block. A change is folded a
-   bounded number of times on average.
+2. Memory is that of the table, as much again for changes that are not folded yet or for the copy that folding makes,
+   some 100 octets for each row meanwhile, and a block. A change is folded a bounded number of times on average.
 3. Nothing is done row by row in Python.
 """
 
@@ -104,9 +104,13 @@ class Fold:
         kept = np.zeros(len(table), np.bool_)
         kept[rows.group_by("key", use_threads=False).aggregate([("row", "max")])["row_max"].to_numpy()] = True
         kept &= table.column(len(self._schema)).to_numpy()
-        # The copy frees the messages that brought the rows.
-        self._folded = table.filter(pa.array(kept)).combine_chunks()
+        # Nothing is held longer than it is needed: there are never more than two tables of the rows.
+        del keys, rows
+        self._folded = table.filter(pa.array(kept))
         self._parts, self._loose, self._pending_bytes = [], [], 0
+        del table, pending
+        # The copy frees the messages that brought the rows.
+        self._folded = self._folded.combine_chunks()
 
 
 def _puts(batch: pa.RecordBatch) -> pa.Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pyarrow as pa
@@ -127,3 +129,23 @@ def test_what_cannot_be_folded() -> None:
     with pytest.raises(DataCorrupted, match="_change_type"):
         fold.apply(changes([("upsert", ("x", 1, "a"))]))
     assert fold.to_table().num_rows == 0
+
+
+_PEAK = """
+import pyarrow as pa
+from scanner.data.folding import Fold
+
+schema = pa.schema([("id", pa.int64()), ("value", pa.binary())])
+fold = Fold(schema, ["id"])
+for first in range(0, 4000, 100):
+    columns = [pa.array(range(first, first + 100)), pa.array([b"x" * 10_000] * 100)]
+    fold.apply(pa.RecordBatch.from_arrays(columns, schema=schema))
+print(fold.to_table().nbytes, pa.default_memory_pool().max_memory())
+"""
+
+
+def test_its_memory_is_that_of_the_table_and_as_much_again() -> None:
+    """While it folds, too: what brought the rows goes before they are copied a second time."""
+    ran = subprocess.run([sys.executable, "-c", _PEAK], check=True, capture_output=True, text=True)
+    table_bytes, peak_bytes = map(int, ran.stdout.split())
+    assert peak_bytes < 2.1 * table_bytes
