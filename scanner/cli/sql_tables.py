@@ -265,6 +265,7 @@ class Query:
             Failure: DuckDB has no such type as a column, or takes two columns for one.
         """
         for name, scan in scans.items():
+            _require_decimals(name, scan.schema)
             condition = uses[name].condition if name in uses else None
             try:
                 self.connection.register(name, ScannedTable(scan, condition, self.runs))
@@ -313,6 +314,20 @@ class Query:
         if any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes):
             fail("weir sql lists no tables: DuckDB knows those that a query names; weir tables does")
         return sorted({str(node["table_name"]) for node in nodes if node.get("type") == "BASE_TABLE"})
+
+
+def _require_decimals(table: str, schema: pa.Schema) -> None:
+    """Refuse decimals that DuckDB does not have; it would tell of an internal error, and of no column.
+
+    Raises:
+        Failure: A column is of such a type.
+    """
+    for each in schema:
+        if pa.types.is_decimal(each.type) and each.type.scale < 0:
+            fail(
+                f"DuckDB has no decimals with a negative scale, and column {each.name!r} of table {table} is"
+                f" {each.type}; weir scan reads it"
+            )
 
 
 def quoted(name: str) -> str:

@@ -119,6 +119,19 @@ def test_columns_that_differ_in_case_alone(
         assert err.startswith(f"weir: {told}")
 
 
+def test_a_decimal_that_duckdb_does_not_have_is_named(server: RunningServer, command: Weir) -> None:
+    """The message says which column it is, whatever the query reads of the table."""
+    rows = pa.table({"k": [1], "thousands": pa.array([7000], pa.decimal128(5, -3))})
+    with scanner.sync.connect(server.endpoint) as client:
+        client.create_table("rounded", rows.schema, ["k"], 1).write(rows)
+    assert command("SELECT k FROM rounded") == (
+        1,
+        "",
+        "weir: DuckDB has no decimals with a negative scale, and column 'thousands' of table rounded is"
+        " decimal128(5, -3); weir scan reads it\n",
+    )
+
+
 def test_now_is_one_instant(server: RunningServer) -> None:
     """What the server is asked for has the time that DuckDB has when it runs the query: no row falls between two."""
     rows = pa.table({"k": [1], "born": pa.array([0], pa.timestamp("us", "UTC"))})
