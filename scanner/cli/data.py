@@ -219,6 +219,9 @@ def _create(
             fail(f"{file} has no column {column!r} for the primary key; it has {columns}")
     try:
         return client.create_table(name, source.schema, primary_key, buckets)
+    except KeyboardInterrupt:
+        note(f"table {name} may have been made, without rows; load it again, or drop it")
+        raise
     except TableExists:
         # Not the server's advice, which is to drop it: somebody is using it.
         fail(

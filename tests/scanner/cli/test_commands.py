@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 import pyarrow as pa
@@ -25,6 +26,12 @@ pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
 CSV = "id,name,price\n" + "".join(f"{i},name {i},{i / 4}\n" for i in range(200)) + "200,,NA\n"
 Weir = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server on a busy machine that takes half a second to drop a table is not told of."""
+    monkeypatch.setattr("scanner.cli.data._SILENT_S_MAX", 600)
 
 
 @pytest.fixture(scope="module")
@@ -238,6 +245,28 @@ def test_an_interrupted_load_says_what_is_there(
         assert 0 < int(found) <= client.table("half").new_scan().to_arrow().num_rows < 600_000
 
 
+def test_a_load_that_is_interrupted_while_its_table_is_made_says_so(
+    command: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server may have made it before the call was given up, and the next load would meet it."""
+    create = scanner.sync.Client.create_table
+
+    def interrupted(*args: Any) -> NoReturn:
+        create(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scanner.sync.Client, "create_table", interrupted)
+    path = tmp_path / "made.parquet"
+    pq.write_table(pa.table({"id": [1]}), path)
+    code, out, err = command("load", path, "-k", "id")
+    assert (code, out) == (130, "")
+    assert err == (
+        "table made may have been made, without rows; load it again, or drop it\nweir: interrupted\n"
+    )
+    assert command("load", path)[0] == 0
+    assert command("drop", "made", "--yes")[0] == 0
+
+
 def test_an_interrupted_load_says_what_it_waits_for_and_can_be_interrupted_again(
     command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,7 +356,7 @@ def test_a_load_whose_server_is_gone_does_not_wait_for_it_twice(
     ],
 )
 def test_load_that_makes_no_sense(
-    command: Weir, tmp_path: Path, content: str, words: list[str], message: str
+    command: Weir, tmp_path: Path, content: str, words: list[str], message: str, never_slow: None
 ) -> None:
     """Each mistake is one line that says what to do, and leaves no table behind."""
     path = tmp_path / "fresh.csv"
@@ -393,7 +422,7 @@ def test_load_as_it_is_told(command: Weir, tmp_path: Path) -> None:
 
 
 def test_load_that_fails_drops_its_table_unless_others_wrote_to_it(
-    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Weir, server: RunningServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, never_slow: None
 ) -> None:
     """A load that fails before its first row takes back the table that it made, and never the rows of others."""
     path = tmp_path / "shared.csv"
