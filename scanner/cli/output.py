@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
 
@@ -170,8 +172,10 @@ class _ArrowRows:
 class _ParquetRows:
     def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._file = file
+        self._sink = _AppendedInCalls(file)
         try:
-            self._writer = pq.ParquetWriter(_Appended(file), schema)
+            with self._sink.calling():
+                self._writer = pq.ParquetWriter(self._sink, schema)
         except OSError as error:
             if error.errno is not None:
                 raise
@@ -180,12 +184,14 @@ class _ParquetRows:
 
     def write(self, batch: pa.RecordBatch) -> None:
         try:
-            self._writer.write_batch(batch)
+            with self._sink.calling():
+                self._writer.write_batch(batch)
         except pa.ArrowInvalid as error:  # It has no seconds, and its milliseconds end sooner.
             fail(f"Parquet cannot hold these rows: {error}; choose --format arrow")
 
     def close(self) -> None:
-        self._writer.close()
+        with self._sink.calling():
+            self._writer.close()
         self._file.flush()
 
 
@@ -226,6 +232,32 @@ class _Appended:
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         self.close()
+
+
+class _AppendedInCalls(_Appended):
+    """As `_Appended`, for what is written in a call of ours alone.
+
+    Arrow ends the file of a Parquet writer that it forgets, as after a failure: some of the rows would be read as all.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self._in_call = False
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        self._in_call = True
+        try:
+            yield
+        finally:
+            self._in_call = False
+
+    def write(self, data: bytes) -> int:
+        return super().write(data) if self._in_call else len(data)
+
+    def flush(self) -> None:
+        if self._in_call:
+            super().flush()
 
 
 class _ShownText(_Appended):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import gc
 import io
 import json
 import re
@@ -59,6 +60,22 @@ def test_parquet_reads_back() -> None:
     table = pq.read_table(pa.BufferReader(written("parquet")))
     assert table.schema == BATCH.schema
     assert table.drop_columns(["f"]).to_pylist() == BATCH.drop_columns(["f"]).to_pylist()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_parquet_that_is_given_up_is_not_read(closed: bool) -> None:
+    """A pipe or a file that a scan was written to when it failed must not look like all of its rows."""
+    file = io.BytesIO()
+    rows = open_rows("parquet", file, BATCH.schema)
+    rows.write(BATCH)
+    cut = file.getvalue()
+    if closed:
+        file.close()
+    del rows
+    gc.collect()
+    assert closed or file.getvalue() == cut
+    with pytest.raises(pa.ArrowInvalid, match="magic"):
+        pq.read_table(pa.BufferReader(cut))
 
 
 def test_table_shows_markup_as_it_is() -> None:
