@@ -182,6 +182,11 @@ def _copy(
                 break
     except (duckdb.Error, pa.ArrowException) as error:
         raise query.runs.failure or Failure(query.told(error)) from None
+    except OSError as error:
+        if error.errno is not None:  # The system's, of the output.
+            raise
+        # Arrow's, of what failed behind the first rows.
+        raise query.runs.failure or Failure(query.told(error)) from None
     if query.runs.failure is not None:  # An answer without it would be one without some rows.
         raise query.runs.failure
     writer.close()

@@ -279,6 +279,9 @@ def test_a_failure_in_the_middle_leaves_no_file(command: Weir, tmp_path: Path) -
     path = tmp_path / "rows.csv"
     code, _, err = command("SELECT CASE WHEN id = 4 THEN error('no') ELSE id END AS x FROM items", "-o", path)
     assert (code, path.exists(), err.count("\n")) == (1, False, 1)
+    late = "SELECT CASE WHEN i = 90000 THEN error('no') ELSE repeat('x', 50) END AS x FROM range(100000) t(i)"
+    code, _, err = command(late, "-o", path)
+    assert (code, path.exists(), err) == (1, False, "weir: Invalid Input Error: no\n")
 
 
 def test_a_scan_that_fails_tells_our_message(tmp_path: Path) -> None:
@@ -291,6 +294,28 @@ def test_a_scan_that_fails_tells_our_message(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="reading the"):
             query.connection.sql(query.text).to_arrow_table()
         assert isinstance(query.runs.failure, scanner.ScannerError)
+
+
+def test_a_scan_that_fails_behind_the_first_rows_tells_our_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also once rows have come out, when Arrow says of it what else it says of files."""
+    rows = pa.table({"id": range(150_000), "item": ["x" * 50] * 150_000})
+    batch = scanner.sync.Batches.__next__
+
+    def cut(batches: scanner.sync.Batches) -> pa.RecordBatch:
+        if batches.statistics().rows > 100_000:  # More than DuckDB keeps before it is asked for rows.
+            raise scanner.ServerUnavailable("the connection was lost")
+        return batch(batches)
+
+    with running_server(tmp_path) as server, scanner.sync.connect(server.endpoint) as client:
+        table = client.create_table("items", rows.schema, ["id"], 1)
+        table.write(rows)
+        monkeypatch.setattr(scanner.sync.Batches, "__next__", cut)
+        with Query("SELECT * FROM items") as query, BytesIO() as file:
+            query.register({"items": table.new_scan().with_credit(500_000)}, {})
+            with pytest.raises(scanner.ServerUnavailable, match=r"^the connection was lost$"):
+                run_into(query, "json", file, None)
 
 
 def test_all_uses_of_a_table_see_one_state(server: RunningServer) -> None:
