@@ -85,6 +85,10 @@ class LogLease:
             self._thread = threading.Thread(target=self._renew_until_stopped, name="weir lease", daemon=True)
             self._thread.start()
 
+    def go_on(self, client: Client) -> None:
+        """Hold and renew it over another client from now on."""
+        self._client = client
+
     def stop(self) -> None:
         """Renew it no more; it ends with its time. Idempotent."""
         self._stopped.set()

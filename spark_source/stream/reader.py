@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from scanner import ScannerError
+from scanner import ScannerError, Unauthenticated
 from spark_source.connection import AWAY, patience
 from spark_source.errors import SourceError, without_traceback
 from spark_source.schema import arrow_schema, check_schema
@@ -191,12 +191,17 @@ class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             planner.close()
 
     def _planned(self, ask: Callable[[_Planner], T]) -> T:
-        """Ask the planner; once more, over a connection that it makes by itself, if the server goes away meanwhile."""
+        """Ask the planner; once more, over another connection, if the server goes away, or knows its token no more."""
         try:
             try:
                 return ask(self._begun())
             except AWAY:
-                return ask(self._begun())
+                return ask(self._begun())  # Its client connects by itself.
+            except Unauthenticated:
+                if self._planner is None:
+                    raise
+                self._planner.connect_again()
+                return ask(self._planner)
         except (ScannerError, SourceError) as error:
             raise without_traceback(error) from None
 
@@ -213,20 +218,33 @@ class _Planner:
     def __init__(self, options: ChangeOptions, schema: StructType, load: Load) -> None:
         self._options = options
         self._schema = schema
-        self._client: Client = patience(load)(options.source)
-        try:
-            self._table: Table = self._client.table(options.source.table)
-            load.require_table(self._table)
-            check_schema(schema, change_schema(self._table, options))
-        except BaseException:
-            self._client.close()
-            raise
-        self._logs = TableLogs(self._table, fail_on_data_loss=options.fail_on_data_loss)
+        self._load = load
+        self._connect()
         self._lease = LogLease(self._client, self._table.name, options.source.lease_ttl_s)
         self._delay = Delay(options.limits)
         self._until: dict[int, int] | None = None
         self._target: Positions | None = None
         self.newest: dict[str, Any] | None = None
+
+    def _connect(self) -> None:
+        client = patience(self._load)(self._options.source)
+        try:
+            table = client.table(self._options.source.table)
+            self._load.require_table(table)
+            check_schema(self._schema, change_schema(table, self._options))
+        except BaseException:
+            client.close()
+            raise
+        self._client: Client = client
+        self._table: Table = table
+        self._logs = TableLogs(table, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def connect_again(self) -> None:
+        """Connect with the credentials that the files have now: a client goes on with those that it was made with."""
+        before = self._client
+        self._connect()
+        self._lease.go_on(self._client)
+        before.close()
 
     def check(self) -> None:
         """See that where the stream is to begin can be; it may have begun, and then its lease keeps what it wants."""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import scanner
 import scanner.sync
+from scanner.server.auth.access import CredentialsFile
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from spark_source import WeirDataSource
 from spark_source.batch.reader import BucketReader
@@ -116,6 +118,51 @@ def test_files_that_are_not_there(options: dict[str, str]) -> None:
     for name in ("tlsCa", "tlsCert", "tlsKey", "tokenFile"):
         with pytest.raises(scanner.ArgumentInvalid, match="not there cannot be read"):
             WeirDataSource(options | {name: "not there"}).schema()
+
+
+def test_a_stream_whose_token_is_replaced(tmp_path: Path) -> None:
+    """The planner of a query goes on with the token that the file has when the server knows the old one no more."""
+
+    def allow(*tokens: str) -> None:
+        hashes = ", ".join(f'"{token_sha256(each)}"' for each in tokens)
+        path.write_text(f'[principals.reader]\ntoken_sha256 = [{hashes}]\nread = ["*"]\nwrite = ["*"]\n')
+
+    path, token_file = tmp_path / "credentials.toml", tmp_path / "token"
+    allow(TOKEN)
+    token_file.write_text(TOKEN)
+    credentials = CredentialsFile(path)
+    rows = pa.table({"k": list(range(10))})
+    with running_server(tmp_path / "data", credentials=credentials) as server:
+        with scanner.sync.connect(server.endpoint, token=TOKEN) as client:
+            client.create_table("t", rows.schema, ["k"], buckets=1).write(rows)
+        options = {
+            "endpoint": server.endpoint,
+            "table": "t",
+            "readChanges": "true",
+            "tokenFile": str(token_file),
+        }
+        source = WeirDataSource(options)
+        reader = source.streamReader(source.schema())
+        first = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+        reader.partitions(reader.initialOffset(), first)
+        allow(TOKEN, OTHER)
+        server.ask(lambda _: credentials.reload())
+        token_file.write_text(OTHER)
+        allow(OTHER)
+        server.ask(lambda _: credentials.reload())
+        with scanner.sync.connect(server.endpoint, token=OTHER) as client:
+            client.table("t").write(pa.table({"k": list(range(10, 15))}))
+            second = reader.latestOffset(first, ReadAllAvailable())
+            assert second["buckets"]["0"]["offset"] == 15
+            (planned,) = reader.partitions(first, second)
+            assert sum(batch.num_rows for batch in reader.read(planned)) == 5
+            (lease,) = client.list_leases()
+            assert lease.offsets("t") == {0: 10}
+            allow(TOKEN)
+            server.ask(lambda _: credentials.reload())
+            with pytest.raises(scanner.Unauthenticated):
+                reader.latestOffset(second, ReadAllAvailable())
+        reader.stop()
 
 
 @pytest.mark.spark
