@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import socket
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,20 +70,19 @@ def test_nobody_answers(capsys: Capture) -> None:
     [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_a_signal_while_it_waits(capfd: Capture, number: signal.Signals, ends: tuple[int, str]) -> None:
+def test_a_signal_while_it_waits(number: signal.Signals, ends: tuple[int, str]) -> None:
     """The exit code and the line of every command, where what listens says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def interrupt() -> None:
+        command = [sys.executable, "-m", "scanner.cli", "health", "--timeout", "3600", "-e"]
+        with subprocess.Popen(
+            [*command, f"127.0.0.1:{listener.getsockname()[1]}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(1)  # The client's preface: it is about to wait for ours.
-                signal.pthread_kill(threading.main_thread().ident or 0, number)
-                while connection.recv(4096):
-                    pass
-
-        thread = threading.Thread(target=interrupt)
-        thread.start()
-        code, out, err = asked(capfd, "-e", f"127.0.0.1:{listener.getsockname()[1]}", "--timeout", "60")
-        thread.join()
-    assert (code, out, err) == (ends[0], "", f"weir: {ends[1]}\n")
+                process.send_signal(number)
+                out, err = process.communicate(timeout=500)
+    assert (process.returncode, out, err) == (ends[0], "", f"weir: {ends[1]}\n")
