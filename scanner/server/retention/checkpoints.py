@@ -149,16 +149,17 @@ class BucketCheckpoints:
             It is made or not; it is never half made.
         """
         async with self.bucket.between_commits():
-            made = self.newest
+            before = made = self.newest
             if made is None or not self.is_current:
-                self._freed = self.bucket.log_freed
-                if made is not None and made.log_offset == self.bucket.storage.log_end:
-                    self._replaced_id = made.checkpoint_id
+                freed = self.bucket.log_freed
                 name = self.table.description.name
                 made = await self._owner.run_blocking(
                     functools.partial(self._owner.store.create_checkpoint, name, self.index)
                 )
                 self._kept[made.checkpoint_id] = made
+                self._freed = freed
+                if before is not None and before.log_offset == made.log_offset:
+                    self._replaced_id = before.checkpoint_id
                 self._owner.activity.checkpoints_made += 1
         await self.prune()
         return made

@@ -83,8 +83,12 @@ async def test_of_buckets_that_were_written_only(store: Store) -> None:
         assert [len(await kept.ids(index)) for index in range(2)] == [1, 2]
 
 
-async def test_none_keeps_disk_that_was_given_back(store: Store) -> None:
-    """One of the same state is made once, and those before it go, but for leased ones; then it is as ever."""
+async def test_none_keeps_disk_that_was_given_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the same state is made, and those before it go then, but for leased ones; from then on it is as ever."""
+
+    def refuse(*_: object) -> Checkpoint:
+        raise StoreFailed("no space left on the test")
+
     async with open_maintenance(store) as kept:
         for number in range(3):
             await kept.write([number])
@@ -95,6 +99,11 @@ async def test_none_keeps_disk_that_was_given_back(store: Store) -> None:
         await make_all()
         assert await kept.ids() == [0, 1, 2]
         (await kept.bucket()).log_freed += 1
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "create_checkpoint", refuse)
+            await make_all()
+            await kept.maintenance.checkpoints.prune_all()
+        assert await kept.ids() == [0, 1, 2]
         for _ in range(2):
             await make_all()
             assert await kept.ids() == [0, 3]
