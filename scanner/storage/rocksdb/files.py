@@ -36,6 +36,8 @@ _KINDS: dict[int, type[StoreFailed]] = {
 def replace_file(path: Path, content: bytes) -> None:
     """Write or replace a file; durable when this returns. A crash may leave `<name>~` beside it.
 
+    It belongs to whom its directory belongs to, also if root writes it: who serves that directory has to read it.
+
     Args:
         path: The file; its directory exists.
         content: The whole of it.
@@ -49,6 +51,10 @@ def replace_file(path: Path, content: bytes) -> None:
         fresh.unlink(missing_ok=True)
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         with open(descriptor, "wb") as file:
+            owner = path.parent.stat()
+            if owner.st_uid != os.geteuid():
+                with suppress(PermissionError):  # Only root gives files away.
+                    os.fchown(file.fileno(), owner.st_uid, owner.st_gid)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,7 +1,11 @@
-"""Directories that threads make at a time: checkpoints of two buckets of a new table are in one that neither has."""
+"""Files that are replaced, and directories that threads make at a time.
+
+Checkpoints of two buckets of a new table are in a directory that neither has.
+"""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
@@ -9,7 +13,7 @@ from threading import Barrier, BrokenBarrierError
 import pytest
 
 from scanner.errors import StoreFailed
-from scanner.storage.rocksdb.files import make_directories
+from scanner.storage.rocksdb.files import make_directories, replace_file
 
 THREADS = 8
 ROUNDS = 100
@@ -40,3 +44,25 @@ def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "taken").touch()
     with pytest.raises(StoreFailed, match="taken"):
         make_directories(tmp_path / "taken" / "bucket", tmp_path)
+
+
+def test_a_file_belongs_to_whom_its_directory_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What root writes is given to that user before it is in place, and who may not give it away keeps it."""
+    given: list[tuple[int, int]] = []
+    path = tmp_path / "document"
+
+    def give(_descriptor: int, user: int, group: int) -> None:
+        assert not path.exists()
+        given.append((user, group))
+        raise PermissionError
+
+    owner = tmp_path.stat()
+    monkeypatch.setattr(os, "fchown", give)
+    replace_file(path, b"one")
+    path.unlink()
+    assert given == []
+    monkeypatch.setattr(os, "geteuid", lambda: owner.st_uid + 1)
+    replace_file(path, b"two")
+    assert (given, path.read_bytes()) == ([(owner.st_uid, owner.st_gid)], b"two")
