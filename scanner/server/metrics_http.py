@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 _REQUEST_BYTES_MAX: Final = 16 * 1024
 _REQUEST_TIMEOUT_S: Final = 10.0
-_CONNECTIONS_MAX: Final = 8
+_CONNECTIONS_MAX: Final = 64
+"""At once. One more is closed, and none waits for another, which may say nothing."""
 
 
 @asynccontextmanager
@@ -45,12 +46,16 @@ async def serve_metrics(
     registry = CollectorRegistry()
     registry.register(ServerCollector(read))
     ProcessCollector(registry=registry)
-    slots = trio.CapacityLimiter(_CONNECTIONS_MAX)
+    slots = trio.Semaphore(_CONNECTIONS_MAX)
 
     async def handle(stream: trio.SocketStream) -> None:
-        async with slots, stream:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await _answer(stream, registry)
+        async with stream:
+            with suppress(trio.WouldBlock):
+                slots.acquire_nowait()
+                try:
+                    await _answer(stream, registry)
+                finally:
+                    slots.release()
 
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)
@@ -67,7 +72,8 @@ async def serve_metrics(
 
 
 async def _answer(stream: trio.SocketStream, registry: CollectorRegistry) -> None:
-    with trio.move_on_after(_REQUEST_TIMEOUT_S):
+    gone = suppress(trio.BrokenResourceError, trio.ClosedResourceError)
+    with gone, trio.move_on_after(_REQUEST_TIMEOUT_S):
         request = await _receive_head(stream)
         if request is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from scanner.errors import ArgumentInvalid
+from scanner.server import metrics_http
 from scanner.server.metrics_http import serve_metrics
 from scanner.storage.memory.store import MemoryStore
 from tests.support.scans import (
@@ -137,6 +138,39 @@ async def test_a_request_without_an_end_is_dropped() -> None:
             with suppress(trio.BrokenResourceError):  # octets that nobody read make the close a reset
                 assert await stream.receive_some() == b""
         assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
+
+
+async def test_connections_that_say_nothing_keep_no_scrape_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have their time, and others are answered meanwhile."""
+    monkeypatch.setattr(metrics_http, "_REQUEST_TIMEOUT_S", 60.0)
+    async with (
+        serving(filled_store(1)) as (server, _),
+        serve_metrics(server.statistics) as port,
+        AsyncExitStack() as stack,
+    ):
+        silent = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)) for _ in range(20)
+        ]
+        assert "200 OK" in await request(port, "GET /metrics HTTP/1.1\r\n\r\n")
+        await silent[0].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await silent[0].receive_some()).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_one_connection_too_many_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wait until another one has ended."""
+    monkeypatch.setattr(metrics_http, "_REQUEST_TIMEOUT_S", 60.0)
+    async with (
+        serving(filled_store(1)) as (server, _),
+        serve_metrics(server.statistics) as port,
+        AsyncExitStack() as stack,
+    ):
+        silent = [
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+            for _ in range(metrics_http._CONNECTIONS_MAX)
+        ]
+        assert await request(port, "") == ""
+        await silent[0].send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await silent[0].receive_some()).startswith(b"HTTP/1.1 200 OK")
 
 
 async def test_a_port_in_use_is_one_line() -> None:
