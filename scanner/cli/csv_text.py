@@ -31,6 +31,9 @@ from scanner.cli.app import fail
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+GZIP_BEGINS: Final = b"\x1f\x8b"
+ZIP_BEGINS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
+"""With files in it, without any, or in parts. Not every `PK`: so the first column of a CSV may be called."""
 ROW_BYTES_MAX: Final = 64 * 1024 * 1024
 """As long as the longest message."""
 _BLOCK_BYTES: Final = 1 << 20
@@ -253,12 +256,12 @@ class CsvText:
         try:
             with ExitStack() as stack:
                 raw = stack.enter_context(_Watched(self.path, on_read))
-                magic = raw.read(2)
+                magic = raw.read(4)
                 raw.seek(0)
                 buffered = io.BufferedReader(raw, _BLOCK_BYTES)
-                if magic == b"\x1f\x8b":
+                if magic.startswith(GZIP_BEGINS):
                     yield cast("IO[bytes]", stack.enter_context(gzip.open(buffered)))
-                elif magic == b"PK":
+                elif magic.startswith(ZIP_BEGINS):
                     yield stack.enter_context(self._member(stack.enter_context(zipfile.ZipFile(buffered))))
                 else:
                     yield buffered

@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 
 from scanner.cli.app import Failure, fail
 from scanner.cli.cells import from_text
-from scanner.cli.csv_text import CsvBlock, CsvDialect, CsvText, require_names_apart, shortened
+from scanner.cli.csv_text import (
+    GZIP_BEGINS,
+    ZIP_BEGINS,
+    CsvBlock,
+    CsvDialect,
+    CsvText,
+    require_names_apart,
+    shortened,
+)
 from scanner.cli.csv_types import ColumnTypes
 from scanner.data.arrow_sizes import require_readable_file
 
@@ -98,7 +106,7 @@ def _open_by_content(
     except OSError as error:
         fail(f"cannot read {path}: {error.strerror}")
     suffix = path.suffix.lower()
-    if magic.startswith((b"PK", b"\x1f\x8b")) or suffix in _CSV_SUFFIXES:
+    if magic.startswith((*ZIP_BEGINS, GZIP_BEGINS)) or suffix in _CSV_SUFFIXES:
         return _CsvFile(path, options, schema, on_read)
     if options.types:
         fail(f"{path} is no CSV and has types of its own; leave --types out")

@@ -169,7 +169,7 @@ def test_parquet(tmp_path: Path) -> None:
         ("data.csv", b"", "empty|cannot be read"),
         ("data.json", b"{}", "neither Parquet, Arrow nor CSV"),
         ("data.parquet", b"PAR1 not really", "not a Parquet file"),
-        ("data.zip", b"PK not really", "cannot be read"),
+        ("data.zip", b"PK\x03\x04 not really", "cannot be read"),
         ("data.csv.gz", b"\x1f\x8b not really", "cannot be read"),
         ("empty.dat", b"", "empty"),
     ],
@@ -195,6 +195,15 @@ def test_columns_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
             file.write_table(table)
     with pytest.raises(click.ClickException, match="two columns 'id'; rename one of them"):
         opened(path)
+
+
+@pytest.mark.parametrize("header", ["PK,name", "PKEY,name", "PK"])
+def test_a_first_column_that_is_called_pk_makes_no_zip(tmp_path: Path, header: str) -> None:
+    """Files that are packed begin with the same two letters."""
+    path = tmp_path / "data.csv"
+    path.write_text(f"{header}\n{header.replace('name', 'x')}\n")
+    assert read(opened(path)).num_rows == 1
+    assert opened(path).schema.names == header.split(",")
 
 
 @pytest.mark.parametrize("members", [[], ["a.csv", "b.csv"], ["a.txt"]])
