@@ -15,7 +15,7 @@ Invariants:
 1. `log_end` is what is durable; it moves after the sync, never before. `log_start` moves before anything
    is dropped, so that a reader that misses a change can say why. Both are ends of entries, always.
 2. After a failed write or sync it is unknown what is on disk. The bucket then refuses commits and new scans
-   until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators.
+   until it is reopened (`RocksBucket.reopen`); scans opened before go on over their iterators, and the log is read.
 3. Every open scan, snapshot and reader is known here, and is closed before the database is. So are reads of the log.
 4. A database that was closed for being idle is opened again when the bucket is used next; what is known of it stays.
 5. What a commit leaves `unfinished` is behind `log_end`, and no scan is opened beside it. Once the bucket was opened
@@ -208,7 +208,9 @@ class RocksBucket:
         self._database: Database | None = None
         self._number = (0, 0)
         """Of the directory that the database was opened in, which RocksDB has open as long as that."""
-        self._log = LogReader(path, keys_of, self._using, self._require_open, lambda: self._range)
+        self._log = LogReader(
+            path, keys_of, partial(self._using, after_failure=True), self._require_open, lambda: self._range
+        )
         if create:
             self._open(create=True)
         else:
@@ -621,11 +623,15 @@ class RocksBucket:
         return self._database
 
     @contextmanager
-    def _using(self) -> Iterator[Database]:
-        """The database, for reading; it is not closed before the block ends."""
+    def _using(self, *, after_failure: bool = False) -> Iterator[Database]:
+        """The database, for reading; it is not closed before the block ends.
+
+        Args:
+            after_failure: Also if a write has failed: only what is below `log_end` is read, which is durable.
+        """
         with self._gate:
             database = self._awake()
-            if not self.readable:
+            if not (after_failure or self.readable):
                 raise self._refusal()
             self._users += 1
         try:

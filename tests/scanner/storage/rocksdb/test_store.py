@@ -276,7 +276,7 @@ def test_columns_that_cannot_be_added_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path: Path) -> None:
-    """After a failed write the bucket refuses commits and scans; running scans go on; a restart recovers."""
+    """After a failed write the bucket refuses commits and scans; running scans and tails go on; a restart recovers."""
     with RocksStore.open(tmp_path) as store:
         store.create_table(ITEMS)
         bucket = store.bucket("items", 0)
@@ -292,6 +292,7 @@ def test_a_bucket_whose_disk_refused_takes_nothing_until_it_is_reopened(tmp_path
             bucket.open_scan()
         assert len(scan.read(1000, 1 << 20)) == 100
         assert not scan.read(1, 1)
+        assert len(bucket.read_change_block(0, 100, 1 << 20)) == 100
         assert contents(store.bucket("items", 1)) == {}
         bucket.reopen(writable=False)
         assert contents(bucket) == dict.fromkeys(range(100), "acknowledged")
