@@ -25,7 +25,7 @@ import functools
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -854,15 +854,18 @@ class ServedBucket:
                 pieces.close()
                 return
             self._at_work = self._writing = True
+            took_writes = self.storage.failure is None
             try:
                 try:
                     write.offsets = await self._apply_pieces(pieces, write.transaction)
                 finally:
                     pieces.close()  # It may hold a snapshot, and files.
             except Exception:
-                # What was written of it is undone, here and now or when storage takes writes again.
-                if self.storage.failure is None:
-                    await self._reopen(writable=True)
+                # What was written of it is undone, here and now or when storage takes writes again: nothing can be
+                # read before.
+                if took_writes:
+                    with suppress(ScannerError):
+                        await self._reopen(writable=True)
                 raise
             finally:
                 self._writing = False

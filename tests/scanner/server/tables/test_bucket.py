@@ -533,6 +533,39 @@ async def test_tails_get_what_a_failed_commit_has_left(
 
 
 @pytest.mark.rocks
+async def test_a_share_that_the_disk_cuts_off_keeps_nobody_from_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync of a piece fails once: what came before it is undone at once, and nobody has to wait for that."""
+    make_durable = RocksBucket._make_durable
+    syncs: list[int] = []
+
+    def fail_at_the_third(bucket: RocksBucket, database: Database, batch: WriteBatch) -> None:
+        syncs.append(bucket.log_end)
+        if len(syncs) == 3:
+            bucket._fail(StoreFailed("the disk refused the sync"))
+            raise StoreFailed("nothing of this write is promised")
+        make_durable(bucket, database, batch)
+
+    with RocksStore.open(tmp_path) as store:
+        store.create_table(description())
+        async with trio.open_nursery() as nursery:
+            catalog = Catalog(store, ScannerConfig(), nursery, inline)
+            bucket = await catalog.bucket(await catalog.table("items"), 0)
+            share = TransactionShare("load", 1)
+            monkeypatch.setattr(RocksBucket, "_make_durable", fail_at_the_third)
+            with pytest.raises(StoreFailed, match="nothing of this write is promised"):
+                await bucket.submit_pieces((piece for piece in BATCHES[:4]), share).wait_durable()
+            async with bucket.between_commits():
+                assert bucket.storage.log_end == 0
+            assert await bucket.submit_pieces((piece for piece in BATCHES[:4]), share).wait_durable() == (
+                0,
+                4,
+            )
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.rocks
 async def test_a_bucket_that_is_written_without_a_pause_gives_way(tmp_path: Path) -> None:
     """Another one is opened behind a commit of it, though the next one is queued; what is queued is written later."""
     writes: list[PendingWrite] = []
