@@ -16,7 +16,15 @@ from typing import Final
 
 import click
 
-from scanner.cli.app import HungUp, Interrupted, OutputClosed, Terminated, interrupted_at_once, weir
+from scanner.cli.app import (
+    HungUp,
+    Interrupted,
+    OutputClosed,
+    Terminated,
+    forget_output,
+    interrupted_at_once,
+    weir,
+)
 from scanner.cli.escapes import escaped
 from scanner.cli.without_pandas import NO_PANDAS
 from scanner.errors import ScannerError
@@ -83,12 +91,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (Interrupted, Terminated, HungUp, click.Abort, KeyboardInterrupt) as error:
-        _forget_output()
+        forget_output()
         end = error if isinstance(error, click.ClickException) else Interrupted()
         _complain(end.format_message())
         return end.exit_code
     except (OutputClosed, BrokenPipeError):
-        _forget_output()
+        forget_output()
         return OutputClosed.exit_code
     except click.ClickException as error:
         _complain(error.format_message())
@@ -105,18 +113,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno in _FULL:
             if not error.filename:
-                _forget_output()
+                forget_output()
             _complain(f"cannot write {error.filename or 'standard output'}: {error.strerror}")
         elif isinstance(error, FileNotFoundError) and not error.filename:  # Of os.getcwd alone.
             _complain("the current directory is gone; change to another one")
         else:
             _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         return 1
-
-
-def _forget_output() -> None:
-    """Nobody reads our output any more: what is left in the buffer must neither fail nor wait at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str) -> None:

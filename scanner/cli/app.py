@@ -326,6 +326,11 @@ def shown_names(columns: Sequence[str]) -> str:
     return ", ".join(name if name in plain else '"' + name.replace('"', '""') + '"' for name in columns)
 
 
+def forget_output() -> None:
+    """Nobody reads our output any more: what is left in the buffer must neither fail nor wait at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def note(message: str) -> None:
     """Tell the user something that is not the command's output, in one line."""
     click.echo(escaped(message), err=True)

@@ -6,7 +6,7 @@ import click
 import trio
 
 import transport
-from scanner.cli.app import Seconds, endpoint_option, example
+from scanner.cli.app import Seconds, endpoint_option, example, forget_output, note
 from scanner.cli.connection import connection_arguments
 from scanner.client.connection import connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.failures import translated
@@ -56,7 +56,15 @@ def health(service: str, timeout: float, endpoint: str) -> int:
         if group.subgroup(KeyboardInterrupt) is None:
             raise
         raise KeyboardInterrupt from None  # A signal while the connection is open comes out of its nursery in a group.
-    click.echo("serving" if serving else "not serving")
+    try:
+        click.echo("serving" if serving else "not serving")
+    except BrokenPipeError:
+        raise
+    except (
+        OSError
+    ) as error:  # As where the disk is full. Who restarts servers by the exit code is still answered.
+        forget_output()
+        note(f"weir: cannot write standard output: {error.strerror}")
     return 0 if serving else 1
 
 

@@ -65,6 +65,19 @@ def test_nobody_answers(capsys: Capture) -> None:
     assert f"no weir server answers at {endpoint}" in err
 
 
+def test_an_output_that_is_full(tmp_path: Path) -> None:
+    """The exit code is the answer all the same: what restarts a server by it must not do so for a disk that is full."""
+    command = [sys.executable, "-m", "scanner.cli", "health", "-e"]
+    with running_server(tmp_path / "data") as running, Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*command, running.endpoint], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        0,
+        "weir: cannot write standard output: No space left on device\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("number", "ends"),
     [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))],
