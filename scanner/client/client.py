@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from google.protobuf.message import Message
@@ -40,7 +40,6 @@ from scanner.errors import (
     ArgumentInvalid,
     DataCorrupted,
     LeaseNotFound,
-    PermissionDenied,
     SchemaMismatch,
     TableExists,
 )
@@ -241,9 +240,7 @@ class Client:
             TableNotFound: There is none of that name, or it has gone to another table.
         """
         if table_id is None:
-            # Whoever may not see the table is told by the drop what may not be done.
-            with suppress(PermissionDenied):
-                table_id = (await self.table(name)).table_id
+            table_id = (await self.table(name)).table_id  # Whoever may drop it may see it.
         request = pb.DropTableRequest(table=name, table_id=table_id)
         await self._call("DropTable", request, pb.DropTableResponse)
 
