@@ -36,7 +36,7 @@ test: install peers ## Everything that must hold before a change is merged
 	@$(MAKE) --no-print-directory --jobs 2 beside_tests=checks suite checks
 
 suite:
-	tools/in-memory env $(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 3 )) \
+	tools/in-memory env $(with_java) $(python) -m pytest --quiet --no-header --numprocesses $$(( $$(nproc) * 2 )) \
 	    --dist loadfile --no-loadscope-reorder --durations 25
 
 # One at a time, while the tests wait for their sockets and disks. What `drift` asks, one of the tests does.
