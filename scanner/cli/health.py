@@ -60,9 +60,8 @@ def health(service: str, timeout: float, endpoint: str) -> int:
         click.echo("serving" if serving else "not serving")
     except BrokenPipeError:
         raise
-    except (
-        OSError
-    ) as error:  # As where the disk is full. Who restarts servers by the exit code is still answered.
+    except OSError as error:
+        # As on a full disk. The exit code is the answer, and scripts restart servers by it.
         forget_output()
         note(f"weir: cannot write standard output: {error.strerror}")
     return 0 if serving else 1

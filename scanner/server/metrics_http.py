@@ -50,12 +50,14 @@ async def serve_metrics(
 
     async def handle(stream: trio.SocketStream) -> None:
         async with stream:
-            with suppress(trio.WouldBlock):
+            try:
                 slots.acquire_nowait()
-                try:
-                    await _answer(stream, registry)
-                finally:
-                    slots.release()
+            except trio.WouldBlock:
+                return
+            try:
+                await _answer(stream, registry)
+            finally:
+                slots.release()
 
     try:
         listeners = await trio.open_tcp_listeners(port, host=host)

@@ -377,7 +377,7 @@ def _all_unary(prefix: str, answers: Mapping[str, _Answer], bytes_max: int) -> d
 
 def _unary(answer: _Answer, bytes_max: int | None) -> transport.Handler:
     async def parse_and_answer(request: Buffer, stream: ServerStream) -> bytes:
-        # Before it is parsed: millions of empty messages fit into what one of the transport's may take.
+        # Before it is parsed: the transport's 64 MiB can hold millions of empty messages, which take seconds.
         if bytes_max is not None and (size := memoryview(request).nbytes) > bytes_max:
             raise ArgumentInvalid(f"a request of {size} octets is too large; {bytes_max} are allowed")
         return await answer(request, stream)

@@ -38,7 +38,8 @@ _PATH: Final = re.compile(r"/[!-~]*")
 _AUTHORITY: Final = re.compile(r"[!-~]+")
 _MESSAGE_BYTES_MAX: Final = 2_048
 DETAILS_BYTES_MAX: Final = 4_096
-"""Longer trailers could be over the peer's header list limit (8 KiB is common), and that would end the connection."""
+"""Octets of a status's details; more are not sent. Longer trailers could be over the peer's header list limit (8 KiB is
+common), and that would end the connection."""
 _FIELD_OVERHEAD_BYTES: Final = 32
 _TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _GREETING: Final = (

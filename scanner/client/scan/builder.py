@@ -12,7 +12,7 @@ import enum
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
 
 from scanner.client.scan.credit import AUTO
 from scanner.client.scan.expressions import Condition, column_not_found, parse_where
@@ -633,12 +633,14 @@ def histories_by_bucket(histories: Mapping[int, bytes] | None) -> dict[int, byte
     Raises:
         ArgumentInvalid: It is no mapping to octets.
     """
-    if not isinstance(histories or {}, Mapping):
+    if histories is None:
+        return {}
+    if not isinstance(histories, Mapping):
         raise ArgumentInvalid(f"histories is a dict from bucket to its history, not {histories!r}")
-    for bucket, history in (histories or {}).items():
+    for bucket, history in histories.items():
         if not isinstance(history, bytes):
             raise ArgumentInvalid(f"the history of bucket {bucket} is bytes, not {history!r}")
-    return dict(histories or {})
+    return dict(histories)
 
 
 def whole(value: int, what: str, low: int, high: int) -> int:
@@ -665,10 +667,10 @@ def bucket_number(table: str, bucket: int) -> int:
     return number
 
 
-def whole_number(value: object) -> int | None:
+def whole_number(value: Any) -> int | None:
     """A whole number, of numpy or of Python, as Python's; None: it is none."""
     try:
-        return None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
 
