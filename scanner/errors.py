@@ -277,7 +277,7 @@ class SessionBusy(ScannerError):
 
 
 class SequenceInvalid(ScannerError):
-    """The call sequence number is missing or leaves a gap; the session is unharmed."""
+    """A sequence number is missing, leaves a gap or comes too late; the session is unharmed, nothing was written."""
 
     reason = "SEQUENCE_INVALID"
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scanner.storage.memory.store import MemoryDisk
     from scanner.storage.records import Entry
     from scanner.storage.transactions import AppliedShare
+    from scanner.storage.writers import AppliedRequest
 
 OnCommit = Callable[[int, int, int, "Sequence[Mutation]", "Entry | None"], None]
 """Told bucket, start, end, mutations and entry of every group that was committed."""
@@ -86,10 +87,11 @@ class _RecordingBucket:
         prepared: PreparedCommit,
         group_states: Mapping[str, GroupState | None] | None = None,
         applied: Mapping[str, AppliedShare | None] | None = None,
+        requests: Mapping[bytes, Sequence[AppliedRequest]] | None = None,
         *,
         unfinished: bool = False,
     ) -> None:
-        self._bucket.commit_prepared(prepared, group_states, applied, unfinished=unfinished)
+        self._bucket.commit_prepared(prepared, group_states, applied, requests, unfinished=unfinished)
         entries = {entry.start: entry for entry in prepared.contents.entries}
         for group, (start, end) in zip(self._groups, prepared.offsets, strict=True):
             self._unseen.append((start, end, group, entries.get(start)))

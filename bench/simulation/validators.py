@@ -9,6 +9,7 @@
                for again is the same
     released   at the end nothing is open
     durable    what was acknowledged is in the log, as it was meant
+    once       no request is in the log twice, however often it was sent
     justified  an error had a cause that may cause it
     foreseen   nothing is logged as an error
     live       everybody comes to an end
@@ -69,6 +70,7 @@ def judge(history: History, model: Model) -> list[Violation]:
     return [
         *found,
         *(found for write in history.writes for found in _durable(write, model)),
+        *_once(model),
         *_group(history, model),
         *(Violation("transacted", who, detail) for who, detail in judge_versions(history, model)),
         *(
@@ -105,6 +107,17 @@ def _durable(write: WriteRecord, model: Model) -> Iterator[Violation]:
             if model.bucket_of(key) == bucket and state.get(key) != row:
                 found = f"bucket {bucket} has {state.get(key)} at {end}, acknowledged was {row}"
                 yield Violation("durable", write.who, found)
+
+
+def _once(model: Model) -> Iterator[Violation]:
+    """Every row has a tag of its own: it is written once, however often its request was sent."""
+    for bucket in range(model.rows.description.buckets):
+        written = Counter(
+            row for commit in model.commits(bucket) for _, row in commit.mutations if row is not None
+        )
+        for row, times in written.items():
+            if times > 1:
+                yield Violation("once", "writers", f"bucket {bucket} has written {row!r} {times} times")
 
 
 class _Scans:

@@ -30,6 +30,7 @@ import transport
 from scanner.client.credentials import credentials_metadata
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import Attempts, RetryPolicy, retried
+from scanner.client.writer_ids import WriterIds
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable, Unauthenticated
 from scanner.tasks import bare
 
@@ -127,6 +128,8 @@ class Connection:
         """TCP connections made."""
         self.credit_growth = transport.CreditPool(CREDIT_GROWTH_BYTES_MAX)
         """What the credit of all scans together may grow by."""
+        self.writer_ids = WriterIds()
+        """By which the server recognises writers."""
 
     def statistics(self) -> transport.ClientStatistics:
         """Counters of the TCP connection that is in use, or was last."""

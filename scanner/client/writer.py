@@ -1,18 +1,22 @@
-"""Writing to a table: rows and deletes as a pipeline of requests on one stream.
+"""Writing to a table: rows and deletes as a pipeline of requests, on one stream as long as it lasts.
 
 Invariants:
 
 1. At most `REQUESTS_IN_FLIGHT_MAX` requests of `REQUEST_ROWS_MAX` rows and about `REQUEST_BYTES_MAX` bytes are
    sent and not acknowledged. One row may be larger.
 2. Acknowledgements come in the order of the requests; `rows_acknowledged` counts rows that are durable.
-3. A failure says how many rows were acknowledged before it. Of what was in flight, any part may have been applied.
+3. Requests are numbered. When a stream breaks off, those that are not acknowledged are sent again with their numbers on
+   another one, and the server applies each once (`scanner.storage.writers`).
+4. A failure says how many rows were acknowledged before it. Of what was in flight, any part may have been applied.
+5. Ids of writers are used again, one after another (`WriterIds`): a server remembers so many. One whose requests are
+   not all acknowledged is not.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -21,9 +25,16 @@ import trio
 from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
-from scanner.client.failures import as_scanner_error
+from scanner.client.failures import as_scanner_error, translated
 from scanner.data.arrow_sizes import spelled_out_bytes
-from scanner.errors import DataCorrupted, KeyInvalid, ScanIncomplete, ScannerError, ServerUnavailable
+from scanner.errors import (
+    DataCorrupted,
+    KeyInvalid,
+    ScanIncomplete,
+    ScannerError,
+    ServerUnavailable,
+    error_row,
+)
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
@@ -33,8 +44,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from scanner.client.connection import Connection
+    from scanner.client.writer_ids import WriterId
     from scanner.data.table import TableDescription
-    from transport import Stream
 
 REQUEST_ROWS_MAX: Final = 8192
 REQUEST_BYTES_MAX: Final = 1024 * 1024
@@ -77,31 +88,50 @@ class WriteResult:
     """The changes made, in order; of each bucket ascending. A write that changes nothing makes none."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """A request that is not acknowledged."""
+
+    sequence: int
+    rows: int
+    message: bytes
+
+
 class Writer:
     """Sends rows to one table. Made by `open_writer`; for one task.
 
     Args:
-        stream: A fresh Write stream.
+        connection: To the server.
         table: The table.
         table_id: Which one of that name.
         operation: What to do with the rows.
+        writer_id: Its own.
         on_acknowledged: Called whenever more rows are durable; must not block.
     """
 
     def __init__(
         self,
-        stream: Stream,
+        connection: Connection,
         table: TableDescription,
         table_id: int,
         operation: pb.WriteRequest.Operation,
+        writer_id: WriterId,
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
-        self._stream = stream
+        self._connection = connection
+        self._calls = AsyncExitStack()
+        """Holds the newest stream."""
+        self._attempts = connection.attempts()
         self._table = table
         self._table_id = table_id
         self._operation = operation
+        self._writer_id = writer_id
         self._on_acknowledged = on_acknowledged
-        self._in_flight: deque[int] = deque()
+        self._in_flight: deque[_Sent] = deque()
+        self._ended = False
+        """Nothing more will be sent."""
+        self._numbered = True
+        """The server answers with the numbers of requests, as far as is known: it recognises what comes again."""
         self._ranges: list[OffsetRange] = []
         self._ends: dict[int, int] = {}
         """By bucket, where the changes that are acknowledged end."""
@@ -112,6 +142,14 @@ class Writer:
     def result(self) -> WriteResult:
         """What is acknowledged until now; all of it once the block of `open_writer` is left."""
         return WriteResult(self.rows_acknowledged, tuple(self._ranges))
+
+    async def open(self) -> None:
+        """Open the first stream.
+
+        Raises:
+            ScannerError: The server cannot be reached.
+        """
+        await self._open_stream(retries=None)
 
     async def write(self, rows: Rows) -> None:
         """Send rows; those of one key are applied in their order.
@@ -137,7 +175,7 @@ class Writer:
             while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
                 await self._receive()
             await self._send(self._conform(piece))
-            self._receive_ready()
+            await self._receive_ready()
 
     async def flush(self) -> None:
         """Wait until everything sent is durable.
@@ -154,10 +192,12 @@ class Writer:
         Raises:
             ScannerError: Not everything is durable; the message says how many rows are.
         """
+        self._ended = True
         try:
             await self._stream.send_end()
         except TransportError as error:
-            raise await self._failure(error) from error
+            if self._in_flight:
+                await self._go_on(error)
         await self.flush()
         try:
             more = await self._stream.receive()
@@ -168,6 +208,10 @@ class Writer:
                 f"{self._what} was acknowledged more often than it was sent: some acknowledgement came twice, and"
                 " nobody knows what is durable"
             )
+
+    async def leave(self) -> None:
+        """Let go of the stream; reset if it was not closed."""
+        await self._calls.aclose()
 
     def _check(self, rows: ArrowRows) -> None:
         none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
@@ -197,47 +241,105 @@ class Writer:
             return self._table.conform_keys(batch, first_row=first_row)
         return self._table.conform(batch, first_row=first_row)
 
+    async def _open_stream(self, retries: int | None) -> None:
+        await self._calls.aclose()
+        with translated(self._what):
+            client = await self._calls.enter_async_context(self._connection.client(retries=retries))
+            self._stream = await self._calls.enter_async_context(client.open_stream(methods.WRITE))
+
     async def _send(self, batch: pa.RecordBatch) -> None:
         request = pb.WriteRequest(
             table=self._table.name,
             table_id=self._table_id,
             operation=self._operation,
             arrow_stream=encode_stream(batch),
+            writer_id=self._writer_id.octets,
+            sequence=self._writer_id.next_sequence(),
         )
+        sent = _Sent(request.sequence, batch.num_rows, request.SerializeToString())
+        self._in_flight.append(sent)
         try:
-            await self._stream.send(request.SerializeToString())
+            await self._stream.send(sent.message)
         except TransportError as error:
-            raise await self._failure(error) from error
-        self._in_flight.append(batch.num_rows)
+            await self._go_on(error)
 
     async def _receive(self) -> None:
         try:
-            message = await self._stream.receive()
-        except TransportError as error:
-            raise self._with_progress(as_scanner_error(error, self._what)) from error
-        self._acknowledge(message)
+            self._acknowledge(await self._stream.receive())
+        except (TransportError, ServerUnavailable) as error:
+            await self._go_on(error)
 
-    def _receive_ready(self) -> None:
+    async def _receive_ready(self) -> None:
         try:
             while self._in_flight:
                 self._acknowledge(self._stream.receive_nowait())
         except trio.WouldBlock:
             return
-        except TransportError as error:
-            raise self._with_progress(as_scanner_error(error, self._what)) from error
+        except (TransportError, ServerUnavailable) as error:
+            await self._go_on(error)
+
+    async def _go_on(self, error: TransportError | ScannerError) -> None:
+        """Send again what is not acknowledged, on another stream, until that can be done.
+
+        Raises:
+            ScannerError: It is of no use, or was tried often enough; the message says how many rows are durable.
+        """
+        while True:
+            failure = await self._reason(error)
+            if not self._may_go_on(failure):
+                raise self._with_progress(failure) from error
+            try:
+                await self._attempts.wait_retry(failure)
+            except ScannerError as last:
+                raise self._with_progress(last) from error
+            try:
+                await self._open_stream(retries=0)
+                for sent in self._in_flight:
+                    await self._stream.send(sent.message)
+                if self._ended:
+                    await self._stream.send_end()
+            except (TransportError, ScannerError) as again:
+                error = again
+            else:
+                return
+
+    def _may_go_on(self, failure: ScannerError) -> bool:
+        """Whether the server may be there again, and would recognise what it has."""
+        return self._numbered and error_row(type(failure)).status == "UNAVAILABLE"
+
+    async def _reason(self, error: TransportError | ScannerError) -> ScannerError:
+        """Why it broke off: the status, if the server gave one. What was acknowledged before counts."""
+        if isinstance(error, ScannerError):
+            return error
+        try:
+            while (message := await self._stream.receive()) is not None and self._in_flight:
+                self._acknowledge(message)
+        except TransportError as reason:
+            error = reason
+        failure = as_scanner_error(error, self._what)
+        return ServerUnavailable(failure.message) if isinstance(failure, ScanIncomplete) else failure
 
     def _acknowledge(self, message: Buffer | None) -> None:
         if message is None:
-            raise self._with_progress(
-                ServerUnavailable(f"the server ended {self._what} before it acknowledged everything")
-            )
+            raise ServerUnavailable(f"the server ended {self._what} before it acknowledged everything")
         try:
             response = pb.WriteResponse.FromString(bytes(message))
         except DecodeError as error:
             raise DataCorrupted(f"an acknowledgement of {self._what} cannot be read: {error}") from error
+        sent = self._in_flight[0]
+        self._numbered = bool(response.sequence)
+        if response.sequence not in (0, sent.sequence):
+            raise self._with_progress(
+                DataCorrupted(
+                    f"{self._what}: request {response.sequence} of this writer is acknowledged where"
+                    f" {sent.sequence} would be next"
+                )
+            )
         for each in response.ranges:
             self._take_range(OffsetRange(each.bucket, each.start_offset, each.end_offset))
-        self.rows_acknowledged += self._in_flight.popleft()
+        self._in_flight.popleft()
+        self._attempts.progress()
+        self.rows_acknowledged += sent.rows
         if self._on_acknowledged is not None:
             self._on_acknowledged(self.rows_acknowledged)
 
@@ -258,22 +360,11 @@ class Writer:
         self._ends[changed.bucket] = changed.end_offset
         self._ranges.append(changed)
 
-    async def _failure(self, error: TransportError) -> ScannerError:
-        """Why nothing more can be sent: the status, if the server gave one."""
-        try:
-            while (message := await self._stream.receive()) is not None and self._in_flight:
-                self._acknowledge(message)
-        except TransportError as reason:
-            error = reason
-        return self._with_progress(as_scanner_error(error, self._what))
-
     @property
     def _what(self) -> str:
         return f"the write to {self._table.name}"
 
     def _with_progress(self, error: ScannerError) -> ScannerError:
-        if isinstance(error, ScanIncomplete):
-            error = ServerUnavailable(error.message)
         return type(error)(
             f"{error.message} ({self.rows_acknowledged} rows of this write were acknowledged before)",
             metadata={**error.metadata, "rows_acknowledged": str(self.rows_acknowledged)},
@@ -296,13 +387,17 @@ async def open_writer(
     Cancellation:
         Resets the stream, as does an exception of the block; what was in flight may have been applied.
     """
+    writer_id = connection.writer_ids.take()
+    writer = Writer(connection, table, table_id, operation, writer_id, on_acknowledged)
     try:
-        async with connection.open_stream(methods.WRITE) as stream:
-            writer = Writer(stream, table, table_id, operation, on_acknowledged)
-            yield writer
-            await writer.close()
+        await writer.open()
+        yield writer
+        await writer.close()
     except TransportError as error:
         raise as_scanner_error(error, f"the write to {table.name}") from error
+    finally:
+        await writer.leave()
+    connection.writer_ids.give_back(writer_id)
 
 
 def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:

@@ -199,6 +199,11 @@ def _commits(now: ScannerStatistics) -> Iterator[Metric]:
     yield _histogram("weir_commit_seconds", "Time of a group commit, its fsync included.", activity.commits)
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
+    yield _counter(
+        "weir_writes_recognised",
+        "Writes that came again after they were committed, and changed nothing; of each bucket.",
+        activity.writes_recognised,
+    )
     yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
 
 

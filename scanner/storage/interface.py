@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from scanner.storage.lineage import Lineage
     from scanner.storage.records import DiskStatus
     from scanner.storage.transactions import AppliedShare, TransactionFiles
+    from scanner.storage.writers import AppliedRequest, AppliedRequests
 
 __all__ = [
     "ENTRY_BYTES_MAX",
@@ -202,6 +203,9 @@ class Bucket(Protocol):
     def applied_shares(self) -> Mapping[str, AppliedShare]:
         """By name of a transaction, the newest version that was applied here; all of it durable. Not to be changed."""
 
+    def requests_of(self, writer_id: bytes) -> AppliedRequests:
+        """What is known of the requests of a writer that were applied here; all of it durable. Empty: nothing."""
+
     @property
     def lost_changes(self) -> int:
         """Acknowledged changes that were not there any more when the bucket was opened, ever, as far as is known."""
@@ -276,10 +280,11 @@ class Bucket(Protocol):
         prepared: PreparedCommit,
         group_states: Mapping[str, GroupState | None] | None = None,
         applied: Mapping[str, AppliedShare | None] | None = None,
+        requests: Mapping[bytes, Sequence[AppliedRequest]] | None = None,
         *,
         unfinished: bool = False,
     ) -> None:
-        """Apply a prepared commit atomically, and make it durable. One that changes nothing writes nothing.
+        """Apply a prepared commit atomically, and make it durable. One that changes nothing writes no change.
 
         Blocks on the disk; meant for a worker thread, one caller at a time.
 
@@ -288,6 +293,8 @@ class Bucket(Protocol):
             group_states: What becomes of these reader groups in the same commit, by name; None: it is forgotten.
                 Their `epoch_history` is not looked at: the bucket knows what it has begun.
             applied: What is remembered of these transactions from the same commit on, by name; None: it is forgotten.
+            requests: By writer, `WRITERS_MAX` at most, what is remembered of its requests from the same commit on,
+                ascending; see `scanner.storage.writers`.
             unfinished: It is a part of something larger, which the next commits continue and the first one that is not
                 `unfinished` ends. Until then `log_end` stays where it is, no scan, snapshot, reader or checkpoint can
                 be opened, and when the bucket is opened anew all of it is undone.

@@ -63,8 +63,8 @@ def connect(
 ) -> Client:
     """Connect to a server. Use the client in a `with` block, or close it.
 
-    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself; a write
-    that is cut fails.
+    A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself, and so does
+    a write; what it sends again is done once.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123.

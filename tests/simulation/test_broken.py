@@ -176,7 +176,7 @@ def lose_write(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         ServedBucket,
         "submit",
-        lambda self, mutations, *rest: submit(self, mutations[:-1] or mutations, *rest),
+        lambda self, mutations, *rest, **named: submit(self, mutations[:-1] or mutations, *rest, **named),
     )
 
 
@@ -220,6 +220,11 @@ def close_shared_snapshot(patch: pytest.MonkeyPatch) -> None:
 def ignore_pins(patch: pytest.MonkeyPatch) -> None:
     """Retention that cuts logs whoever needs them."""
     patch.setattr(LogPins, "oldest", lambda self: None)
+
+
+def apply_again(patch: pytest.MonkeyPatch) -> None:
+    """A bucket that recognises no request that comes again."""
+    patch.setattr("scanner.server.tables.bucket.find_request", lambda *_: None)
 
 
 BROKEN: list[tuple[Break, str]] = [
@@ -370,6 +375,15 @@ def cut_tokens(workload: Workload) -> None:
     )  # fmt: skip
     workload.scanners = [ScannerTask((task,) * 3, at_once=False) for _ in range(3)]
     workload.server_config = dataclasses.replace(ScannerConfig(), checkpoint_interval_s=0.0)
+    workload.chaos = 0.95
+
+
+def writes(workload: Workload) -> None:
+    """Three writers over lines that break, of a server that is killed; nobody reads."""
+    small(workload)
+    workload.scanners = []
+    workload.writers = [WriterTask(writes=20, keys_max=5, pause_s=0.02)] * 3
+    workload.strikes = [Strike(at_s=0.3, kind=StrikeKind.KILL, bucket=0, down_s=0.05)]
     workload.chaos = 0.95
 
 
@@ -543,6 +557,7 @@ BROKEN_IN_SMALL: list[tuple[Break, str, Shape]] = [
     (apply_all_attempts, "transacted", transactions),
     (lose_a_stage, "transacted", transactions),
     (decide_otherwise, "transacted", transactions),
+    (apply_again, "once", writes),
 ]
 
 
@@ -559,7 +574,7 @@ def test_defect_is_found_in_a_small_world(
 
 @pytest.mark.parametrize(
     "shape",
-    [tails, held_tails, cut_tokens, fetches, readers, images, transactions],
+    [tails, held_tails, cut_tokens, fetches, readers, images, transactions, writes],
     ids=lambda it: it.__name__,
 )
 def test_small_worlds_are_sound(shape: Shape) -> None:

@@ -220,6 +220,14 @@ def test_acknowledged_writes_are_in_the_log(case: Case) -> None:
     assert {violation.validator for violation in judge(history, case.model)} == {"durable"}
 
 
+def test_a_row_that_is_written_twice_is_objected_to(case: Case) -> None:
+    """Whatever was written between."""
+    changed = case.model.commits(0)[0]
+    bucket = case.store.bucket(TABLE, 0)
+    bucket.commit([changed.mutations[:1]])
+    assert {violation.validator for violation in judge(History(), case.model)} == {"once"}
+
+
 def test_what_is_left_stuck_or_logged(case: Case) -> None:
     """Things left open, somebody who did not come to an end, and an error in the log are objected to by name."""
     history = History()

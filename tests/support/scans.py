@@ -102,13 +102,24 @@ def arrow_stream(batch: pa.RecordBatch) -> bytes:
     return encoded
 
 
-def write_request(batch: pa.RecordBatch, *, table: str = "items", delete: bool = False) -> bytes:
+def write_request(
+    batch: pa.RecordBatch,
+    *,
+    table: str = "items",
+    delete: bool = False,
+    writer_id: bytes = b"",
+    sequence: int = 0,
+) -> bytes:
     """A write of a batch."""
     operation = (
         tables_pb2.WriteRequest.OPERATION_DELETE if delete else tables_pb2.WriteRequest.OPERATION_UPSERT
     )
     return tables_pb2.WriteRequest(
-        table=table, operation=operation, arrow_stream=arrow_stream(batch)
+        table=table,
+        operation=operation,
+        arrow_stream=arrow_stream(batch),
+        writer_id=writer_id,
+        sequence=sequence,
     ).SerializeToString()
 
 

@@ -50,6 +50,8 @@ class _Submitted:
 
     writes: tuple[tuple[int, PendingWrite], ...]
     """By bucket, ascending."""
+    sequence: int
+    """Its number; 0: it has none."""
 
     async def wait_durable(self) -> dict[int, tuple[int, int]]:
         """Wait until all of it is settled.
@@ -281,7 +283,7 @@ class TablesService:
         async for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-            response = pb.WriteResponse()
+            response = pb.WriteResponse(sequence=answer.sequence)
             with stream.blocked_on(StallReason.STORAGE):
                 durable = await answer.wait_durable()
             for index, (start, end) in durable.items():
@@ -305,11 +307,12 @@ class TablesService:
             share.split(len(buckets))
             # No waiting from here on: the requests of one stream reach every bucket in their order.
             writes = tuple(
-                (index, bucket.submit(routed[index], share.part_done)) for index, bucket in buckets
+                (index, bucket.submit(routed[index], share.part_done, number=request.number))
+                for index, bucket in buckets
             )
         except BaseException:
             share.release()
             raise
         if not writes:
             share.release()
-        return _Submitted(writes)
+        return _Submitted(writes, 0 if request.number is None else request.number.sequence)

@@ -14,7 +14,8 @@ Invariants:
 6. What it tells as its commit-time floor is below the time of every commit that becomes durable afterwards.
 7. What a transaction writes in pieces is seen whole or not at all; scans are opened before it or after it.
 8. A parked scan holds nothing in storage, and no rows; it is its log offset, its position, and a pin on the log.
-9. A share of a transaction is written once, also if the commit that has written it was said to have failed.
+9. A share of a transaction is written once, also if the commit that has written it was said to have failed. So is a
+   request that has a number, however often it comes.
 
 This module knows no wire, no transport and no Arrow.
 """
@@ -31,13 +32,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from scanner.errors import InternalError, ScannerError, StoreClosed
+from scanner.errors import InternalError, ScannerError, SequenceInvalid, StoreClosed
 from scanner.server.counters import Activity, Holder
 from scanner.server.tables.images import BucketImage
 from scanner.server.tables.log_pins import LogPin, LogPins
 from scanner.server.tables.snapshots import SnapshotHold, SnapshotPool, SnapshotRegistry
 from scanner.sources.interface import Source
 from scanner.storage.transactions import AppliedShare
+from scanner.storage.writers import WRITERS_MAX, AppliedRequest, RequestNumber, find_request
 from scanner.tasks import acquired
 
 if TYPE_CHECKING:
@@ -109,6 +111,8 @@ class PendingWrite:
     """What becomes of reader groups in the same commit."""
     transaction: TransactionShare | None = None
     """The transaction whose share it is; None: it is none's."""
+    number: RequestNumber | None = None
+    """By which it is recognised if it comes again; None: it is not."""
     pieces: Generator[Sequence[Mutation], None, None] | None = None
     """What to write instead of `mutations`, where that is too much for one commit. Blocks on the disk."""
     offsets: tuple[int, int] | None = None
@@ -148,6 +152,10 @@ def applied_share(shares: Mapping[str, AppliedShare], transaction: TransactionSh
 def _applied(transaction: TransactionShare, start: int, end: int) -> AppliedShare | None:
     """What the bucket remembers of a transaction once its share is written."""
     return None if transaction.version == FORGOTTEN else AppliedShare(transaction.version, start, end)
+
+
+def _is_ahead(number: RequestNumber | None, newest: Mapping[bytes, int]) -> bool:
+    return number is None or number.sequence > newest.get(number.writer_id, 0)
 
 
 class OpenScan(Generic[SourceT]):
@@ -613,6 +621,7 @@ class ServedBucket:
         when_settled: Callable[[], None] | None = None,
         group_states: Mapping[str, GroupState | None] | None = None,
         transaction: TransactionShare | None = None,
+        number: RequestNumber | None = None,
     ) -> PendingWrite:
         """Queue a write; its turn comes after those submitted before.
 
@@ -621,11 +630,14 @@ class ServedBucket:
             when_settled: Called once, when it is durable or has failed.
             group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
             transaction: What the bucket remembers from the same commit on that it has applied.
+            number: Of the request. If that was applied before, it is settled with the offsets of then.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
         """
-        return self._enqueue(PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction))
+        return self._enqueue(
+            PendingWrite(mutations, Settled(when_settled), group_states or {}, transaction, number)
+        )
 
     def submit_pieces(
         self, pieces: Generator[Sequence[Mutation], None, None], transaction: TransactionShare
@@ -765,16 +777,22 @@ class ServedBucket:
 
     def _take(self) -> list[PendingWrite]:
         taken: list[PendingWrite] = []
+        newest = dict[bytes, int]()  # By writer, the number of its last request that is taken.
         rows = 0
         while self._queue and (
             not taken
             or (
                 taken[0].pieces is self._queue[0].pieces is None
                 and rows + len(self._queue[0].mutations) <= self._config.commit_rows_max
+                and len(newest) < WRITERS_MAX
+                # What comes again, or too late, is recognised in the next commit, when those before it are durable.
+                and _is_ahead(self._queue[0].number, newest)
             )
         ):
             write = self._queue.popleft()
             rows += len(write.mutations)
+            if write.number is not None:
+                newest[write.number.writer_id] = write.number.sequence
             taken.append(write)
         self._room.set()
         return taken
@@ -824,12 +842,18 @@ class ServedBucket:
             for index, write in enumerate(writes)
             if write.transaction is not None and index not in prepared.refusals
         }
+        requests: dict[bytes, list[AppliedRequest]] = {}
+        for index, write in enumerate(writes):
+            if write.number is not None and index not in prepared.refusals:
+                writer_id, sequence, check = write.number
+                request = AppliedRequest(sequence, *prepared.offsets[index], check)
+                requests.setdefault(writer_id, []).append(request)
         # Only the write and its sync keep scans from being opened.
         async with self.between_commits():
             self._writing = True
             try:
                 await self._run_blocking(
-                    functools.partial(self.storage.commit_prepared, prepared, groups, applied)
+                    functools.partial(self.storage.commit_prepared, prepared, groups, applied, requests)
                 )
             finally:
                 self._writing = False
@@ -837,13 +861,27 @@ class ServedBucket:
             write.offsets, write.error = offsets, prepared.refusals.get(index)
 
     def _was_applied(self, write: PendingWrite) -> bool:
-        """Whether it is a share of a transaction that the bucket has applied; it has its offsets then."""
+        """Whether the bucket has applied it before, and it has its offsets, or it comes too late, and has its error."""
+        if write.number is not None:
+            return self._came_before(write, write.number)
         if write.transaction is None or write.transaction.version == FORGOTTEN:
             return False
         share = applied_share(self.storage.applied_shares, write.transaction)
         if share is not None:
             write.offsets = (share.start, share.end)
         return share is not None
+
+    def _came_before(self, write: PendingWrite, number: RequestNumber) -> bool:
+        try:
+            request = find_request(self.storage.requests_of(number.writer_id), number)
+        except SequenceInvalid as too_late:
+            write.error = too_late
+            return True
+        if request is None:
+            return False
+        write.offsets = (request.start, request.end)
+        self.activity.writes_recognised += 1
+        return True
 
     async def _commit_pieces(
         self, write: PendingWrite, pieces: Generator[Sequence[Mutation], None, None]

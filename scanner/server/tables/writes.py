@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from scanner.data.arrow_sizes import decoded_bytes, require_size
+from scanner.data.digest import checksum
 from scanner.data.keys import KeyCodec, buckets_of
 from scanner.data.octets import lengths_of
 from scanner.errors import ArgumentInvalid, SchemaMismatch
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.storage.interface import Mutations
+from scanner.storage.writers import SEQUENCE_MAX, WRITER_ID_BYTES, RequestNumber
 from scanner.wire.batches import require_text
 from scanner.wire.queries import meant_table_id, parse_request
 
@@ -71,16 +73,24 @@ class WriteCall:
     arrow_stream: bytes
     table_id: int | None = None
     """The only table that is meant; None: whichever has the name."""
+    number: RequestNumber | None = None
+    """By which it is recognised if it comes again; None: it is not."""
 
     @classmethod
     def parse(cls, message: Buffer) -> WriteCall:
         """Read a request from the peer.
 
         Raises:
-            ArgumentInvalid: The bytes are not that message.
+            ArgumentInvalid: The bytes are not that message, or its number is none.
         """
         request = parse_request(pb.WriteRequest, message)
-        return cls(request.table, request.operation, request.arrow_stream, meant_table_id(request))
+        return cls(
+            request.table,
+            request.operation,
+            request.arrow_stream,
+            meant_table_id(request),
+            _number_of(request),
+        )
 
     def decoded_bytes(self) -> int:
         """Octets that its rows take once they are decompressed; those on the wire if they cannot be read."""
@@ -88,6 +98,20 @@ class WriteCall:
             return max(len(self.arrow_stream), decoded_bytes(self.arrow_stream)[1])
         except (pa.ArrowException, OSError, ValueError):
             return len(self.arrow_stream)
+
+
+def _number_of(request: pb.WriteRequest) -> RequestNumber | None:
+    if not (request.writer_id or request.sequence):
+        return None
+    if len(request.writer_id) != WRITER_ID_BYTES:
+        raise ArgumentInvalid(f"writer_id is {WRITER_ID_BYTES} octets, not {len(request.writer_id)}")
+    if not 1 <= request.sequence <= SEQUENCE_MAX:
+        raise ArgumentInvalid(f"sequence is a number from 1 to 2^63 - 1, not {request.sequence}")
+    return RequestNumber(
+        request.writer_id,
+        request.sequence,
+        checksum(request.arrow_stream, crc=request.operation & 0xFFFFFFFF),
+    )
 
 
 def mutations_bytes(mutations: Mutations) -> int:

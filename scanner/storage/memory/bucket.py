@@ -42,11 +42,10 @@ from scanner.storage.interface import (
 )
 from scanner.storage.lineage import HISTORY_BYTES, Lineage
 from scanner.storage.splits import BucketSplit, Piece, choose_cuts
+from scanner.storage.writers import AppliedRequest, AppliedRequests, KnownWriters
 
 if TYPE_CHECKING:
     from scanner.data.key_ranges import SplitWish
-
-if TYPE_CHECKING:
     from scanner.storage.transactions import AppliedShare
 
 
@@ -62,6 +61,7 @@ class BucketContents:
     lineage: Lineage = field(default_factory=Lineage)
     group_states: dict[str, GroupState] = field(default_factory=dict)
     applied: dict[str, AppliedShare] = field(default_factory=dict)
+    writers: KnownWriters = field(default_factory=KnownWriters)
     checkpoints: dict[int, tuple[Checkpoint, dict[bytes, bytes]]] = field(default_factory=dict)
     next_checkpoint_id: int = 0
 
@@ -136,6 +136,10 @@ class MemoryBucket:
         """See `Bucket.applied_shares`."""
         return self.contents.applied
 
+    def requests_of(self, writer_id: bytes) -> AppliedRequests:
+        """See `Bucket.requests_of`."""
+        return self.contents.writers.requests_of(writer_id)
+
     @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`; memory loses nothing."""
@@ -203,6 +207,7 @@ class MemoryBucket:
         prepared: PreparedCommit,
         group_states: Mapping[str, GroupState | None] | None = None,
         applied: Mapping[str, AppliedShare | None] | None = None,
+        requests: Mapping[bytes, Sequence[AppliedRequest]] | None = None,
         *,
         unfinished: bool = False,
     ) -> None:
@@ -227,6 +232,7 @@ class MemoryBucket:
                 contents.applied.pop(name, None)
             else:
                 contents.applied[name] = share
+        contents.writers.take(contents.writers.updated(requests or {}))
         begun = bool(fresh.log) and not self._began_history
         if begun:
             contents.lineage = contents.lineage.begin(secrets.token_bytes(HISTORY_BYTES), self.log_end, 0)

@@ -105,11 +105,13 @@ from scanner.storage.rocksdb.scan import RocksScan
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
+from scanner.storage.writers import WRITERS_MAX, KnownWriters, Writer, decode_writer, encode_writer
 
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
     from scanner.storage.rocksdb.files import DirectoryHandle
     from scanner.storage.rocksdb.space import DiskSpace
+    from scanner.storage.writers import AppliedRequest, AppliedRequests
 
 _Remembered = TypeVar("_Remembered")
 _IDENTITY_KEY = b"identity"
@@ -122,6 +124,10 @@ _APPLIED_NAMES_KEY = b"transactions"
 """In `meta`: the names of the transactions of which something was applied."""
 _APPLIED_KEY = b"transaction/"
 """In `meta`: what was applied of a transaction; its name goes behind it."""
+_WRITER_KEY = b"writer/"
+"""In `meta`: what is known of a writer; its place goes behind it, two octets, from 0 on without gaps."""
+_WRITERS_READ = 64
+"""So many places are read at once."""
 _FREED_BYTES_MIN = 1024 * 1024
 """For less of a truncated log no file is written again."""
 _CLOCK_BEHIND_US = 1_000_000
@@ -199,6 +205,7 @@ class RocksBucket:
         """How far the log goes with what was left unfinished; None: nothing was."""
         self._lineage = Lineage()
         self._applied: dict[str, AppliedShare] = {}
+        self._writers = KnownWriters()
         self._group_states: dict[str, GroupState] = {}
         self._given_epochs = GivenEpochs()
         """Also over a failure after which it was opened anew: the readers are still there."""
@@ -269,6 +276,10 @@ class RocksBucket:
         """See `Bucket.applied_shares`."""
         return self._applied
 
+    def requests_of(self, writer_id: bytes) -> AppliedRequests:
+        """See `Bucket.requests_of`."""
+        return self._writers.requests_of(writer_id)
+
     @property
     def lost_changes(self) -> int:
         """See `Bucket.lost_changes`."""
@@ -304,6 +315,7 @@ class RocksBucket:
         prepared: PreparedCommit,
         group_states: Mapping[str, GroupState | None] | None = None,
         applied: Mapping[str, AppliedShare | None] | None = None,
+        requests: Mapping[bytes, Sequence[AppliedRequest]] | None = None,
         *,
         unfinished: bool = False,
     ) -> None:
@@ -315,7 +327,7 @@ class RocksBucket:
             if unfinished:
                 self._commit_unfinished(database, prepared)
             else:
-                self._commit(database, prepared, group_states or {}, applied or {})
+                self._commit(database, prepared, group_states or {}, applied or {}, requests or {})
 
     def commit(
         self, groups: Sequence[Sequence[Mutation]], clock_us: int | None = None
@@ -546,6 +558,7 @@ class RocksBucket:
             self._lineage = _checked_lineage(lineage, log_range, self._path)
             self._group_states = self._load_group_states(database)
             self._applied = self._load_applied(database)
+            self._writers = KnownWriters(self._load_writers(database))
             self._durable_end = self._load_durable_end()
             self._freed = 0
         except BaseException:
@@ -715,6 +728,16 @@ class RocksBucket:
                 name: decode_applied(name, database.meta.get(_APPLIED_KEY + name.encode())) for name in names
             }
 
+    def _load_writers(self, database: Database) -> Iterator[Writer]:
+        for first in range(0, WRITERS_MAX, _WRITERS_READ):
+            places: Any = [_writer_key(place) for place in range(first, first + _WRITERS_READ)]
+            with rocksdb_errors(self._path):
+                stored: Any = database.meta.get(places) or ()
+                values = [each for each in stored if each is not None]
+            yield from map(decode_writer, values)
+            if len(values) < _WRITERS_READ:
+                return
+
     def _undo_unfinished(self, database: Database) -> None:
         """Take back what a crash or a failure cut off."""
         if database.read_only:
@@ -802,6 +825,7 @@ class RocksBucket:
         prepared: PreparedCommit,
         group_states: Mapping[str, GroupState | None],
         applied: Mapping[str, AppliedShare | None],
+        requests: Mapping[bytes, Sequence[AppliedRequest]],
     ) -> None:
         batch, log_range = prepared.contents
         lineage = self._lineage
@@ -818,13 +842,17 @@ class RocksBucket:
         shares = _put_changed(
             database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, self._applied, applied, encode_applied
         )
+        writers = self._writers.updated(requests)
+        for place, writer in writers.items():
+            batch.put(_writer_key(place), encode_writer(writer), database.meta_family)
         if self._reached is not None:
             batch.delete(UNFINISHED_KEY, database.meta_family)
         if log_range.end == self._range.end:
-            # A history begins with a change, not with what is remembered of readers and transactions.
-            if group_states or applied or self._reached is not None:
+            # A history begins with a change, not with what is remembered of readers, transactions and writers.
+            if group_states or applied or writers or self._reached is not None:
                 self._make_durable(database, batch)
                 self._group_states, self._applied, self._reached = states, shares, None
+                self._writers.take(writers)
             return
         self._watch_clock(log_range)
         # What was truncated since it was prepared stays truncated.
@@ -834,6 +862,7 @@ class RocksBucket:
         # Who reads the log beside this sees the new end when its history is known, never before.
         self._lineage, self._range, self._began_history = lineage, log_range, True
         self._group_states, self._applied, self._reached = states, shares, None
+        self._writers.take(writers)
         durable = DurableEnd(log_range.end, lineage.histories[-1].history_id)
         write_durable_end(self._path, self._identity, durable)
 
@@ -872,6 +901,10 @@ class RocksBucket:
         batch = WriteBatch(raw_mode=True)
         batch.put(LOG_RANGE_KEY, encode_log_range(EMPTY_RANGE), database.meta_family)
         self._make_durable(database, batch)
+
+
+def _writer_key(place: int) -> bytes:
+    return _WRITER_KEY + place.to_bytes(2, "big")
 
 
 def _put_entry(

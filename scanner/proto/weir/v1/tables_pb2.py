@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"E\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x13\n\x11\x44ropTableResponse\"I\n\x14\x44ropUnwrittenRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"(\n\x15\x44ropUnwrittenResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xdf\x01\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\x12\x15\n\x08table_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\x42\x0b\n\t_table_id\"5\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xa6\x01\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\x12\x16\n\tat_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nat_is_kept\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x0c\n\n_at_offsetB\r\n\x0b_at_is_kept\"s\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x0ctimestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_timestamp_usB\x0b\n\t_table_id\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xb3\x01\n\x12SplitBucketRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x10\n\x06splits\x18\x03 \x01(\rH\x00\x12\x1c\n\x12target_split_bytes\x18\x04 \x01(\x04H\x00\x12\x11\n\tkey_start\x18\x05 \x01(\x0c\x12\x0f\n\x07key_end\x18\x06 \x01(\x0c\x12\x15\n\x08table_id\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04wishB\x0b\n\t_table_id\"=\n\x13SplitBucketResponse\x12\x10\n\x08\x63ut_keys\x18\x01 \x03(\x0c\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\"s\n\x11MeasureLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12+\n\tpositions\x18\x02 \x03(\x0b\x32\x18.weir.v1.MeasurePosition\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\xa1\x01\n\x0fMeasurePosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63ommits_max\x18\x04 \x01(\r\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"J\n\x12MeasureLogResponse\x12\"\n\x04logs\x18\x01 \x03(\x0b\x32\x14.weir.v1.MeasuredLog\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xb8\x01\n\x0bMeasuredLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_ends\x18\x04 \x03(\x04\x12\x14\n\x0c\x63ommit_bytes\x18\x05 \x03(\x04\x12\x1c\n\x14\x63ommit_timestamps_us\x18\x06 \x03(\x03\x12&\n\thistories\x18\x07 \x03(\x0b\x32\x13.weir.v1.LogHistory\"3\n\nLogHistory\x12\x0f\n\x07history\x18\x01 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\"[\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"\x83\x01\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x15\n\x08table_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\x8a\x06\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12N\n\rDropUnwritten\x12\x1d.weir.v1.DropUnwrittenRequest\x1a\x1e.weir.v1.DropUnwrittenResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12H\n\x0bSplitBucket\x12\x1b.weir.v1.SplitBucketRequest\x1a\x1c.weir.v1.SplitBucketResponse\x12\x45\n\nMeasureLog\x12\x1a.weir.v1.MeasureLogRequest\x1a\x1b.weir.v1.MeasureLogResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/tables.proto\x12\x07weir.v1\"v\n\x10TableDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x13\n\x0bprimary_key\x18\x03 \x03(\t\x12\x0f\n\x07\x62uckets\x18\x04 \x01(\r\x12\x18\n\x10\x62ucket_endpoints\x18\x05 \x03(\t\">\n\x12\x43reateTableRequest\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"Q\n\x13\x43reateTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"E\n\x10\x44ropTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x13\n\x11\x44ropTableResponse\"I\n\x14\x44ropUnwrittenRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"(\n\x15\x44ropUnwrittenResponse\x12\x0f\n\x07\x64ropped\x18\x01 \x01(\x08\":\n\x11ListTablesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\"X\n\x12ListTablesResponse\x12)\n\x06tables\x18\x01 \x03(\x0b\x32\x19.weir.v1.TableDescription\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"%\n\x14\x44\x65scribeTableRequest\x12\r\n\x05table\x18\x01 \x01(\t\"S\n\x15\x44\x65scribeTableResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\x84\x02\n\x0cWriteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x32\n\toperation\x18\x02 \x01(\x0e\x32\x1f.weir.v1.WriteRequest.Operation\x12\x14\n\x0c\x61rrow_stream\x18\x03 \x01(\x0c\x12\x15\n\x08table_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\twriter_id\x18\x05 \x01(\x0c\x12\x10\n\x08sequence\x18\x06 \x01(\x04\"R\n\tOperation\x12\x19\n\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n\x10OPERATION_UPSERT\x10\x01\x12\x14\n\x10OPERATION_DELETE\x10\x02\x42\x0b\n\t_table_id\"G\n\rWriteResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\xa6\x01\n\x0bOffsetRange\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x0f\n\x07history\x18\x04 \x01(\x0c\x12\x16\n\tat_offset\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x17\n\nat_is_kept\x18\x06 \x01(\x08H\x01\x88\x01\x01\x42\x0c\n\n_at_offsetB\r\n\x0b_at_is_kept\"s\n\x12ListOffsetsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x19\n\x0ctimestamp_us\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x01\x88\x01\x01\x42\x0f\n\r_timestamp_usB\x0b\n\t_table_id\";\n\x13ListOffsetsResponse\x12$\n\x06ranges\x18\x01 \x03(\x0b\x32\x14.weir.v1.OffsetRange\"\xb3\x01\n\x12SplitBucketRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x10\n\x06splits\x18\x03 \x01(\rH\x00\x12\x1c\n\x12target_split_bytes\x18\x04 \x01(\x04H\x00\x12\x11\n\tkey_start\x18\x05 \x01(\x0c\x12\x0f\n\x07key_end\x18\x06 \x01(\x0c\x12\x15\n\x08table_id\x18\x07 \x01(\x04H\x01\x88\x01\x01\x42\x06\n\x04wishB\x0b\n\t_table_id\"=\n\x13SplitBucketResponse\x12\x10\n\x08\x63ut_keys\x18\x01 \x03(\x0c\x12\x14\n\x0cstored_bytes\x18\x02 \x01(\x04\"s\n\x11MeasureLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12+\n\tpositions\x18\x02 \x03(\x0b\x32\x18.weir.v1.MeasurePosition\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\xa1\x01\n\x0fMeasurePosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\x12\x13\n\x0b\x63ommits_max\x18\x04 \x01(\r\x12\x15\n\x08rows_max\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x16\n\tbytes_max\x18\x06 \x01(\x04H\x01\x88\x01\x01\x42\x0b\n\t_rows_maxB\x0c\n\n_bytes_max\"J\n\x12MeasureLogResponse\x12\"\n\x04logs\x18\x01 \x03(\x0b\x32\x14.weir.v1.MeasuredLog\x12\x10\n\x08table_id\x18\x02 \x01(\x04\"\xb8\x01\n\x0bMeasuredLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x13\n\x0b\x63ommit_ends\x18\x04 \x03(\x04\x12\x14\n\x0c\x63ommit_bytes\x18\x05 \x03(\x04\x12\x1c\n\x14\x63ommit_timestamps_us\x18\x06 \x03(\x03\x12&\n\thistories\x18\x07 \x03(\x0b\x32\x13.weir.v1.LogHistory\"3\n\nLogHistory\x12\x0f\n\x07history\x18\x01 \x01(\x0c\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\"[\n\x10\x41\x64\x64\x43olumnRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x14\n\x0c\x61rrow_schema\x18\x02 \x01(\x0c\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"=\n\x11\x41\x64\x64\x43olumnResponse\x12(\n\x05table\x18\x01 \x01(\x0b\x32\x19.weir.v1.TableDescription\"\x83\x01\n\nGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x01(\x0c\x12\x0f\n\x07\x63olumns\x18\x03 \x03(\t\x12#\n\x05\x61s_of\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x15\n\x08table_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"B\n\x0b\x42ucketState\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x0f\n\x07history\x18\x03 \x01(\x0c\"z\n\x0bGetResponse\x12\r\n\x05\x66ound\x18\x01 \x03(\x08\x12\x14\n\x0c\x61rrow_stream\x18\x02 \x01(\x0c\x12\x0e\n\x06\x63rc32c\x18\x03 \x01(\x07\x12$\n\x06states\x18\x04 \x03(\x0b\x32\x14.weir.v1.BucketState\x12\x10\n\x08table_id\x18\x05 \x01(\x04\x32\x8a\x06\n\x06Tables\x12H\n\x0b\x43reateTable\x12\x1b.weir.v1.CreateTableRequest\x1a\x1c.weir.v1.CreateTableResponse\x12\x42\n\tDropTable\x12\x19.weir.v1.DropTableRequest\x1a\x1a.weir.v1.DropTableResponse\x12N\n\rDropUnwritten\x12\x1d.weir.v1.DropUnwrittenRequest\x1a\x1e.weir.v1.DropUnwrittenResponse\x12\x45\n\nListTables\x12\x1a.weir.v1.ListTablesRequest\x1a\x1b.weir.v1.ListTablesResponse\x12N\n\rDescribeTable\x12\x1d.weir.v1.DescribeTableRequest\x1a\x1e.weir.v1.DescribeTableResponse\x12:\n\x05Write\x12\x15.weir.v1.WriteRequest\x1a\x16.weir.v1.WriteResponse(\x01\x30\x01\x12H\n\x0bListOffsets\x12\x1b.weir.v1.ListOffsetsRequest\x1a\x1c.weir.v1.ListOffsetsResponse\x12H\n\x0bSplitBucket\x12\x1b.weir.v1.SplitBucketRequest\x1a\x1c.weir.v1.SplitBucketResponse\x12\x45\n\nMeasureLog\x12\x1a.weir.v1.MeasureLogRequest\x1a\x1b.weir.v1.MeasureLogResponse\x12\x42\n\tAddColumn\x12\x19.weir.v1.AddColumnRequest\x1a\x1a.weir.v1.AddColumnResponse\x12\x30\n\x03Get\x12\x13.weir.v1.GetRequest\x1a\x14.weir.v1.GetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -54,41 +54,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBETABLERESPONSE']._serialized_start=698
   _globals['_DESCRIBETABLERESPONSE']._serialized_end=781
   _globals['_WRITEREQUEST']._serialized_start=784
-  _globals['_WRITEREQUEST']._serialized_end=1007
-  _globals['_WRITEREQUEST_OPERATION']._serialized_start=912
-  _globals['_WRITEREQUEST_OPERATION']._serialized_end=994
-  _globals['_WRITERESPONSE']._serialized_start=1009
-  _globals['_WRITERESPONSE']._serialized_end=1062
-  _globals['_OFFSETRANGE']._serialized_start=1065
-  _globals['_OFFSETRANGE']._serialized_end=1231
-  _globals['_LISTOFFSETSREQUEST']._serialized_start=1233
-  _globals['_LISTOFFSETSREQUEST']._serialized_end=1348
-  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1350
-  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1409
-  _globals['_SPLITBUCKETREQUEST']._serialized_start=1412
-  _globals['_SPLITBUCKETREQUEST']._serialized_end=1591
-  _globals['_SPLITBUCKETRESPONSE']._serialized_start=1593
-  _globals['_SPLITBUCKETRESPONSE']._serialized_end=1654
-  _globals['_MEASURELOGREQUEST']._serialized_start=1656
-  _globals['_MEASURELOGREQUEST']._serialized_end=1771
-  _globals['_MEASUREPOSITION']._serialized_start=1774
-  _globals['_MEASUREPOSITION']._serialized_end=1935
-  _globals['_MEASURELOGRESPONSE']._serialized_start=1937
-  _globals['_MEASURELOGRESPONSE']._serialized_end=2011
-  _globals['_MEASUREDLOG']._serialized_start=2014
-  _globals['_MEASUREDLOG']._serialized_end=2198
-  _globals['_LOGHISTORY']._serialized_start=2200
-  _globals['_LOGHISTORY']._serialized_end=2251
-  _globals['_ADDCOLUMNREQUEST']._serialized_start=2253
-  _globals['_ADDCOLUMNREQUEST']._serialized_end=2344
-  _globals['_ADDCOLUMNRESPONSE']._serialized_start=2346
-  _globals['_ADDCOLUMNRESPONSE']._serialized_end=2407
-  _globals['_GETREQUEST']._serialized_start=2410
-  _globals['_GETREQUEST']._serialized_end=2541
-  _globals['_BUCKETSTATE']._serialized_start=2543
-  _globals['_BUCKETSTATE']._serialized_end=2609
-  _globals['_GETRESPONSE']._serialized_start=2611
-  _globals['_GETRESPONSE']._serialized_end=2733
-  _globals['_TABLES']._serialized_start=2736
-  _globals['_TABLES']._serialized_end=3514
+  _globals['_WRITEREQUEST']._serialized_end=1044
+  _globals['_WRITEREQUEST_OPERATION']._serialized_start=949
+  _globals['_WRITEREQUEST_OPERATION']._serialized_end=1031
+  _globals['_WRITERESPONSE']._serialized_start=1046
+  _globals['_WRITERESPONSE']._serialized_end=1117
+  _globals['_OFFSETRANGE']._serialized_start=1120
+  _globals['_OFFSETRANGE']._serialized_end=1286
+  _globals['_LISTOFFSETSREQUEST']._serialized_start=1288
+  _globals['_LISTOFFSETSREQUEST']._serialized_end=1403
+  _globals['_LISTOFFSETSRESPONSE']._serialized_start=1405
+  _globals['_LISTOFFSETSRESPONSE']._serialized_end=1464
+  _globals['_SPLITBUCKETREQUEST']._serialized_start=1467
+  _globals['_SPLITBUCKETREQUEST']._serialized_end=1646
+  _globals['_SPLITBUCKETRESPONSE']._serialized_start=1648
+  _globals['_SPLITBUCKETRESPONSE']._serialized_end=1709
+  _globals['_MEASURELOGREQUEST']._serialized_start=1711
+  _globals['_MEASURELOGREQUEST']._serialized_end=1826
+  _globals['_MEASUREPOSITION']._serialized_start=1829
+  _globals['_MEASUREPOSITION']._serialized_end=1990
+  _globals['_MEASURELOGRESPONSE']._serialized_start=1992
+  _globals['_MEASURELOGRESPONSE']._serialized_end=2066
+  _globals['_MEASUREDLOG']._serialized_start=2069
+  _globals['_MEASUREDLOG']._serialized_end=2253
+  _globals['_LOGHISTORY']._serialized_start=2255
+  _globals['_LOGHISTORY']._serialized_end=2306
+  _globals['_ADDCOLUMNREQUEST']._serialized_start=2308
+  _globals['_ADDCOLUMNREQUEST']._serialized_end=2399
+  _globals['_ADDCOLUMNRESPONSE']._serialized_start=2401
+  _globals['_ADDCOLUMNRESPONSE']._serialized_end=2462
+  _globals['_GETREQUEST']._serialized_start=2465
+  _globals['_GETREQUEST']._serialized_end=2596
+  _globals['_BUCKETSTATE']._serialized_start=2598
+  _globals['_BUCKETSTATE']._serialized_end=2664
+  _globals['_GETRESPONSE']._serialized_start=2666
+  _globals['_GETRESPONSE']._serialized_end=2788
+  _globals['_TABLES']._serialized_start=2791
+  _globals['_TABLES']._serialized_end=3569
 # @@protoc_insertion_point(module_scope)

@@ -92,7 +92,7 @@ class DescribeTableResponse(_message.Message):
     def __init__(self, table: _Optional[_Union[TableDescription, _Mapping]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class WriteRequest(_message.Message):
-    __slots__ = ("table", "operation", "arrow_stream", "table_id")
+    __slots__ = ("table", "operation", "arrow_stream", "table_id", "writer_id", "sequence")
     class Operation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         OPERATION_UNSPECIFIED: _ClassVar[WriteRequest.Operation]
@@ -105,17 +105,23 @@ class WriteRequest(_message.Message):
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     ARROW_STREAM_FIELD_NUMBER: _ClassVar[int]
     TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITER_ID_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     table: str
     operation: WriteRequest.Operation
     arrow_stream: bytes
     table_id: int
-    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
+    writer_id: bytes
+    sequence: int
+    def __init__(self, table: _Optional[str] = ..., operation: _Optional[_Union[WriteRequest.Operation, str]] = ..., arrow_stream: _Optional[bytes] = ..., table_id: _Optional[int] = ..., writer_id: _Optional[bytes] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class WriteResponse(_message.Message):
-    __slots__ = ("ranges",)
+    __slots__ = ("ranges", "sequence")
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    sequence: int
+    def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class OffsetRange(_message.Message):
     __slots__ = ("bucket", "start_offset", "end_offset", "history", "at_offset", "at_is_kept")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from scanner.errors import (
     KeyInvalid,
     ScannerError,
     SchemaMismatch,
+    SequenceInvalid,
     TableExists,
     TableNotFound,
 )
@@ -52,6 +55,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.socket
 
 BUCKETS = 3
+WRITER = bytes(range(16))
 
 
 async def call(client: transport.Client, name: str, request: bytes) -> bytes:
@@ -214,6 +218,98 @@ async def test_columns_go_by_name_and_are_cast_when_nothing_is_lost() -> None:
         rows = await all_rows(client, 1)
 
     assert rows.equals(table_of(batch))
+
+
+async def test_a_request_that_comes_again_is_answered_as_before_and_changes_nothing(tmp_path: Path) -> None:
+    """On another stream, beside new ones, in some of its buckets or all, and after a restart."""
+
+    def numbered(keys: Iterable[int], sequence: int, *, delete: bool = False) -> bytes:
+        batch = sample(keys).select(["id"]) if delete else sample(keys)
+        return write_request(batch, delete=delete, writer_id=WRITER, sequence=sequence)
+
+    requests = [
+        numbered(range(100), 1),
+        numbered(range(5), 2, delete=True),
+        numbered([500], 3, delete=True),
+        numbered(range(50), 4),
+    ]
+    data = tmp_path / "data"
+    async with serving(data) as (_, client):
+        await create_table(client, description(buckets=BUCKETS))
+        first = await write(client, *requests)
+        await write(client, write_request(sample([500])))
+        assert await write(client, *requests, numbered([77], 5)) == [*first, ANY]
+    async with serving(data) as (_, client):
+        assert await write(client, *requests) == first
+        offsets = tables_pb2.ListOffsetsRequest(table="items").SerializeToString()
+        listed = tables_pb2.ListOffsetsResponse.FromString(await call(client, "ListOffsets", offsets))
+        rows = await all_rows(client)
+
+    assert [each.sequence for each in first] == [1, 2, 3, 4]
+    assert not first[2].ranges
+    # 100 inserted, 5 deleted, 5 inserted, 45 of which each is two changes, and the two that had no number or were new.
+    assert sum(each.end_offset for each in listed.ranges) == 100 + 5 + 5 + 2 * 45 + 1 + 2
+    assert rows.equals(table_of(sample([*range(100), 500])))
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind", "match"),
+    [
+        pytest.param(
+            write_request(sample([1]), writer_id=WRITER, sequence=2),
+            SequenceInvalid,
+            "request 2 of this writer comes after its request 3",
+            id="late",
+        ),
+        pytest.param(
+            write_request(sample([2]), writer_id=WRITER, sequence=3),
+            SequenceInvalid,
+            "request 3 of this writer was applied with other rows",
+            id="other rows",
+        ),
+        pytest.param(
+            write_request(sample([1]).select(["id"]), delete=True, writer_id=WRITER, sequence=3),
+            SequenceInvalid,
+            "request 3 of this writer was applied with other rows",
+            id="delete",
+        ),
+        pytest.param(
+            write_request(sample([1]), writer_id=WRITER),
+            ArgumentInvalid,
+            "sequence is a number",
+            id="no number",
+        ),
+        pytest.param(
+            write_request(sample([1]), writer_id=WRITER, sequence=2**63),
+            ArgumentInvalid,
+            "sequence is a number",
+            id="large number",
+        ),
+        pytest.param(
+            write_request(sample([1]), sequence=4),
+            ArgumentInvalid,
+            "writer_id is 16 octets, not 0",
+            id="nobody",
+        ),
+        pytest.param(
+            write_request(sample([1]), writer_id=WRITER[1:], sequence=4),
+            ArgumentInvalid,
+            "writer_id is 16 octets, not 15",
+            id="short id",
+        ),
+    ],
+)
+async def test_a_request_with_a_wrong_number_is_refused(
+    request_: bytes, kind: type[ScannerError], match: str
+) -> None:
+    """It would replace newer rows, or pass for another; nothing is written."""
+    store = filled_store(0)
+    async with serving(store) as (_, client):
+        await write(client, write_request(sample([1]), writer_id=WRITER, sequence=3))
+        error = await failure(lambda: write(client, request_))
+    assert type(error) is kind
+    assert match in error.message
+    assert store.bucket("items", 0).log_end == 1
 
 
 async def test_an_empty_write_is_answered() -> None:

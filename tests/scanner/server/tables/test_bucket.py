@@ -11,13 +11,21 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from scanner.errors import ArgumentInvalid, InternalError, ScannerError, StoreFailed, TableNotFound
+from scanner.errors import (
+    ArgumentInvalid,
+    InternalError,
+    ScannerError,
+    SequenceInvalid,
+    StoreFailed,
+    TableNotFound,
+)
 from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import OpenScan, PendingWrite, ServedBucket, TransactionShare
 from scanner.server.tables.catalog import Catalog
 from scanner.sources.kv import KvSource
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.store import RocksStore
+from scanner.storage.writers import RequestNumber
 from scanner.tasks import inline
 from scanner.wire.queries import ScanQuery
 from tests.support.scans import description, filled_store, mutations, sample
@@ -409,6 +417,39 @@ async def test_a_share_that_was_written_is_not_written_again() -> None:
         older = TransactionShare("load", 1)
         assert await bucket.submit(BATCHES[2], transaction=older).wait_durable() == (0, 0)
         assert recorder.bucket.log_end == 2
+
+
+async def test_a_request_that_waits_twice_for_the_disk_is_written_once() -> None:
+    """What comes again does not share a commit with the first; nor does what comes after a later one, and it fails."""
+
+    def numbered(sequence: int) -> RequestNumber:
+        return RequestNumber(bytes(16), sequence, sequence)
+
+    async with served() as (bucket, recorder, disk):
+        first = bucket.submit(BATCHES[0])
+        await wait_all_tasks_blocked()
+        writes = [bucket.submit(BATCHES[each], number=numbered(each)) for each in (1, 3, 3, 4, 2, 5)]
+        disk.release(10)
+        await first.wait_durable()
+        late = writes.pop(4)
+        assert [await write.wait_durable() for write in writes] == [(1, 2), (2, 3), (2, 3), (3, 4), (4, 5)]
+        with pytest.raises(SequenceInvalid, match="request 2 of this writer comes after its request 4"):
+            await late.wait_durable()
+        assert recorder.bucket.log_end == 5
+        assert bucket.activity.writes_recognised == 1
+
+
+async def test_a_request_that_failed_is_new_when_it_comes_again() -> None:
+    """Nothing was written of it, and nothing is remembered."""
+    number = RequestNumber(bytes(16), 1, 0)
+    async with served() as (bucket, _, disk):
+        disk.failure = StoreFailed("the disk refused")
+        disk.release(1)
+        with pytest.raises(StoreFailed):
+            await bucket.submit(BATCHES[0], number=number).wait_durable()
+        disk.failure = None
+        disk.release(1)
+        assert await bucket.submit(BATCHES[0], number=number).wait_durable() == (0, 1)
 
 
 async def test_a_bucket_is_unwritten_until_somebody_begins_to_write() -> None:

@@ -1,0 +1,50 @@
+"""The ids by which a server recognises what a client's writers send again.
+
+Invariants:
+
+1. An id is one writer's at a time, and its numbers only rise. Two writers of one id and number would be taken for one.
+2. A server remembers so many writers of a bucket. So ids are used again, and a client draws as many as it has writers
+   at once.
+
+This module knows no tables.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+WRITER_ID_BYTES = 16
+
+
+class WriterId:
+    """An id, and the numbers that were given to its requests."""
+
+    def __init__(self) -> None:
+        self.octets = secrets.token_bytes(WRITER_ID_BYTES)
+        self._sequence = 0
+
+    def next_sequence(self) -> int:
+        """The number of the next request, from 1 on."""
+        self._sequence += 1
+        return self._sequence
+
+
+class WriterIds:
+    """The ids of one client that no writer has now."""
+
+    def __init__(self) -> None:
+        self._free: list[WriterId] = []
+        self._process = os.getpid()
+
+    def take(self) -> WriterId:
+        """An id for one writer; `give_back` it once all of its requests are acknowledged, and else never."""
+        if self._process != os.getpid():
+            # What was forked has the ids of its parent, who goes on counting.
+            self._free.clear()
+            self._process = os.getpid()
+        return self._free.pop() if self._free else WriterId()
+
+    def give_back(self, writer_id: WriterId) -> None:
+        """Let another writer have it."""
+        self._free.append(writer_id)
