@@ -23,6 +23,7 @@ from scanner.cli.app import (
     Terminated,
     forget_output,
     interrupted_at_once,
+    runs_one_command,
     weir,
 )
 from scanner.cli.escapes import escaped
@@ -53,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # As Python has it for standard error: what the encoding lacks is written out.
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.meta_path.insert(0, NO_PANDAS)  # Not in `run`: who calls that may want pandas.
+    runs_one_command()  # Nor this.
     code = run(arguments)
     with interrupted_at_once():  # What is left to do at exit takes time, too.
         sys.exit(code)

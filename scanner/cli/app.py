@@ -6,6 +6,7 @@ What takes time to import (Arrow, trio, the client) is imported when a command i
 
 from __future__ import annotations
 
+import gc
 import importlib
 import math
 import os
@@ -65,6 +66,7 @@ class HungUp(click.ClickException):
 _ENDED: Final = {signal.SIGINT: Interrupted, signal.SIGTERM: Terminated, signal.SIGHUP: HungUp}
 _last_signal = signal.SIGINT
 """What the KeyboardInterrupt stands for that a signal made."""
+_runs_one_command = False
 
 
 def ended(number: int | None = None) -> click.ClickException:
@@ -166,7 +168,7 @@ class LazyGroup(OneLineGroup):
             return super().get_command(ctx, cmd_name)
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
         try:
-            with interrupted_at_once(), extras_needed(f"weir {cmd_name}"):
+            with interrupted_at_once(), imported_for_good(), extras_needed(f"weir {cmd_name}"):
                 command: click.Command = getattr(importlib.import_module(module), attribute)
         except ExtraMissing as error:
             raise Failure(str(error)) from None
@@ -227,6 +229,29 @@ def _end_interrupted(*_: object) -> NoReturn:
     error = ended()
     os.write(2, f"weir: {error.message}\n".encode())
     os._exit(error.exit_code)
+
+
+def runs_one_command() -> None:
+    """Say that this process is there for one command: what it imports then stays as long as the process."""
+    global _runs_one_command
+    _runs_one_command = True
+
+
+@contextmanager
+def imported_for_good() -> Iterator[None]:
+    """Import without the garbage collector, which never looks at what is there by then, also not at the end.
+
+    That is a quarter of the time of a small command. A process that does more than one command is left alone.
+    """
+    if not _runs_one_command:
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 class Seconds(click.FloatRange):
@@ -294,10 +319,11 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         ServerUnavailable: Nobody answers there; the message says how to start a server. Or TLS failed.
         Unauthenticated: The server does not accept the certificate.
     """
-    from scanner import sync
-    from scanner.cli.connection import connection_arguments
-    from scanner.client.connection import parse_endpoint
-    from scanner.errors import ServerUnavailable
+    with imported_for_good():
+        from scanner import sync
+        from scanner.cli.connection import connection_arguments
+        from scanner.client.connection import parse_endpoint
+        from scanner.errors import ServerUnavailable
 
     host, port = parse_endpoint(endpoint)
     arguments = connection_arguments()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +39,9 @@ _BATCH_ROWS: Final = 65_536
 LEASE_TTL_S: Final = 60.0
 """How long the state is kept for nobody if this process is killed; it is renewed while the query runs."""
 _T = TypeVar("_T")
+
+# At the end of the process DuckDB complains of what is left of it, if the garbage collector may not look there.
+atexit.register(gc.unfreeze)
 
 
 @click.command(

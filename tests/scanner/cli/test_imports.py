@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
+from scanner.cli import run
 from scanner.errors import ScannerError
 from scanner.server.auth.principals import make_token, token_sha256
 from tests.support.certificates import ca_file, server_files
@@ -48,6 +50,14 @@ try:
 finally:
     import pyarrow as pa
     print(pa.array([0]).to_pylist(), "pandas" in sys.modules)
+"""
+COLLECTED = """
+import gc
+from scanner.cli import main
+try:
+    main(["tables", "--endpoint", "127.0.0.1:1"])
+finally:
+    print(gc.isenabled(), len(gc.get_objects()) < gc.get_freeze_count())
 """
 PRINCIPALS = """
 [principals.all]
@@ -144,3 +154,20 @@ def test_commands_do_without_pandas() -> None:
         [sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
     )
     assert done.stdout.splitlines()[-1] == "[0] False"
+
+
+def test_what_a_command_has_imported_is_not_looked_at_again() -> None:
+    """The garbage collector of its process looks at what the command makes, and leaves out what was imported before."""
+    done = subprocess.run(
+        [sys.executable, "-c", COLLECTED], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    assert done.stdout == "True True\n", done.stderr
+    assert done.returncode == 1
+
+
+def test_a_command_in_a_process_of_others_leaves_their_objects_alone() -> None:
+    """What else is in the process is collected as before."""
+    frozen = gc.get_freeze_count()
+    assert run(["tables", "--endpoint", "127.0.0.1:1"]) == 1
+    assert gc.isenabled()
+    assert gc.get_freeze_count() <= frozen  # Less where some of it has gone.
