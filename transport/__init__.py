@@ -31,6 +31,7 @@ from transport.errors import (
     TransportError,
 )
 from transport.health import WHOLE_SERVER, Health, check_health
+from transport.presence import server_answers, watch_server
 from transport.protocol.calls import DETAILS_BYTES_MAX, Metadata
 from transport.protocol.stalls import StallAccount, StallReason, StallTimes
 from transport.protocol.stream import Buffer
@@ -102,8 +103,10 @@ __all__ = [
     "not_http_2",
     "reflection_handlers",
     "serve",
+    "server_answers",
     "tls_expected",
     "unary",
+    "watch_server",
 ]
 
 # At DEBUG hpack logs every header field that it decodes, and those of a call have its credentials among them.

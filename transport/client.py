@@ -23,6 +23,7 @@ from transport.tls_bytes import TlsBytes
 
 if TYPE_CHECKING:
     from transport.byte_streams import ByteStream
+    from transport.presence import Movements
     from transport.protocol.stalls import StallTimes
     from transport.protocol.stream import Buffer
     from transport.tls import PeerCertificate
@@ -61,6 +62,21 @@ class Client:
         return not self._driver.core.shutdown.closing
 
     @property
+    def openable(self) -> bool:
+        """Whether a call can be opened now, without waiting."""
+        return self.alive and self._driver.core.can_open
+
+    @property
+    def config(self) -> TransportConfig:
+        """Bounds of this end."""
+        return self._driver.core.config
+
+    @property
+    def peer(self) -> str:
+        """The other end, as HOST:PORT."""
+        return self._driver.peer
+
+    @property
     def calls_max(self) -> int:
         """The calls that the server allows on this connection at once; beyond all numbers until it has said."""
         return self._driver.core.peer_streams_max
@@ -84,6 +100,17 @@ class Client:
             bytes_received=driver.bytes_received,
             bytes_sent=driver.bytes_sent,
         )
+
+    def movements(self) -> Movements:
+        """How far the calls that run have come: where it stays the same, nothing of a call moves."""
+        streams = self._driver.core.streams.values()
+        return {each.stream_id: (each.body_bytes, each.outgoing_bytes) for each in streams}
+
+    def give_up(self, why: str) -> None:
+        """End the connection at once; its calls fail with ConnectionLost, which says why."""
+        self._driver.tell_time()
+        self._driver.core.shutdown.fail(ConnectionLost(why), ErrorCode.NO_ERROR)
+        self._driver.pump()
 
     @contextlib.asynccontextmanager
     async def open_stream(

@@ -63,6 +63,10 @@ class TransportConfig:
     """Silence of the peer after which a PING asks whether it is alive. 0: never."""
     ping_timeout_s: float = 10.0
     """Silence after that PING until the peer is given up as dead."""
+    answer_timeout_s: float = 60.0
+    """At a client of `scanner`: from the last octet of a call until its server counts as gone, and its connection with
+    it, though a proxy answers PINGs. A call may last longer: after half of that time the server is asked whether it is
+    there (`grpc.health.v1`), and answers. 0: never."""
     first_message_timeout_s: float = 60.0
     """At a server: from the opening of a call to its first octet of a message, or its end. Later is answered by
     DEADLINE_EXCEEDED. 0: never."""
@@ -101,7 +105,13 @@ class TransportConfig:
         for name in ("handshake_timeout_s", "ping_timeout_s", "send_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be positive")
-        for name in ("ping_interval_s", "drain_timeout_s", "idle_timeout_s", "first_message_timeout_s"):
+        for name in (
+            "answer_timeout_s",
+            "ping_interval_s",
+            "drain_timeout_s",
+            "idle_timeout_s",
+            "first_message_timeout_s",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} must not be negative")
 

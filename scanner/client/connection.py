@@ -8,6 +8,8 @@ Invariants:
    allows on that one: those in line behind them would wait for ever. Such a connection is closed with its last call.
 3. Whoever needs a connection while one is being made shares that attempt and its outcome.
 4. Nothing that was sent is ever sent again here: a call that fails, fails. Only connecting is tried again.
+5. No call waits for ever for a server that is gone behind a proxy that lives: the connection is given up, and a new one
+   is used once the server has answered on it.
 
 This module knows no tables.
 """
@@ -124,6 +126,8 @@ class Connection:
         self._failure: ScannerError | None = None
         self._heard = False
         """Something that speaks HTTP/2 has answered, ever."""
+        self._server_gone = False
+        """What answers was a proxy without its server, when that was looked at last."""
         self.connects = 0
         """TCP connections made."""
         self.credit_growth = transport.CreditPool(CREDIT_GROWTH_BYTES_MAX)
@@ -301,14 +305,37 @@ class Connection:
 
     async def _run_link(self, *, task_status: trio.TaskStatus[_Link]) -> None:
         async with self._connect() as client:
+            if self._server_gone:
+                await self._require_server(client)
             link = _Link(client)
             self._links[link] = None
             try:
-                task_status.started(link)
-                if not self._closed:
-                    await link.wait_over()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_server, client)
+                    task_status.started(link)
+                    if not self._closed:
+                        await link.wait_over()
+                    nursery.cancel_scope.cancel()
             finally:
                 del self._links[link]
+
+    async def _watch_server(self, client: transport.Client) -> None:
+        await transport.watch_server(client, self._connect)
+        self._server_gone = True
+
+    async def _require_server(self, client: transport.Client) -> None:
+        """See that the server has come back behind what answers in its place.
+
+        Raises:
+            TransportError: It has not.
+        """
+        await client.wait_openable()
+        patience_s = client.config.handshake_timeout_s
+        if client.openable and not await transport.server_answers(client, patience_s):
+            raise transport.ConnectionLost(
+                f"something takes connections, and the server behind it has not answered for {patience_s:g} s"
+            )
+        self._server_gone = False
 
     def _translated(self, error: transport.TransportError) -> ScannerError:
         if transport.certificate_refused(error):

@@ -15,11 +15,14 @@ import transport
 from scanner.client.connection import LINKS_MAX, Connection, connect_by_tcp, open_connection
 from scanner.client.retries import RetryPolicy
 from scanner.errors import ArgumentInvalid, ScannerError, ServerUnavailable
+from tests.support.groups import pass_time
 from tests.support.hosts import MemoryHost, connected_to, memory_host, settle
-from transport import ServerStream, TransportConfig, TransportError
+from transport import Handler, ServerStream, TransportConfig, TransportError
 
 ECHO = "/test.Test/Echo"
 WAIT = "/test.Test/Wait"
+HEALTH = "/grpc.health.v1.Health/Check"
+PATIENT = TransportConfig().answer_timeout_s
 
 
 async def echo(stream: ServerStream) -> None:
@@ -306,3 +309,68 @@ async def test_senseless_retries_are_refused(retries: int) -> None:
             pass
     with pytest.raises(ArgumentInvalid, match="retries must be"):
         scanner.sync.connect("127.0.0.1:1", retries=retries)
+
+
+async def test_a_server_that_is_gone_behind_a_proxy_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What answers PINGs takes calls, and nobody says a word on them. The next connection has to prove itself."""
+    back = Waiting()
+    async with memory_host({ECHO: echo, WAIT: Waiting(), HEALTH: back}) as host:
+        async with connected_to(host, retries=2) as connection:
+            with pytest.raises(
+                TransportError, match="the server behind it is gone: it has said nothing for 60 s"
+            ):
+                await connection.call(WAIT, b"")
+            assert PATIENT <= trio.current_time() <= 1.5 * PATIENT + 1
+            with pytest.raises(ServerUnavailable, match="the server behind it has not answered for 10 s"):
+                await connection.call(ECHO, b"")
+            assert len(host.dialled_at) == 4
+            back.go_on.set()
+            assert await connection.call(ECHO, b"hello") == b"hello"
+
+
+@pytest.mark.parametrize("allowed", [1, 8])
+async def test_a_call_lasts_as_long_as_its_server_is_there(
+    autojump_clock: trio.testing.MockClock, allowed: int
+) -> None:
+    """Asked by another call, or by another connection where this one takes no more: it answers."""
+    handlers: dict[str, Handler] = {WAIT: Waiting(), **transport.Health([]).handlers()}
+    async with memory_host(handlers, TransportConfig(streams_max=allowed)) as host:
+        async with connected_to(host) as connection:
+            with trio.move_on_after(3_600) as an_hour:
+                await connection.call(WAIT, b"")
+        assert an_hour.cancelled_caught
+        assert (len(host.dialled_at) > 1) is (allowed == 1)
+
+
+async def test_whoever_has_all_the_calls_of_a_connection_asks_by_another(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Nobody answers there either, and the calls end. Where nobody even listens, they go on: that is no proxy."""
+    for listens in (True, False):
+        handlers = {WAIT: Waiting(), HEALTH: Waiting()}
+        async with memory_host(handlers, TransportConfig(streams_max=1)) as host:
+            async with connected_to(host) as connection:
+                if not listens:
+                    host.refusals = 1_000
+                with trio.move_on_after(3_600) as an_hour, pytest.raises(TransportError, match="is gone"):
+                    await connection.call(WAIT, b"")
+                assert an_hour.cancelled_caught is not listens
+
+
+async def test_rows_that_still_go_out_are_no_silence(autojump_clock: trio.testing.MockClock) -> None:
+    """A server that takes a request slowly has not answered the question yet: it waits in the same line."""
+
+    async def slow(stream: ServerStream) -> None:
+        for _ in range(100):
+            await stream.receive()
+            await pass_time(PATIENT / 3)
+        await stream.send(b"done")
+
+    config = TransportConfig(stream_window_bytes=1_000)
+    async with memory_host({WAIT: slow, HEALTH: Waiting()}, config) as host, connected_to(host) as connection:
+        async with connection.open_stream(WAIT) as stream:
+            for _ in range(100):
+                await stream.send(bytes(1_000))
+            assert await stream.receive() == b"done"
