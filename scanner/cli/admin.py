@@ -108,13 +108,15 @@ def what(stream: StreamInfo) -> str:
 
 
 def pins(stream: StreamInfo) -> str:
-    """What a stream pins: `@1200 +35 12s`, log offset, changes since, and for how long or `parked`; or nothing."""
+    """What a stream pins: `@1200 +35 12s`, log offset, changes since, and for how long; or nothing.
+
+    Where it pins the changelog alone, `parked` or `log` stands in place of a time.
+    """
     scan = stream.scan
-    if scan is not None and scan.parked:
-        return f"@{scan.log_offset} +{scan.log_behind} parked"
-    if scan is None or not scan.iterator_open:
+    if scan is None:
         return ""
-    return f"@{scan.log_offset} +{scan.log_behind} {short_seconds(scan.pinned_s)}"
+    held = short_seconds(scan.pinned_s) if scan.iterator_open else "parked" if scan.parked else "log"
+    return f"@{scan.log_offset} +{scan.log_behind} {held}"
 
 
 def _print_json(found: list[StreamInfo] | list[SnapshotInfo]) -> None:

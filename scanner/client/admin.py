@@ -30,11 +30,11 @@ class ScanInfo:
     rows: int
     """Delivered so far."""
     log_offset: int
-    """The state that is pinned: the changes with a smaller offset."""
+    """The state that is pinned: the changes with a smaller offset. Of a scan of changes: the oldest one kept."""
     log_behind: int
     """Changes of the bucket since then."""
     iterator_open: bool
-    """Whether a RocksDB iterator and snapshot are held now."""
+    """Whether a RocksDB iterator and snapshot are held now; never so for a scan of changes."""
     pinned_s: float
     """For how long they have been held; 0: they are not."""
     parked: bool = False

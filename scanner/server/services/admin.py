@@ -93,7 +93,7 @@ class AdminService:
         return pb.ListStreamsResponse(streams=streams).SerializeToString()
 
     async def list_snapshots(self, request: Buffer, stream: ServerStream) -> bytes:
-        """Answer with every scan that pins a state, and with the snapshots that linger.
+        """Answer with every scan that holds a snapshot, and with the snapshots that linger; not with scans of changes.
 
         Raises:
             PermissionDenied: The caller may not administer the server.
@@ -103,7 +103,7 @@ class AdminService:
         found = [
             _snapshot_info(table, index, bucket, scan)
             for table, index, bucket, scan in self._catalog.open_scans()
-            if wanted in {"", table} and not scan.parked
+            if wanted in {"", table} and scan.holds_iterator
         ]
         found += [
             _lingering_info(table, index, bucket, lingering)
@@ -170,15 +170,17 @@ def _stall_times(times: StallTimes) -> list[pb.StallTime]:
 
 def _scan_info(table: str, index: int, bucket: ServedBucket, scan: OpenScan[Any]) -> pb.ScanInfo:
     source = scan.source
+    # The pin of a scan of changes moves with it; that of a state stays where the state is.
+    log_offset = source.log_offset if scan.pin is None else scan.pin.offset
     return pb.ScanInfo(
         table=table,
         bucket=index,
         source="" if scan.holder is None else scan.holder.source,
         rows=source.rows,
-        log_offset=source.log_offset,
-        log_behind=max(0, bucket.storage.log_end - source.log_offset),
-        iterator_open=not scan.parked,
-        pinned_ms=0 if scan.parked else _age_ms(scan.opened_at),
+        log_offset=log_offset,
+        log_behind=max(0, bucket.storage.log_end - log_offset),
+        iterator_open=scan.holds_iterator,
+        pinned_ms=_age_ms(scan.opened_at) if scan.holds_iterator else 0,
         parked=scan.parked,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import scanner
+from scanner.cli.admin import pins
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.server import open_server
@@ -46,6 +47,28 @@ async def test_a_scan_shows_what_it_waits_for_and_pins() -> None:
     assert (scanning.scan.log_offset, scanning.scan.log_behind) == (ROWS, 6)
     assert (pinned.holder, pinned.connection_id, pinned.stream_id) == ("stream", 1, scanning.stream_id)
     assert (pinned.scan.log_offset, pinned.peer, pinned.principal) == (ROWS, scanning.peer, "anonymous")
+
+
+async def test_a_tail_pins_the_changelog_from_where_it_is() -> None:
+    """A scan of changes holds no snapshot, and keeps what it has not delivered, not what it began with."""
+    async with (
+        serving(filled_store(ROWS)) as (server, _),
+        scanner.connect(f"127.0.0.1:{server.port}") as admin,
+    ):
+        table = await admin.table("items")
+        async with table.new_scan().with_source("hybrid").execute() as batches:
+            rows = 0
+            while rows < ROWS:
+                rows += (await anext(batches)).num_rows
+            await table.write(sample([ROWS]))
+            await anext(batches)
+            tail, _ = await admin.list_streams()
+            assert await admin.list_snapshots() == []
+        assert server.statistics().snapshots_open == 0
+    assert tail.scan is not None
+    assert (tail.scan.log_offset, tail.scan.log_behind, tail.scan.rows) == (ROWS + 1, 0, ROWS + 1)
+    assert (tail.scan.iterator_open, tail.scan.pinned_s, tail.scan.parked) == (False, 0, False)
+    assert pins(tail) == f"@{ROWS + 1} +0 log"
 
 
 async def test_a_session_pins_between_its_calls() -> None:
