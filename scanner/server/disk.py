@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from scanner.errors import ScannerError
+from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
     from scanner.server.config import ScannerConfig
@@ -39,6 +40,7 @@ class DiskWatch:
         self._catalog = catalog
         self._config = config
         self._run_blocking = run_blocking
+        self._failures = Failures(_logger)
         self.status: DiskStatus | None = None
         """At the last look; None: there is no disk, or it does not say."""
 
@@ -62,10 +64,14 @@ class DiskWatch:
             return
         has_room_again = before is not None and before.read_only
         for name, index, bucket in list(self._catalog.open_buckets()):
+            failing = f"{name}[{index}] cannot be opened, and is tried again"
             try:
                 await bucket.recover(at_once=has_room_again)
             except ScannerError as error:
-                _logger.warning("%s[%d] cannot be opened, and is tried again: %s", name, index, error)
+                self._failures.add(failing, error)
+            else:
+                if bucket.storage.readable:
+                    self._failures.clear(failing, f"{name}[{index}] can be opened again")
 
     async def close_idle(self) -> None:
         """Close the files of buckets that were not used for a while."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.errors import ScannerError, TableNotFound
+from scanner.server.failures import Failures
 from scanner.server.scan.image_costs import changed_image_is_quicker
 from scanner.storage.images.format import ImageDamaged
 
@@ -47,6 +48,7 @@ class DeltaKeeper:
         self._catalog = catalog
         self._config = config
         self._run_blocking = run_blocking
+        self._failures = Failures(_logger)
 
     async def extend_all(self) -> None:
         """Extend the delta of each image that is in use to the end of the changelog. A failure is logged.
@@ -61,12 +63,15 @@ class DeltaKeeper:
             unused_s = trio.current_time() - bucket.image.use.used_at
             if bucket.image.current is None or not bucket.is_open or unused_s > IN_USE_S:
                 continue
+            changes = f"what was changed since the image of {name}[{index}]"
             try:
                 await self._extend(bucket)
             except TableNotFound:
                 continue  # It was dropped meanwhile.
             except ScannerError as error:
-                _logger.warning("what was changed since the image of %s[%d]: %s", name, index, error)
+                self._failures.add(f"{changes} cannot be read", error)
+            else:
+                self._failures.clear(f"{changes} cannot be read", f"{changes} can be read again")
 
     async def _extend(self, bucket: ServedBucket) -> None:
         async with bucket.between_commits(upkeep=True):

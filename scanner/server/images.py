@@ -24,6 +24,7 @@ import trio
 from scanner.data.key_ranges import SplitWish
 from scanner.data.keys import ALL_KEYS
 from scanner.errors import ArgumentInvalid, DiskFull, ScannerError, StoreFailed, TableNotFound
+from scanner.server.failures import Failures
 from scanner.server.image_policy import Shown, Verdict, is_stale, judge
 from scanner.sources.image_builder import ImageBuilder
 from scanner.storage.images.format import ImageDamaged, ImageHeader, block_payload_bytes
@@ -107,6 +108,7 @@ class ImageKeeper:
         self._run_blocking = run_blocking
         path = store.image_path(0, 0)
         self._root = None if path is None else path.parents[1]
+        self._failures = Failures(_logger)
         self._lock = trio.Lock()
         """Held while one is made or dropped: one at a time."""
         self._making: _Making | None = None
@@ -152,6 +154,7 @@ class ImageKeeper:
             if bucket.image.path is None or not bucket.is_open or not self._verdict(bucket).due:
                 continue
             use = bucket.image.use
+            failing = f"no image of {name}[{index}]"
             try:
                 if await self._is_wanted(bucket):
                     made = await self.make(await self._catalog.table(name), index)
@@ -164,9 +167,10 @@ class ImageKeeper:
                         made.rows,
                         made.disk_bytes,
                     )
+                    self._failures.clear(failing, f"an image of {name}[{index}] was made again")
             except ScannerError as error:
                 use.rest(trio.current_time(), error.message)
-                _logger.warning("no image of %s[%d]: %s", name, index, error)
+                self._failures.add(failing, error)
             except Exception:
                 use.rest(
                     trio.current_time(), "it failed in an unforeseen way; the server's log has the details"

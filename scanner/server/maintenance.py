@@ -134,16 +134,25 @@ class Maintenance:
 
 
 async def repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoReturn:
-    """Do something every interval. Its failure is logged, and does not end the server.
+    """Do something every interval. A failure does not end the server; it is logged once, and once when it is over.
 
     Cancellation:
         No effect; this is how it ends.
     """
+    failure: type[Exception] | None = None
     while True:
         await trio.sleep(interval_s)
+        before, failure = failure, None
         try:
             await act()
-        except ScannerError as error:
-            _logger.warning("%s failed, and is tried again: %s", act.__qualname__, error)
-        except Exception:
-            _logger.exception("%s failed in an unforeseen way, and is tried again", act.__qualname__)
+        except Exception as error:
+            failure = type(error)
+            if failure is before:
+                continue
+            if isinstance(error, ScannerError):
+                _logger.warning("%s failed, and is tried again: %s", act.__qualname__, error)
+            else:
+                _logger.exception("%s failed in an unforeseen way, and is tried again", act.__qualname__)
+        else:
+            if before is not None:
+                _logger.warning("%s goes well again", act.__qualname__)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from scanner.errors import ScannerError, SnapshotLost, TableNotFound
+from scanner.server.failures import Failures
 from scanner.server.retention.lease_registry import CheckpointKey
 
 if TYPE_CHECKING:
@@ -265,6 +266,7 @@ class Checkpoints:
         self._buckets: dict[tuple[int, int], BucketCheckpoints] = {}
         """By id of the table and index; those that were used."""
         self._loading = trio.Lock()
+        self._failures = Failures(_logger)
 
     async def of(self, table: ServedTable, index: int) -> BucketCheckpoints:
         """The checkpoints of a bucket.
@@ -304,7 +306,10 @@ class Checkpoints:
             except TableNotFound:
                 continue  # It was dropped meanwhile.
             except ScannerError as error:
-                _logger.warning("no checkpoint of %s[%d]: %s", name, index, error)
+                self._failures.add(f"no checkpoint of {name}[{index}]", error)
+            else:
+                where = f"{name}[{index}]"
+                self._failures.clear(f"no checkpoint of {where}", f"a checkpoint of {where} was made again")
 
     async def prune_all(self) -> None:
         """Drop what is not kept any more, and forget buckets of dropped tables."""

@@ -35,6 +35,7 @@ from scanner.errors import (
     TableNotFound,
     TooManyScans,
 )
+from scanner.server.failures import Failures
 from scanner.server.retention.lease_registry import (
     LEASES_DOCUMENT,
     BucketKey,
@@ -88,6 +89,7 @@ class LeaseKeeper:
         self._run_blocking = run_blocking
         self._clock = clock
         self._registry = LeaseRegistry()
+        self._failures = Failures(_logger)
         self._held: dict[tuple[LeaseKey, LeasedState], HeldState] = {}
         self._promised: set[tuple[LeaseKey, LeasedState]] = set()
         """By the document."""
@@ -371,6 +373,7 @@ class LeaseKeeper:
         for key, state in list(self._registry.states()):
             if (key, state) in self._held or not self._wants(key, state):
                 continue
+            where = f"{state.table}[{state.bucket}]"
             try:
                 held = await self._finder.hold_again(key, state, functools.partial(self._end, key))
             except OffsetOutOfRange as error:
@@ -380,14 +383,12 @@ class LeaseKeeper:
                 self._registry.release(key, [state.bucket_key], now_ms=self._clock.now_ms())
                 self._changes += 1
             except ScannerError as error:
-                _logger.warning(
-                    "%s[%d] cannot be held for lease %s now: %s",
-                    state.table,
-                    state.bucket,
-                    key.lease_id,
-                    error,
-                )
+                self._failures.add(f"{where} cannot be held for lease {key.lease_id} now", error)
             else:
+                self._failures.clear(
+                    f"{where} cannot be held for lease {key.lease_id} now",
+                    f"{where} is held for lease {key.lease_id}",
+                )
                 # Meanwhile it may have been released, or acquired again, which holds it already.
                 if not self._wants(key, state) or not self._take(key, held):
                     held.release()

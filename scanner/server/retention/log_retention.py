@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from scanner.errors import ScannerError, SlowConsumer, StoreClosed, TableNotFound
+from scanner.server.failures import Failures
 
 if TYPE_CHECKING:
     from scanner.server.clock import WallClock
@@ -79,6 +80,7 @@ class Retention:
         self._config = config
         self._run_blocking = run_blocking
         self._clock = clock
+        self._failures = Failures(_logger)
         self._looked_at: weakref.WeakKeyDictionary[ServedBucket, float] = weakref.WeakKeyDictionary()
 
     async def sweep(self) -> None:
@@ -99,7 +101,10 @@ class Retention:
             except (StoreClosed, TableNotFound):
                 continue  # It was dropped meanwhile.
             except ScannerError as error:
-                _logger.warning("the changelog of %s[%d] is not cut: %s", name, index, error)
+                self._failures.add(f"the changelog of {name}[{index}] is not cut", error)
+            else:
+                log = f"the changelog of {name}[{index}]"
+                self._failures.clear(f"{log} is not cut", f"{log} is cut again, where it has to be")
 
     def _is_due(self, bucket: ServedBucket) -> bool:
         if bucket.is_open:

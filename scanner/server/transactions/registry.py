@@ -40,6 +40,7 @@ from scanner.errors import (
     TransactionDecided,
     VersionSuperseded,
 )
+from scanner.server.failures import Failures
 from scanner.server.transactions.completion import Applier, Completion
 from scanner.server.transactions.decisions import Decision
 from scanner.server.transactions.stages import Attempt, Stages
@@ -183,6 +184,7 @@ class Transactions:
         self._now_ms = now_ms
         self._applier = Applier(catalog, config, run_blocking)
         self._tables: dict[int, _Table] = {}
+        self._failures = Failures(_logger)
         self._unread: set[str] = set()
         """Tables of which an earlier server left something that could not be read at the start."""
         self._loading = trio.Lock()
@@ -383,11 +385,14 @@ class Transactions:
             await self._load_unread(unread)
         for table in list(self._tables.values()):
             for text, name in list(table.names.items()):
+                transaction = f"transaction {text} of table {table.name}"
                 try:
                     async with name.lock:
                         await self._expire(table, text, name)
                 except ScannerError as error:
-                    _logger.warning("transaction %s of table %s is kept longer: %s", text, table.name, error)
+                    self._failures.add(f"{transaction} is kept longer", error)
+                else:
+                    self._failures.clear(f"{transaction} is kept longer", f"{transaction} goes in time again")
 
     async def _load_unread(self, name: str) -> None:
         try:

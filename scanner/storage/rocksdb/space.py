@@ -74,6 +74,7 @@ class DiskSpace:
         self._ballast = path / BALLAST_NAME
         self._changing = threading.Lock()
         self._read_only = False
+        self._ballast_failed = False
 
     def require_room(self, wanted_bytes: int = 0) -> None:
         """See that there is room for a write. Costs a statvfs, some microseconds.
@@ -176,8 +177,15 @@ class DiskSpace:
         except OSError as error:
             with suppress(OSError):
                 self._ballast.unlink()
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                _logger.warning("%s cannot be made: %s", self._ballast, error.strerror)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                return
+            if not self._ballast_failed:
+                _logger.warning("%s cannot be made, which is tried again: %s", self._ballast, error.strerror)
+            self._ballast_failed = True
+        else:
+            if self._ballast_failed:
+                _logger.warning("%s is there again", self._ballast)
+            self._ballast_failed = False
 
     def _remove_ballast(self, room: Room) -> None:
         with suppress(OSError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 import math
 import random
@@ -16,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.errors import LeaseNotFound, SlowConsumer, SnapshotLost, StoreFailed
+from scanner.errors import DiskFull, LeaseNotFound, SlowConsumer, SnapshotLost, StoreFailed
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.clock import WallClock
 from scanner.server.config import ScannerConfig
@@ -600,3 +601,44 @@ async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
         lost = await failure(resume)
         assert isinstance(lost, SnapshotLost)
         assert lost.oldest_offset == bucket.log_end
+
+
+async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it is tried in vain, the log has a line for each kind of failure, and one when it is over."""
+    store = MemoryStore(clock=lambda: 1)
+    store.create_table(description())
+    config = ScannerConfig(log_retention_s=0.001, retention_interval_s=10)
+
+    async with open_maintenance(store, config) as kept, trio.open_nursery() as nursery:
+        await kept.write(range(10))
+        bucket = (await kept.bucket()).storage
+        kept.maintenance.start(nursery)
+        for error, until_s in (
+            (StoreFailed("of the disk"), 45),
+            (DiskFull("full"), 85),
+            (RuntimeError("of ours"), 125),
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(bucket, "offset_at", functools.partial(_fail, error))
+                await passes(until_s)
+        assert bucket.log_start == 0
+        told = [record.getMessage() for record in caplog.records]
+        assert told == [
+            "the changelog of items[0] is not cut: of the disk",
+            "the changelog of items[0] is not cut: full",
+            "Retention.sweep failed in an unforeseen way, and is tried again",
+        ]
+        await passes(165)
+        assert bucket.log_start == 10
+        told = [record.getMessage() for record in caplog.records[3:]]
+        assert told == [
+            "the changelog of items[0] is cut again, where it has to be",
+            "Retention.sweep goes well again",
+        ]
+        nursery.cancel_scope.cancel()
+
+
+def _fail(error: Exception, _: int) -> int:
+    raise error
