@@ -134,10 +134,11 @@ class SessionService:
         session_id = _key(request.scanner_id, stream)
         claimed = self._registry.claim(session_id, request.call_seq_id, trio.current_time())
         if isinstance(claimed, Repeat):
+            self._authorize_again(stream, session_id, claimed.bucket)
             await stream.send(*claimed.page.parts)
             return
         try:
-            authorize(stream, Right.READ, _table_of(claimed.bucket))  # it may have been taken away since
+            self._authorize_again(stream, session_id, claimed.bucket)
             fields = pb.ScanSessionResponse(scanner_id=request.scanner_id)
             with stream.blocked_on(StallReason.STORAGE):
                 page = await self._make_page(claimed.resource, fields, request.batch_size_bytes)
@@ -150,6 +151,20 @@ class SessionService:
             raise
         self._registry.complete(claimed, page, trio.current_time(), last=page.last)
         await stream.send(*page.parts)
+
+    def _authorize_again(self, stream: ServerStream, session_id: bytes, bucket: object) -> None:
+        """See that the caller may still read what a session reads; else the session ends, whatever was asked of it.
+
+        Raises:
+            PermissionDenied: The right was taken away since.
+        """
+        try:
+            authorize(stream, Right.READ, _table_of(bucket))
+        except ScannerError as error:
+            session = self._registry.kept.get(session_id)
+            assert session is not None  # It was claimed, or its page is to be repeated.
+            self._registry.terminate(session, error)
+            raise
 
     def _end_with_bucket(self, session: Session[OpenScan[KvSource], Page]) -> None:
         session.resource.when_ended(lambda error: self._registry.terminate(session, error))

@@ -355,6 +355,28 @@ async def test_right_taken_away_ends_a_session(tmp_path: Path) -> None:
                     pass
 
 
+async def test_right_taken_away_ends_a_session_that_repeats_a_page(tmp_path: Path) -> None:
+    """A page that was sent before is not sent again without the right, and the session goes at once."""
+    path = tmp_path / "credentials.toml"
+    path.write_text(CREDENTIALS)
+    credentials = CredentialsFile(path)
+    async with serving(credentials) as server, connected(server, "reader") as client:
+        request = pb.ScanSessionRequest(query=pb.ScanQuery(table="orders"), batch_size_bytes=1_000)
+
+        async def call() -> pb.ScanSessionResponse:
+            answer = await client._connection.call(methods.SCAN_SESSION, request.SerializeToString())
+            return pb.ScanSessionResponse.FromString(bytes(answer))
+
+        page = await call()
+        request = pb.ScanSessionRequest(scanner_id=page.scanner_id, call_seq_id=1, batch_size_bytes=1_000)
+        assert (await call()).arrow_batch == (await call()).arrow_batch
+        path.write_text(CREDENTIALS.replace('read = ["orders*"]', 'read = ["orders.*"]'))
+        assert credentials.reload()
+        with pytest.raises(CallFailed, match="may not read table 'orders'"):
+            await call()
+        assert server.statistics().sessions_open == 0
+
+
 @pytest.mark.parametrize("text", [None, b"\xff\xfe", b"[others]"])
 def test_credentials_file_that_cannot_be_used(text: bytes | None, tmp_path: Path) -> None:
     """A server does not start with a credentials file that is missing or makes no sense; the file is named."""
