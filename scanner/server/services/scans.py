@@ -114,8 +114,13 @@ class ScanService:
         self._running: dict[ServerStream, PushScan] = {}
         self._drained_by: ScannerError | None = None
         self._opened = 0
-        self.overrun_bytes = 0
-        """The furthest that a push scan that has ended was past its credit, in message bytes."""
+        self._overrun_bytes = 0
+        """Of those that have ended."""
+
+    @property
+    def overrun_bytes(self) -> int:
+        """The furthest that a push scan was past its credit, in message bytes; one that runs included."""
+        return max([self._overrun_bytes, *(stream.credit.overrun_bytes for stream in self._running)])
 
     @property
     def scans_open(self) -> int:
@@ -288,7 +293,7 @@ class ScanService:
                 await push.run()
         finally:
             del self._running[stream]
-            self.overrun_bytes = max(self.overrun_bytes, stream.credit.overrun_bytes)
+            self._overrun_bytes = max(self._overrun_bytes, stream.credit.overrun_bytes)
             if self._named.get(name) is push:
                 del self._named[name]
 

@@ -9,7 +9,7 @@ from scanner.cli.admin import pins
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.server.auth.principals import Credentials, make_token, token_sha256
 from scanner.server.server import open_server
-from tests.support.scans import SESSION, SMALL, filled_store, mutations, open_scan, sample, serving
+from tests.support.scans import SESSION, SMALL, filled_store, mutations, open_scan, released, sample, serving
 from transport import StallReason
 
 pytestmark = pytest.mark.socket
@@ -69,6 +69,17 @@ async def test_a_tail_pins_the_changelog_from_where_it_is() -> None:
     assert (tail.scan.log_offset, tail.scan.log_behind, tail.scan.rows) == (ROWS + 1, 0, ROWS + 1)
     assert (tail.scan.iterator_open, tail.scan.pinned_s, tail.scan.parked) == (False, 0, False)
     assert pins(tail) == f"@{ROWS + 1} +0 log"
+
+
+async def test_the_overrun_of_a_scan_that_runs_counts() -> None:
+    """The furthest that a scan went past its credit is told while it runs, and stays when it has ended."""
+    async with serving(filled_store(ROWS)) as (server, client):
+        async with open_scan(client, credit=1) as scan:
+            while not scan.batches:
+                await scan.receive()
+            assert server.statistics().overrun_bytes == scan.received_bytes - 1
+        await released(server)
+        assert server.statistics().overrun_bytes == scan.received_bytes - 1
 
 
 async def test_a_session_pins_between_its_calls() -> None:
