@@ -327,10 +327,9 @@ class ScannerConfig:
             raise ValueError(f"image_core_share must be at most 1, but is {self.image_core_share}")
         if not 0 <= self.snapshot_linger_s <= 3600:
             raise ValueError(f"snapshot_linger_s must be from 0 to 3600, but is {self.snapshot_linger_s}")
-        if not 0.001 <= self.heartbeat_interval_s <= 3600:
-            raise ValueError(
-                f"heartbeat_interval_s must be from 0.001 to 3600, but is {self.heartbeat_interval_s}"
-            )
+        for name in ("heartbeat_interval_s", "tail_heartbeat_interval_s"):
+            if not 0.001 <= getattr(self, name) <= 3600:
+                raise ValueError(f"{name} must be from 0.001 to 3600, but is {getattr(self, name)}")
         # What the client gets by default has to be something that it may ask for.
         self._check_order("batch_bytes", "batch_bytes_max")
         # A session takes a slot of its bucket and one of the server: the first cap could never be reached.

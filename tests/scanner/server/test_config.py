@@ -23,6 +23,7 @@ def test_the_defaults_are_those_of_the_session_model_as_merged() -> None:
     [
         ({"block_rows_max": 0}, "block_rows_max"),
         ({"heartbeat_interval_s": 4000.0}, "heartbeat_interval_s"),
+        ({"tail_heartbeat_interval_s": 4000.0}, "tail_heartbeat_interval_s"),
         ({"batch_bytes": 100, "batch_bytes_max": 99}, "batch_bytes .* batch_bytes_max"),
         ({"sessions_per_bucket_max": 201}, "sessions_per_bucket_max .* sessions_max"),
         ({"log_retention_s": math.nan}, "log_retention_s"),
