@@ -330,7 +330,7 @@ def _decode_binary(value: bytes) -> bytes:
 
 def _encode_message(message: str) -> bytes:
     octets = message[:_MESSAGE_BYTES_MAX].encode("utf-8", "replace")
-    inside = range(1, len(octets) - 1)  # a space at an end of a field's value would be lost
+    inside = range(1, len(octets) - 1)  # a space at an end makes a field unlawful (RFC 9113 section 8.2.1)
     encoded, size = [], 0
     for at, octet in enumerate(octets):
         plain = octet in _MESSAGE_PLAIN and (octet != 0x20 or at in inside)
@@ -339,7 +339,7 @@ def _encode_message(message: str) -> bytes:
         if size > _MESSAGE_BYTES_MAX:
             break
         encoded.append(one)
-    return b"".join(encoded)
+    return b"".join(encoded).rstrip(b" ")  # where it was cut, a space inside may be the last
 
 
 def _encode_timeout(timeout_s: float) -> bytes:

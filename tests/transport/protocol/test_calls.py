@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from transport.errors import CallFailed, StatusCode
 from transport.protocol import calls
+from transport.protocol.header_blocks import HeaderRules
 
 names = st.text("abcxyz019_.-", min_size=1, max_size=10).filter(
     lambda name: not name.startswith("grpc-") and not name.endswith("-bin") and name != "te"
@@ -68,6 +69,16 @@ def test_trailers_are_bounded() -> None:
     failed = calls.parse_trailers(fields)
     assert failed is not None
     assert failed.message.startswith("ééé")
+
+
+@pytest.mark.parametrize("letters", range(12))
+def test_a_message_that_is_cut_is_lawful(letters: int) -> None:
+    """Wherever a message is cut, in front of a word say, its field is one that receivers take."""
+    fields = calls.trailers(StatusCode.INVALID_ARGUMENT, "a" * letters + "\u00e9   " * 2_000)
+    HeaderRules(client=True).check_untrusted(fields, trailers=True)
+    failed = calls.parse_trailers(fields)
+    assert failed is not None
+    assert len(failed.message) > 600
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30), st.binary(max_size=30))
