@@ -7,6 +7,7 @@ has acknowledged it; so our SETTINGS are its initial values.
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Final
 
 import h2.config
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _HEADER_TABLE_BYTES_MAX: Final = 4096
 _CODES = h2.settings.SettingCodes
 _SETTINGS_KNOWN: Final = frozenset(int(code) for code in _CODES)
+_KIND_AT: Final = 3
+"""Where a frame's type is."""
+_SETTING: Final = struct.Struct(">HL")
 
 
 class ControlPlane:
@@ -82,6 +86,8 @@ class ControlPlane:
         Raises:
             RemoteProtocolError: The peer broke a rule; the connection cannot go on.
         """
+        if frame[_KIND_AT] == frames.SETTINGS:
+            self._shrink_table(bytes(frame))
         try:
             return self._h2.receive_data(frame)
         except h2.exceptions.ProtocolError as error:
@@ -91,6 +97,16 @@ class ControlPlane:
         except Exception as error:
             self._h2.clear_outbound_data_buffer()
             raise RemoteProtocolError(f"unparsable frame: {_one_line(error)}") from error
+
+    def _shrink_table(self, settings: bytes) -> None:
+        """Make the encoder's table as small as the frame says anywhere in it; h2 goes by the last value of several.
+
+        The peer's decoder may have evicted so much, and is to be told the least size (RFC 7541 section 4.2).
+        """
+        entries = _SETTING.iter_unpack(settings[frames.HEADER_BYTES :])
+        sizes = [value for identifier, value in entries if identifier == _CODES.HEADER_TABLE_SIZE]
+        if sizes:
+            self._h2.encoder.header_table_size = min(sizes)
 
     def ping(self, payload: bytes) -> bytes:
         """A PING of 8 octets."""

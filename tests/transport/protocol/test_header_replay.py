@@ -158,6 +158,17 @@ def test_settings_that_repeat_are_answered() -> None:
     assert (b"grpc-status", b"0") in list(decoder.decode(block, raw=True))
 
 
+def test_settings_that_name_the_table_twice_are_answered() -> None:
+    """A client that empties its table and lets it grow, in one frame, gets both sizes in the next header block."""
+    peer = Peer()
+    peer.send(wire.settings((wire.HEADER_TABLE_SIZE, 0), (wire.HEADER_TABLE_SIZE, 4_096)))
+    stream = peer.request()
+    peer.core.outbound.end_call(stream, StatusCode.OK)
+    block = wire.only(peer.send(), wire.HEADERS, 1)[0].payload
+    assert block.startswith(_number(_RESIZE, 0) + _number(_RESIZE, 4_096))
+    assert (b"grpc-status", b"0") in list(hpack.Decoder().decode(block, raw=True))
+
+
 _SECRET: Final = b"Bearer 6c1f"
 
 
