@@ -28,12 +28,12 @@ from scanner.storage.rocksdb import bucket
 
 real, left = bucket.RocksBucket.commit_prepared, [int(sys.argv.pop(1))]
 
-def commit(self, prepared, groups=None, applied=None, *, unfinished=False):
+def commit(self, prepared, groups=None, applied=None, requests=None, *, unfinished=False):
     if applied or unfinished:
         left[0] -= 1
         if left[0] < 0:
             os.kill(os.getpid(), signal.SIGKILL)
-    real(self, prepared, groups, applied, unfinished=unfinished)
+    real(self, prepared, groups, applied, requests, unfinished=unfinished)
 
 bucket.RocksBucket.commit_prepared = commit
 import scanner.server.config as config
