@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from scanner.errors import InternalError, ScanIncomplete, ScannerError, ServerUnavailable, Unauthenticated
+from scanner.errors import (
+    ArgumentInvalid,
+    InternalError,
+    ScanIncomplete,
+    ScannerError,
+    ServerUnavailable,
+    Unauthenticated,
+)
 from scanner.wire.statuses import from_call_failed
 from transport import (
     AnswerCut,
@@ -31,6 +38,12 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
         error: What the transport raised; chain it with `from`.
         what: What was going on, e.g. `the scan of orders bucket 2`.
     """
+    if isinstance(error, NotGrpc) and error.status is StatusCode.RESOURCE_EXHAUSTED:
+        # Sent again it is as large; of a write, other requests would come first, and be refused where it was.
+        return ArgumentInvalid(
+            f"{what} is more than a proxy on the way takes: {error.message}; have it take calls of any length (nginx:"
+            " client_max_body_size 0)"
+        )
     if isinstance(error, NotGrpc) and error.status not in _OF_CREDENTIALS:
         return ServerUnavailable(
             f"{what} did not reach a weir server: {error.message}; check the endpoint, and the proxies on the way"

@@ -53,6 +53,7 @@ _STATUS_OF_HTTP: Final = {
     401: StatusCode.UNAUTHENTICATED,
     403: StatusCode.PERMISSION_DENIED,
     404: StatusCode.UNIMPLEMENTED,
+    413: StatusCode.RESOURCE_EXHAUSTED,
     429: StatusCode.UNAVAILABLE,
     502: StatusCode.UNAVAILABLE,
     503: StatusCode.UNAVAILABLE,

@@ -691,6 +691,7 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
         ),
         (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "did not reach a weir server"),
         (wire.headers(1, [(":status", "403")], end=True), "PermissionDenied", "HTTP status 403"),
+        (wire.headers(1, [(":status", "413")], end=True), "ArgumentInvalid", "client_max_body_size 0"),
         (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\0\x7f\0\0\0"), "InternalError", "over the limit"),
         (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\1\0\0\0\1"), "InternalError", "compressed"),
         (
