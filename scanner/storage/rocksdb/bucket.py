@@ -105,7 +105,7 @@ from scanner.storage.rocksdb.scan import RocksScan
 from scanner.storage.rocksdb.snapshot import RocksSnapshot
 from scanner.storage.rocksdb.unfinished import UNFINISHED_KEY, undo_unfinished, unfinished_range
 from scanner.storage.transactions import AppliedShare, decode_applied, encode_applied
-from scanner.storage.writers import WRITERS_MAX, KnownWriters, Writer, decode_writer, encode_writer
+from scanner.storage.writers import WRITERS_MAX, KnownWriters
 
 if TYPE_CHECKING:
     from scanner.storage.interface import BucketSplit, SplitWish
@@ -728,13 +728,13 @@ class RocksBucket:
                 name: decode_applied(name, database.meta.get(_APPLIED_KEY + name.encode())) for name in names
             }
 
-    def _load_writers(self, database: Database) -> Iterator[Writer]:
+    def _load_writers(self, database: Database) -> Iterator[bytes]:
         for first in range(0, WRITERS_MAX, _WRITERS_READ):
             places: Any = [_writer_key(place) for place in range(first, first + _WRITERS_READ)]
             with rocksdb_errors(self._path):
                 stored: Any = database.meta.get(places) or ()
                 values = [each for each in stored if each is not None]
-            yield from map(decode_writer, values)
+            yield from values
             if len(values) < _WRITERS_READ:
                 return
 
@@ -843,8 +843,8 @@ class RocksBucket:
             database, batch, _APPLIED_NAMES_KEY, _APPLIED_KEY, self._applied, applied, encode_applied
         )
         writers = self._writers.updated(requests)
-        for place, writer in writers.items():
-            batch.put(_writer_key(place), encode_writer(writer), database.meta_family)
+        for place, record in writers.items():
+            batch.put(_writer_key(place), record, database.meta_family)
         if self._reached is not None:
             batch.delete(UNFINISHED_KEY, database.meta_family)
         if log_range.end == self._range.end:

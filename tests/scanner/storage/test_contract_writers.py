@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -96,7 +97,7 @@ def test_writers_that_have_not_written_for_long_are_forgotten(
 @given(st.lists(st.dictionaries(st.integers(0, 9), st.integers(1, 3), max_size=4), max_size=40))
 def test_places_are_taken_without_gaps(commits: list[dict[int, int]]) -> None:
     """What storage keeps says what is known, at any time: no place has two writers, and no writer two places."""
-    known, stored = KnownWriters(), dict[int, Writer]()
+    known, stored = KnownWriters(), dict[int, bytes]()
     model = dict[bytes, tuple[AppliedRequest, ...]]()
     sequence = 0
     with pytest.MonkeyPatch.context() as patch:
@@ -136,6 +137,24 @@ def test_a_request_is_found_or_new_or_too_late() -> None:
             find_request(applied, RequestNumber(ONE, late, 7))
     with pytest.raises(SequenceInvalid, match="was applied with other rows"):
         find_request(applied, RequestNumber(ONE, 3, 8))
+
+
+def test_what_is_known_of_writers_takes_little_memory() -> None:
+    """A bucket keeps it for as long as the server runs: all writers with all of their numbers, in less than 1 MiB."""
+    known = KnownWriters()
+    tracemalloc.start()
+    try:
+        for number in range(writers.WRITERS_MAX):
+            applied = [
+                AppliedRequest(2**40 + each, 2**40 + number, 2**41 + each, 2**31 + each)
+                for each in range(SEQUENCES_KEPT)
+            ]
+            known.take(known.updated({number.to_bytes(16, "big"): applied}))
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(known.requests_of((0).to_bytes(16, "big"))) == SEQUENCES_KEPT
+    assert taken < 1024 * 1024
 
 
 @given(WRITERS)
