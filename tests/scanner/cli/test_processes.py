@@ -51,12 +51,20 @@ def weir(*words: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture
-def csv_file(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def csv_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A table of a few MB."""
-    path = tmp_path / "items.csv"
+    path = tmp_path_factory.mktemp("files") / "items.csv"
     path.write_text("id,text\n" + "".join(f"{i},{'x' * 200}\n" for i in range(20_000)))
     return path
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, csv_file: Path) -> Iterator[str]:
+    """The address of a server that has this table in one bucket, for commands that only read."""
+    with serving(tmp_path_factory.mktemp("served") / "data") as (_, endpoint):
+        assert weir("load", csv_file, "--primary-key", "id", "--buckets", 1, "-e", endpoint).returncode == 0
+        yield endpoint
 
 
 def test_load_scan_and_end(tmp_path: Path, csv_file: Path) -> None:
@@ -104,63 +112,59 @@ def test_a_second_signal_ends_the_drain(tmp_path: Path, csv_file: Path) -> None:
     assert (checked.returncode, checked.stdout.count(" 20000 rows")) == (0, 1), checked.stdout
 
 
-def test_interrupted_and_cut_off_scans(tmp_path: Path, csv_file: Path) -> None:
+def test_interrupted_and_cut_off_scans(loaded: str) -> None:
     """A signal is one line and its exit code; a reader that leaves early is no complaint; no half file stays."""
-    with serving(tmp_path / "data") as (_, endpoint):
-        weir("load", csv_file, "--primary-key", "id", "-e", endpoint)
-        command = [*WEIR, "scan", "items", "--format", "json", "-e", endpoint]
-        ends = (
-            (signal.SIGINT, 130, "interrupted"),
-            (signal.SIGTERM, 143, "terminated"),
-            (signal.SIGHUP, 129, "hung up"),
-        )
-        for number, code, says in ends:
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
-                assert scan.stdout is not None
-                assert scan.stderr is not None
-                scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
-                scan.send_signal(number)
-                assert scan.wait(TIMEOUT_S) == code
-                assert scan.stderr.read() == f"weir: {says}\n"
+    command = [*WEIR, "scan", "items", "--format", "json", "-e", loaded]
+    ends = (
+        (signal.SIGINT, 130, "interrupted"),
+        (signal.SIGTERM, 143, "terminated"),
+        (signal.SIGHUP, 129, "hung up"),
+    )
+    for number, code, says in ends:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
             assert scan.stdout is not None
             assert scan.stderr is not None
-            scan.stdout.readline()
-            scan.stdout.close()
-            assert scan.wait(TIMEOUT_S) == 141
-            assert scan.stderr.read() == ""
-        for kind in ("csv", "json", "arrow", "parquet"):  # Into a device that is full, instead.
-            full = weir("scan", "items", "--format", kind, "-o", "/dev/full", "-e", endpoint)
-            assert (full.returncode, full.stderr) == (
-                1,
-                "weir: cannot write /dev/full: No space left on device\n",
-            ), kind
-            with Path("/dev/full").open("w") as output:
-                full = subprocess.run(
-                    [*WEIR, "scan", "items", "--format", kind, "-e", endpoint],
-                    stdout=output,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    check=False,
-                )
-            assert (full.returncode, full.stderr) == (
-                1,
-                "weir: cannot write standard output: No space left on device\n",
-            ), kind
+            scan.stdout.readline()  # The rest is more than a pipe holds: the command waits for us.
+            scan.send_signal(number)
+            assert scan.wait(TIMEOUT_S) == code
+            assert scan.stderr.read() == f"weir: {says}\n"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as scan:
+        assert scan.stdout is not None
+        assert scan.stderr is not None
+        scan.stdout.readline()
+        scan.stdout.close()
+        assert scan.wait(TIMEOUT_S) == 141
+        assert scan.stderr.read() == ""
+    for kind in ("csv", "json", "arrow", "parquet"):  # Into a device that is full, instead.
+        full = weir("scan", "items", "--format", kind, "-o", "/dev/full", "-e", loaded)
+        assert (full.returncode, full.stderr) == (
+            1,
+            "weir: cannot write /dev/full: No space left on device\n",
+        ), kind
+        with Path("/dev/full").open("w") as output:
+            full = subprocess.run(
+                [*WEIR, "scan", "items", "--format", kind, "-e", loaded],
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        assert (full.returncode, full.stderr) == (
+            1,
+            "weir: cannot write standard output: No space left on device\n",
+        ), kind
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "arrow", "parquet", "table"])
-def test_output_that_python_does_not_buffer(tmp_path: Path, csv_file: Path, kind: str) -> None:
+def test_output_that_python_does_not_buffer(tmp_path: Path, loaded: str, kind: str) -> None:
     """A disk that becomes full within the last write is a failure all the same, and not a file that is cut off."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with serving(tmp_path / "data") as (_, endpoint):
-        weir("load", csv_file, "--primary-key", "id", "--buckets", 1, "-e", endpoint)
-        command = [*WEIR, "scan", "items", "--limit", "100", "--format", kind, "-e", endpoint]
-        whole = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
-        with (tmp_path / "rows").open("w") as output, file_size_limit(len(whole) - 1):
-            full = subprocess.run(
-                command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment, check=False
-            )
+    command = [*WEIR, "scan", "items", "--limit", "100", "--format", kind, "-e", loaded]
+    whole = subprocess.run(command, capture_output=True, env=environment, check=True).stdout
+    with (tmp_path / "rows").open("w") as output, file_size_limit(len(whole) - 1):
+        full = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, text=True, env=environment, check=False
+        )
     assert (full.returncode, full.stderr) == (1, "weir: cannot write standard output: File too large\n")
 
 
@@ -339,10 +343,10 @@ def test_servers_that_are_not_weir() -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_an_output_that_is_not_unicode(tmp_path: Path, encoding: str) -> None:
     """What it lacks is written out, and lines are drawn with what it has. Rows of `scan` are UTF-8 everywhere."""
-    (tmp_path / "names.csv").write_text("id,né_日本\n1,x\n", encoding="utf-8")
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
     with serving(tmp_path / "data") as (_, endpoint):
-        assert weir("load", tmp_path / "names.csv", "-k", "id", "-e", endpoint).returncode == 0
+        with weir_sync.connect(endpoint) as client:
+            client.create_table("names", pa.schema([("id", pa.int64()), ("né_日本", pa.string())]), ["id"], 1)
         for words, shown in ((["describe", "names"], "né_日本"), (["tables"], "names"), (["streams"], "")):
             done = subprocess.run(
                 [*WEIR, *words, "-e", endpoint],
@@ -362,21 +366,18 @@ def test_a_data_directory_whose_name_is_no_text(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def test_an_argument_that_is_no_text(tmp_path: Path) -> None:
+def test_an_argument_that_is_no_text(loaded: str) -> None:
     """One line names it."""
     word = os.fsdecode(b"x\xff")
-    with serving(tmp_path / "data") as (_, endpoint):
-        (tmp_path / "items.csv").write_text("id\n1\n")
-        assert weir("load", tmp_path / "items.csv", "-k", "id", "-e", endpoint).returncode == 0
-        done = weir("describe", word, "-e", endpoint)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
-        for words in (
-            ("sql", f"SELECT {word}"),
-            ("sql", f"SELECT {word}", "--explain"),
-            ("tail", "items", "--group", word),
-            ("scan", "items", "--lease", word),
-        ):
-            done = weir(*words, "-e", endpoint)
-            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
-            assert "x\\udcff" in done.stderr
+    done = weir("describe", word, "-e", loaded)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "weir: 'x\\udcff' is not valid text in the encoding of this terminal\n"
+    for words in (
+        ("sql", f"SELECT {word}"),
+        ("sql", f"SELECT {word}", "--explain"),
+        ("tail", "items", "--group", word),
+        ("scan", "items", "--lease", word),
+    ):
+        done = weir(*words, "-e", loaded)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert "x\\udcff" in done.stderr
