@@ -12,7 +12,6 @@ from rich.console import Console
 from bench.peers import calls, cold, crowding, far, growth, scans, unary
 from bench.peers.crowding import Crowded
 from bench.peers.crowds import CrowdCost, Run
-from bench.peers.plots import draw
 from bench.peers.report import sheets
 from bench.peers.rows import SCHEMA, WIDTHS, pieces
 from bench.peers.scans import Scanned
@@ -144,6 +143,8 @@ def _scale(*parts: str) -> Scale:
 
 def test_what_was_measured_is_drawn(tmp_path: Path) -> None:
     """A picture for each part that has one, and none for what was not measured."""
+    from bench.peers.plots import draw  # It takes a second to load, in every process of tests.
+
     scanned = [
         Scanned(width="86 B", buckets=1, way=way, rows_per_s=[1e6, 2e6]) for way in ("push", "parquet")
     ]

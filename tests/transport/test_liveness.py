@@ -90,7 +90,10 @@ async def test_idle_clock_needs_no_keepalive(autojump_clock: trio.testing.MockCl
 
 async def test_idle_timeout_can_be_switched_off(autojump_clock: trio.testing.MockClock) -> None:
     """0 keeps an idle connection for ever."""
-    async with memory_pair({"/echo": echo}, TransportConfig(idle_timeout_s=0)) as (client, *_):
+    config = TransportConfig(
+        idle_timeout_s=0, ping_interval_s=100
+    )  # By default twenty thousand PINGs pass meanwhile.
+    async with memory_pair({"/echo": echo}, config) as (client, *_):
         await pass_time(100_000)
         await check_echo(client)
 

@@ -10,7 +10,7 @@ import pytest
 
 from scanner.data import row_block
 from scanner.storage.rocksdb.store import RocksStore
-from tests.support.storage_tables import ITEMS, put
+from tests.support.storage_tables import ITEMS, put, puts
 
 pytestmark = pytest.mark.rocks
 
@@ -26,8 +26,8 @@ def store(tmp_path: Path) -> Iterator[RocksStore]:
     with RocksStore.open(tmp_path / "data") as opened:
         opened.create_table(ITEMS)
         bucket = opened.bucket("items", 0)
-        bucket.commit([[put(number, "x" * ROW_BYTES) for number in range(ROWS)]])
-        bucket.commit([[put(number, "x") for number in range(ROWS, ROWS + 2000)]])
+        bucket.commit([puts((number, "x" * ROW_BYTES) for number in range(ROWS))])
+        bucket.commit([puts((number, "x") for number in range(ROWS, ROWS + 2000))])
         yield opened
 
 
@@ -64,8 +64,8 @@ def test_large_rows_behind_small_ones_end_a_piece(tmp_path: Path, memory: None) 
     with RocksStore.open(tmp_path / "data") as opened:
         opened.create_table(ITEMS)
         bucket = opened.bucket("items", 0)
-        bucket.commit([[put(number, "x") for number in range(small)]])
-        bucket.commit([[put(number, "x" * large_bytes) for number in range(small, small + large)]])
+        bucket.commit([puts((number, "x") for number in range(small))])
+        bucket.commit([puts((number, "x" * large_bytes) for number in range(small, small + large))])
         scan, count = bucket.open_scan(), 0
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
@@ -82,7 +82,7 @@ def test_large_rows_behind_small_ones(
     """A piece that was thought to be small, and is too much for one block, comes in several; nothing is lost."""
     monkeypatch.setattr(row_block, "BLOCK_BYTES_MAX", rows_in_a_block * ROW_BYTES + ROW_BYTES // 2)
     bucket = store.bucket("items", 0)
-    bucket.commit([[put(number, "x" * ROW_BYTES) for number in range(ROWS + 2000, 2 * ROWS + 2000)]])
+    bucket.commit([puts((number, "x" * ROW_BYTES) for number in range(ROWS + 2000, 2 * ROWS + 2000))])
     scan = bucket.open_scan()
     keys: list[bytes] = []
     while len(read := scan.read(1000, READ_BYTES)):

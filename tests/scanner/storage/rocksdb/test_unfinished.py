@@ -22,8 +22,10 @@ SMALL = StorageConfig(bucket_write_buffer_bytes=256 * 1024, write_buffers_bytes=
 BEFORE = dict.fromkeys(range(300), "old" * 50)
 PARTS = [
     [
-        put(number, f"{part}" * 900) if number % 7 else delete(number)
-        for number in range(60 * part, 60 * part + 400)
+        written if number % 7 else delete(number)
+        for number, written in enumerate(
+            puts((number, f"{part}" * 900) for number in range(60 * part, 60 * part + 400)), 60 * part
+        )
     ]
     for part in range(4)
 ]
