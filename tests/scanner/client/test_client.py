@@ -395,9 +395,12 @@ async def test_more_buckets_than_are_open_at_once(tmp_path: Path) -> None:
         (ScanSource.HYBRID, "push"),
     ],
 )
-async def test_a_column_that_is_added_meanwhile(tmp_path: Path, source: ScanSource, mode: str) -> None:
+async def test_a_column_that_is_added_meanwhile(
+    tmp_path: Path, source: ScanSource, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A scan keeps its columns, in buckets that it opens late, too; the next one is told to look the table up again."""
-    async with open_table(tmp_path, 3_000, buckets=70) as (table, _):
+    monkeypatch.setattr("scanner.client.scan.table_scan.BUCKETS_IN_PARALLEL_MAX", 8)
+    async with open_table(tmp_path, 3_000, buckets=14) as (table, _):
         scan = table.new_scan().with_source(source).with_mode(mode)
         if source is not ScanSource.LIVE_KV:
             scan = scan.stop_at("end")
