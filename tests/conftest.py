@@ -41,6 +41,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 # Collecting makes a million objects that all stay: the collector would look through them again and again.
 gc.disable()
 
+# What the first process compiles, the next ones read: the tests start hundreds of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Servers in the tests' own processes have buckets open: more files than many systems allow at first.
 raise_files_limit()
 
