@@ -22,6 +22,7 @@ from scanner.client.calls import call_unary
 from scanner.client.scan.builder import bucket_number
 from scanner.errors import (
     ArgumentInvalid,
+    DataCorrupted,
     InternalError,
     LeaseNotFound,
     ScannerError,
@@ -164,12 +165,13 @@ class Leases:
         missing = tuple(map(_not_leased_from_proto, reply.not_leased))
         if missing and not partial:
             raise refusal(missing)
-        return (lease_from_proto(reply.lease) if reply.HasField("lease") else None), missing
+        return (_asked_for(lease_id, "", reply.lease) if reply.HasField("lease") else None), missing
 
     async def renew(self, lease_id: str, ttl_s: float | None, principal: str = "") -> LeaseInfo:
         """Begin a lease's time anew."""
         request = pb.RenewLeaseRequest(lease_id=lease_id, ttl_ms=_ttl_ms(ttl_s), principal=principal)
-        return lease_from_proto((await self._call("RenewLease", request, pb.RenewLeaseResponse)).lease)
+        reply = await self._call("RenewLease", request, pb.RenewLeaseResponse)
+        return _asked_for(lease_id, principal, reply.lease)
 
     async def release(
         self, lease_id: str, table: str, buckets: Sequence[int], principal: str = ""
@@ -180,7 +182,7 @@ class Leases:
             lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=numbers)], principal=principal
         )
         reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
-        return lease_from_proto(reply.lease) if reply.HasField("lease") else None
+        return _asked_for(lease_id, principal, reply.lease) if reply.HasField("lease") else None
 
     async def drop(self, lease_id: str, principal: str = "") -> bool:
         """Let go of everything. Returns whether the lease was there."""
@@ -351,6 +353,25 @@ class Lease:
 def new_lease_id() -> str:
     """An id that no other lease has."""
     return f"lease-{secrets.token_hex(8)}"
+
+
+def _asked_for(lease_id: str, principal: str, info: pb.LeaseInfo) -> LeaseInfo:
+    """The lease that an answer is about.
+
+    Args:
+        lease_id: Of the one that was asked for.
+        principal: Whose it is; empty: the caller's.
+        info: What came.
+
+    Raises:
+        DataCorrupted: It is another one, whose states would be read, and which would be renewed and dropped instead.
+    """
+    if info.lease_id != lease_id or principal not in ("", info.principal):
+        raise DataCorrupted(
+            f"the server was asked about lease {lease_id!r}{f' of {principal!r}' if principal else ''}, and answers"
+            f" about {info.lease_id!r} of {info.principal!r}"
+        )
+    return lease_from_proto(info)
 
 
 def lease_from_proto(info: pb.LeaseInfo) -> LeaseInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -13,6 +13,8 @@ import trio.testing
 
 import scanner
 import scanner.sync
+from scanner.client.leases import _asked_for
+from scanner.proto.weir.v1 import leases_pb2 as pb
 from scanner.server.config import ScannerConfig
 from tests.support.conformance import open_virtual_items
 from tests.support.scans import sample
@@ -76,6 +78,31 @@ async def test_an_empty_id_is_none_that_a_lease_can_have() -> None:
             with pytest.raises(scanner.ArgumentInvalid, match="the id of a lease is 1 to 100"):
                 await items.client.acquire_lease("items", lease_id="", **options)
         assert await items.client.list_leases() == []
+
+
+async def test_the_answer_about_another_lease_is_none(autojump_clock: trio.testing.MockClock) -> None:
+    """Its states would be read, and it would be renewed and dropped in place of the one that was asked for."""
+    async with open_virtual_items(5, config=CONFIG) as items:
+        leases, connection = items.client.leases, items.client._connection
+        await items.client.acquire_lease("items", lease_id="other")
+        call = connection.call
+
+        async def about_the_other(path: str, request: bytes, **options: Any) -> Any:
+            return await call(path, request.replace(b"mine!", b"other"), **options)
+
+        connection.call = about_the_other  # type: ignore[method-assign]
+        for ask in (
+            items.client.acquire_lease("items", lease_id="mine!"),
+            leases.renew("mine!", None),
+            leases.release("mine!", "nothing", ()),
+        ):
+            with pytest.raises(
+                scanner.DataCorrupted, match="asked about lease 'mine!', and answers about 'other'"
+            ):
+                await ask
+        connection.call = call  # type: ignore[method-assign]
+        with pytest.raises(scanner.DataCorrupted, match="asked about lease 'other' of 'you'"):
+            _asked_for("other", "you", pb.LeaseInfo(lease_id="other", principal="me"))
 
 
 async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
