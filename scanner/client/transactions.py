@@ -236,6 +236,15 @@ class Transaction:
             return await call_unary(self._connection, methods.PUBLISH, request, pb.PublishResponse)
 
         reply = await retried(self._connection.attempts(), call)
+        # A server that is older names no version, and says nothing at all only of one that was decided without parts.
+        if reply.version != request.version and (
+            reply.HasField("version") or (attempts and not reply.ByteSize())
+        ):
+            raise DataCorrupted(
+                f"version {self.version} of transaction {self.name} of {self._table.name} was to be published, and the"
+                f" answer is of {reply.version.version} of {reply.version.name!r} of {reply.version.table!r}: nobody"
+                " knows whether it is; publish it again"
+            )
         published = {each.part: each.attempt for each in reply.attempts}
         if reply.decided and (published, reply.overwrite) != (dict(attempts), overwrite):
             raise DataCorrupted(

@@ -112,6 +112,7 @@ class TransactionService:
                     key, attempts, rows_min=rows_min, overwrite=overwrite, when_decided=decided
                 )
         return pb.PublishResponse(
+            version=message.version,
             decided=published.decided,
             overwrite=published.overwrite,
             attempts=[

@@ -571,6 +571,32 @@ async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> 
         assert (await transaction.publish({0: 1})).attempts == {0: 2}
 
 
+async def test_the_answer_about_another_version_is_none(tmp_path: Path) -> None:
+    """Rows that nobody has published would be taken for published; so it is with one that says nothing."""
+    async with open_table(tmp_path, 10) as (table, _):
+        connection, asked = table._connection, table.transaction("load", 1)
+        await asked.stage(rows(2), part=0, attempt=0)
+        call, answers = connection.call, [transactions_pb2.PublishResponse()]
+        for other in (("load", 0), ("loaf", 1)):
+            key = transactions_pb2.TransactionVersion(table="items", table_id=table.table_id)
+            key.name, key.version = other
+            answer = transactions_pb2.PublishResponse(version=key, decided=True)
+            answer.attempts.add()
+            answers.append(answer)
+
+        async def answered(*_: object, **__: object) -> bytes:
+            return answers[-1].SerializeToString()
+
+        connection.call = answered  # type: ignore[method-assign]
+        while answers:
+            with pytest.raises(scanner.DataCorrupted, match="nobody knows whether it is; publish it again"):
+                await asked.publish({0: 0})
+            answers.pop()
+        connection.call = call  # type: ignore[method-assign]
+        assert (await asked.publish({0: 0})).decided
+        assert not (await asked.publish({0: 0})).decided
+
+
 @pytest.mark.parametrize("told", [(), (0, 1), (0, 1, 1), (0, 1, 3), (0, 1, 2, 2)])
 async def test_offsets_of_other_buckets_than_the_table_has_are_no_answer(
     tmp_path: Path, told: tuple[int, ...]

@@ -104,16 +104,18 @@ class PublishRequest(_message.Message):
     def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., overwrite: _Optional[bool] = ...) -> None: ...
 
 class PublishResponse(_message.Message):
-    __slots__ = ("decided", "attempts", "ranges", "overwrite")
+    __slots__ = ("decided", "attempts", "ranges", "overwrite", "version")
     DECIDED_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
     OVERWRITE_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     decided: bool
     attempts: _containers.RepeatedCompositeFieldContainer[PartAttempt]
     ranges: _containers.RepeatedCompositeFieldContainer[AppliedRange]
     overwrite: bool
-    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., overwrite: _Optional[bool] = ...) -> None: ...
+    version: TransactionVersion
+    def __init__(self, decided: _Optional[bool] = ..., attempts: _Optional[_Iterable[_Union[PartAttempt, _Mapping]]] = ..., ranges: _Optional[_Iterable[_Union[AppliedRange, _Mapping]]] = ..., overwrite: _Optional[bool] = ..., version: _Optional[_Union[TransactionVersion, _Mapping]] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("version",)
