@@ -5,7 +5,7 @@ Invariants:
 1. All rows of one bucket are of one state, however many calls read it: those after the first ask for what the first was
    as of. A bucket that cannot show it any more is an error, and so is a table that was replaced in between.
 2. Every key is answered, in the order asked for, or nothing is returned. What an answer says is checked: its checksum,
-   its numbers, its columns, its states.
+   its numbers, its columns, its states, and its keys, where the columns that were asked for have them.
 3. A call that fails for a while is made again, as often as a scan would go on: it reads, and changes nothing.
 """
 
@@ -25,7 +25,7 @@ from scanner.client.retries import retried
 from scanner.client.scan.builder import offsets_by_bucket
 from scanner.client.writer import REQUEST_ROWS_MAX, split_rows
 from scanner.data.keys import KeyCodec, buckets_of
-from scanner.errors import ArgumentInvalid, DataCorrupted, TableNotFound
+from scanner.errors import ArgumentInvalid, DataCorrupted, KeyInvalid, TableNotFound
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.wire import methods
 from scanner.wire.batches import decode_stream, encode_stream, verify_payload
@@ -60,12 +60,17 @@ class _Collected:
 
     Args:
         schema: Of the rows.
+        codec: Of the keys.
         table_id: Of the table that is meant.
         states: What buckets are to be read as of, where that is given.
     """
 
-    def __init__(self, schema: pa.Schema, table_id: int, states: dict[int, pb.BucketState]) -> None:
+    def __init__(
+        self, schema: pa.Schema, codec: KeyCodec, table_id: int, states: dict[int, pb.BucketState]
+    ) -> None:
         self._schema = schema
+        self._codec = codec
+        self._has_keys = set(codec.schema.names) <= set(schema.names)
         self._table_id = table_id
         self.states = states
         """And what those are read as of that have been read."""
@@ -74,12 +79,12 @@ class _Collected:
         self.tables = [schema.empty_table()]
         self.found: list[bool] = []
 
-    def add(self, reply: pb.GetResponse, keys: int, buckets: set[int], *, all_named: bool) -> None:
+    def add(self, reply: pb.GetResponse, keys: pa.Array, buckets: set[int], *, all_named: bool) -> None:
         """Check an answer and take it.
 
         Args:
             reply: The answer.
-            keys: How many were asked for.
+            keys: Those that were asked for, encoded.
             buckets: Those that the keys belong to.
             all_named: Only buckets that are in `states` may be read.
 
@@ -90,9 +95,9 @@ class _Collected:
         """
         verify_payload(reply.arrow_stream, reply.crc32c)
         rows = decode_stream(reply.arrow_stream, self._schema)
-        if len(reply.found) != keys or sum(reply.found) != rows.num_rows:
+        if len(reply.found) != len(keys) or sum(reply.found) != rows.num_rows:
             raise DataCorrupted(
-                f"the answer to {keys} keys is of {len(reply.found)}, with {rows.num_rows} rows for"
+                f"the answer to {len(keys)} keys is of {len(reply.found)}, with {rows.num_rows} rows for"
                 f" {sum(reply.found)} of them"
             )
         if reply.table_id != self._table_id:
@@ -118,8 +123,25 @@ class _Collected:
                 )
             self.states[state.bucket] = state
             self.read.add(state.bucket)
+        if self._has_keys:
+            self._require_keys(rows, keys.filter(pa.array(reply.found, pa.bool_())))
         self.tables.append(rows)
         self.found += reply.found
+
+    def _require_keys(self, rows: pa.Table, keys: pa.Array) -> None:
+        """See that the rows of an answer are those of the keys, in their order.
+
+        Raises:
+            DataCorrupted: They are not, as those of another answer.
+        """
+        first = 0
+        try:
+            for batch in rows.to_batches():
+                if not self._codec.encode_array(batch).equals(keys.slice(first, batch.num_rows)):
+                    raise DataCorrupted("the rows of an answer have other keys than were asked for")
+                first += batch.num_rows
+        except KeyInvalid as error:
+            raise DataCorrupted(f"a row of an answer has no key: {error}") from error
 
 
 async def get_rows(
@@ -134,8 +156,8 @@ async def get_rows(
     """Read rows by their keys; see `scanner.Table.get`."""
     schema = table.project(columns)
     pieces, wanted = _conformed(table, keys)
-    collected = _Collected(schema, table_id, _states_asked(table, as_of, histories))
     codec = KeyCodec(table)
+    collected = _Collected(schema, codec, table_id, _states_asked(table, as_of, histories))
     attempts, rows_max = connection.attempts(), REQUEST_ROWS_MAX
     while pieces:
         piece = pieces.popleft()
@@ -159,8 +181,9 @@ async def get_rows(
             rows_max = piece.num_rows // 2
             continue
         attempts.progress()
-        buckets = set(buckets_of(codec.encode_array(piece), table.buckets).tolist())
-        collected.add(reply, piece.num_rows, buckets, all_named=isinstance(as_of, Mapping))
+        encoded = codec.encode_array(piece)
+        buckets = set(buckets_of(encoded, table.buckets).tolist())
+        collected.add(reply, encoded, buckets, all_named=isinstance(as_of, Mapping))
     absent = pa.array(~np.array(collected.found, np.bool_))
     states = {index: collected.states[index] for index in sorted(collected.read)}
     return GetResult(

@@ -281,6 +281,9 @@ async def test_a_damaged_answer_is_no_answer(tmp_path: Path) -> None:
             await table.get([(1,)])
         with pytest.raises(scanner.DataCorrupted, match="columns"):
             await table.get([(1,), (2,)], columns=["k"])
+        for others in ([(2,), (1,)], [(1,), (3,)]):
+            with pytest.raises(scanner.DataCorrupted, match="have other keys than were asked for"):
+                await table.get(others)
         with pytest.raises(scanner.DataCorrupted, match="was read as of"):
             await table.get([(1,), (2,)], as_of=3)
         with pytest.raises(scanner.DataCorrupted, match="of another history than was asked for"):
