@@ -119,16 +119,24 @@ class Table:
             ArgumentInvalid: There is a column of that name.
             TableNotFound: The table was dropped.
             PermissionDenied: The caller may not manage the table.
+            DataCorrupted: The server answers with another table, or one without the column.
 
         Cancellation:
             The column may have been added.
         """
-        self.description.with_column(column)  # Refuses here what cannot be.
+        wanted = self.description.with_column(column)  # Refuses here what cannot be.
         request = pb.AddColumnRequest(
             table=self.name, table_id=self.table_id, arrow_schema=encode_schema(pa.schema([column]))
         )
         reply = await call_unary(self._connection, methods.ADD_COLUMN, request, pb.AddColumnResponse)
-        self.description = description_from_proto(reply.table)
+        description = description_from_proto(reply.table)
+        missing = set(wanted.column_names).difference(description.column_names)
+        if description.name != self.name or missing:
+            raise DataCorrupted(
+                f"column {column.name!r} was to be added to {self.name!r}, and the server answers with"
+                f" {description.name!r}, which lacks {', '.join(sorted(missing)) or 'nothing'}; look the table up again"
+            )
+        self.description = description
 
     async def drop_unwritten(self) -> bool:
         """Drop the table, but only if nobody has ever written to it, and nobody does.

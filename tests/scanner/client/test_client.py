@@ -552,6 +552,32 @@ async def test_the_description_of_another_table_is_no_answer(tmp_path: Path) -> 
                 await ask
 
 
+async def test_a_column_was_added_if_the_table_of_the_answer_has_it(tmp_path: Path) -> None:
+    """An answer about another table, or one as of before, would have the next writes and scans be of that."""
+    async with open_table(tmp_path, 10) as (table, _):
+        client, connection, call = (
+            scanner.Client(table._connection, "here"),
+            table._connection,
+            table._connection.call,
+        )
+        other = await client.create_table("other", pa.schema([*SCHEMA, ("more", pa.int8())]), ["k"])
+        for described, lacks in ((other.description, "nothing"), (table.description, "more")):
+            answer = pb.AddColumnResponse(table=description_to_proto(described)).SerializeToString()
+
+            async def answered(*_: object, _answer: bytes = answer, **__: object) -> bytes:
+                return _answer
+
+            connection.call = answered  # type: ignore[method-assign]
+            with pytest.raises(
+                scanner.DataCorrupted, match=f"'{described.name}', which lacks {lacks}; look the table"
+            ):
+                await table.add_column(pa.field("more", pa.int8()))
+            assert table.schema == SCHEMA.set(0, table.schema.field("k"))
+        connection.call = call  # type: ignore[method-assign]
+        await table.add_column(pa.field("more", pa.int8()))
+        assert table.schema.names == other.schema.names
+
+
 async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:
     """A request decides what it names, or is told what another one has decided."""
     async with open_table(tmp_path, 10) as (table, _):
