@@ -546,10 +546,16 @@ async def _list_offsets(
     """What the server says of the changelogs, ascending by bucket.
 
     Raises:
-        DataCorrupted: Not of every bucket, or of one twice: whoever reads what it names would miss the others.
+        DataCorrupted: Not of every bucket, or of one twice: whoever reads what it names would miss the others. Or of
+            another table.
     """
     request = pb.ListOffsetsRequest(table=table.name, table_id=table_id, timestamp_us=timestamp_us)
     reply = await call_unary(connection, methods.LIST_OFFSETS, request, pb.ListOffsetsResponse)
+    if table_id is not None and reply.HasField("table_id") and reply.table_id != table_id:
+        raise DataCorrupted(
+            f"the server was asked for the offsets of {table.name}, table {table_id}, and tells those of table"
+            f" {reply.table_id}"
+        )
     ranges = sorted(reply.ranges, key=lambda each: each.bucket)
     if [each.bucket for each in ranges] != list(range(table.buckets)):
         raise DataCorrupted(

@@ -234,7 +234,7 @@ class TablesService:
                 found.at_offset = start_offset(bucket, LogStart(timestamp_us=time_us), self._now_us())
                 found.at_is_kept = keeps_since(bucket, found.at_offset, time_us)
             ranges.append(found)
-        return pb.ListOffsetsResponse(ranges=ranges).SerializeToString()
+        return pb.ListOffsetsResponse(ranges=ranges, table_id=table.table_id).SerializeToString()
 
     async def write(self, stream: ServerStream) -> None:
         """Handle one write stream.

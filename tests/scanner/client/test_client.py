@@ -578,6 +578,26 @@ async def test_a_column_was_added_if_the_table_of_the_answer_has_it(tmp_path: Pa
         assert table.schema.names == other.schema.names
 
 
+async def test_the_offsets_of_another_table_are_no_answer(tmp_path: Path) -> None:
+    """Whoever begins or ends there would miss changes of the one that was asked for."""
+    async with open_table(tmp_path, 10) as (table, _):
+        connection, call = table._connection, table._connection.call
+        other = await scanner.Client(connection, "here").create_table("other", SCHEMA, ["k"], table.buckets)
+        ours = await table.offsets()
+
+        async def of_the_other(path: str, request: bytes, **options: Any) -> Any:
+            asked = pb.ListOffsetsRequest.FromString(request)
+            asked.table, asked.table_id = other.name, other.table_id
+            return await call(path, asked.SerializeToString(), **options)
+
+        connection.call = of_the_other  # type: ignore[method-assign]
+        for ask in (table.offsets(), table.offsets(at=LONG_AGO)):
+            with pytest.raises(scanner.DataCorrupted, match=f"and tells those of table {other.table_id}"):
+                await ask
+        connection.call = call  # type: ignore[method-assign]
+        assert await table.offsets() == ours
+
+
 async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:
     """A request decides what it names, or is told what another one has decided."""
     async with open_table(tmp_path, 10) as (table, _):

@@ -150,10 +150,12 @@ class ListOffsetsRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., timestamp_us: _Optional[int] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListOffsetsResponse(_message.Message):
-    __slots__ = ("ranges",)
+    __slots__ = ("ranges", "table_id")
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class SplitBucketRequest(_message.Message):
     __slots__ = ("table", "bucket", "splits", "target_split_bytes", "key_start", "key_end", "table_id")
