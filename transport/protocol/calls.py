@@ -213,6 +213,8 @@ def parse_trailers(headers: Sequence[tuple[bytes, bytes]]) -> CallFailed | None:
     """Read the fields that end an answer; None if the status is OK."""
     fields = dict(headers)
     code = _integer(fields.get(b"grpc-status", b""))
+    if len(fields) < len(headers) and len({value for name, value in headers if name == b"grpc-status"}) > 1:
+        return AnswerCut(StatusCode.UNKNOWN, "the answer ended with more than one grpc-status")
     if code == 0:
         return None
     message = unquote_to_bytes(fields.get(b"grpc-message", b"")).decode("utf-8", "replace")

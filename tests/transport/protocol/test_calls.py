@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transport.errors import CallFailed, StatusCode
+from transport.errors import AnswerCut, CallFailed, StatusCode
 from transport.protocol import calls
 from transport.protocol.header_blocks import HeaderRules
 
@@ -79,6 +79,14 @@ def test_a_message_that_is_cut_is_lawful(letters: int) -> None:
     failed = calls.parse_trailers(fields)
     assert failed is not None
     assert len(failed.message) > 600
+
+
+@pytest.mark.parametrize(("first", "second"), [(b"13", b"0"), (b"0", b"13"), (b"5", b"13"), (b"0", b"")])
+def test_statuses_that_contradict_each_other_are_none(first: bytes, second: bytes) -> None:
+    """A call that failed is none that went well because somebody on the way has added his own status; nor another."""
+    failed = calls.parse_trailers([(b"grpc-status", first), (b"grpc-status", second)])
+    assert isinstance(failed, AnswerCut)
+    assert calls.parse_trailers([(b"grpc-status", b"0"), (b"x", b"1"), (b"grpc-status", b"0")]) is None
 
 
 @given(st.binary(max_size=30), st.binary(max_size=30), st.binary(max_size=30))
