@@ -282,7 +282,11 @@ class Lease:
         left = await self._leases.release(self.id, table, buckets)
         if left is not None:
             self.info = left
-        self._given_up = left is None
+        # If something should be left, it had ended before: that is a loss, which the next renewal tells.
+        kept = [
+            each for each in self.buckets if each.table != table or (buckets and each.bucket not in buckets)
+        ]
+        self._given_up = left is None and not kept
 
     async def drop(self) -> None:
         """Let go of everything. Idempotent."""

@@ -114,6 +114,26 @@ async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockCloc
                 await trio.sleep_forever()
 
 
+@pytest.mark.parametrize("released", ["items", "other"])
+async def test_a_lease_that_had_ended_is_lost_also_for_who_lets_go_of_a_part(
+    autojump_clock: trio.testing.MockClock, released: str
+) -> None:
+    """Nothing is left of it, though something should be: the block still relies on that."""
+    async with open_virtual_items(50, config=CONFIG) as items:
+        await items.client.create_table("other", items.table.schema, items.table.primary_key)
+        with pytest.raises(scanner.LeaseNotFound):
+            async with await items.client.acquire_lease("items", "other") as lease:
+                await items.client.leases.drop(lease.id)
+                await lease.release(released)
+                with trio.move_on_after(1_000):
+                    await trio.sleep_forever()
+        async with await items.client.acquire_lease("items", "other") as lease:
+            await lease.release("items")
+            await lease.release("other", *range(4))
+            with trio.move_on_after(1_000):
+                await trio.sleep_forever()
+
+
 async def test_a_server_that_is_away_for_a_while(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
