@@ -62,6 +62,7 @@ _DRAIN_S_END: Final = 4_000_000
 """Milliseconds of it fit into 32 bits."""
 
 _Reply = TypeVar("_Reply", bound=Message)
+_OfBucket = TypeVar("_OfBucket", CheckpointInfo, CompactedLog, ImageInfo)
 
 
 @asynccontextmanager
@@ -284,7 +285,7 @@ class Client:
         """
         request = admin_pb.CheckpointRequest(table=table, bucket=_only_bucket(table, bucket))
         reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
-        return list(map(checkpoint_from_proto, reply.checkpoints))
+        return _of_buckets("checkpoints", table, bucket, list(map(checkpoint_from_proto, reply.checkpoints)))
 
     async def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
         """The checkpoints of a table that are kept, by bucket, oldest first.
@@ -323,7 +324,7 @@ class Client:
         elif before is not None:
             request.offset = whole(before, "an offset", 0, UINT64_MAX)
         reply = await self._administer("CompactLog", request, admin_pb.CompactLogResponse)
-        return list(map(compacted_from_proto, reply.buckets))
+        return _of_buckets("changelogs", table, bucket, list(map(compacted_from_proto, reply.buckets)))
 
     async def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
         """Make columnar images of a table's rows as of now; whole scans read them as long as little was changed since.
@@ -346,7 +347,7 @@ class Client:
         """
         request = admin_pb.MakeImagesRequest(table=table, bucket=_only_bucket(table, bucket))
         reply = await self._administer("MakeImages", request, admin_pb.MakeImagesResponse)
-        return list(map(image_from_proto, reply.images))
+        return _of_buckets("images", table, bucket, list(map(image_from_proto, reply.images)))
 
     async def list_images(self, table: str) -> list[ImageInfo]:
         """The columnar images of a table, by bucket; of those buckets that have one.
@@ -506,6 +507,22 @@ def _columns(table: TableDescription) -> str:
     return ", ".join(
         f"{each.name} {each.type}{'' if each.nullable else ' not null'}" for each in table.schema
     )
+
+
+def _of_buckets(what: str, table: str, bucket: int | None, answered: list[_OfBucket]) -> list[_OfBucket]:
+    """What a server says that it has done, if it is of the buckets that were meant, which is all without one.
+
+    Raises:
+        DataCorrupted: It is of others, or of none.
+    """
+    told = [each.bucket for each in answered]
+    if told != ([bucket] if bucket is not None else list(range(max(1, len(told))))):
+        meant = "all buckets" if bucket is None else f"bucket {bucket}"
+        raise DataCorrupted(
+            f"the server was asked for {what} of {meant} of {table}, and answers with those of buckets {told}; nobody"
+            " knows what was done"
+        )
+    return answered
 
 
 def _only_bucket(table: str, bucket: int | None) -> int | None:

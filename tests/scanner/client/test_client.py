@@ -20,8 +20,8 @@ from scanner.client.connection import parse_endpoint
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
+from scanner.proto.weir.v1 import admin_pb2, transactions_pb2
 from scanner.proto.weir.v1 import tables_pb2 as pb
-from scanner.proto.weir.v1 import transactions_pb2
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from scanner.wire import methods
@@ -33,7 +33,7 @@ from tests.support.hosts import connected_to, memory_host
 from transport import CallFailed
 
 if TYPE_CHECKING:
-    from transport import ServerStream
+    from transport import Handler, ServerStream
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 LONG_AGO = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC)
@@ -576,6 +576,28 @@ async def test_a_column_was_added_if_the_table_of_the_answer_has_it(tmp_path: Pa
         connection.call = call  # type: ignore[method-assign]
         await table.add_column(pa.field("more", pa.int8()))
         assert table.schema.names == other.schema.names
+
+
+@pytest.mark.parametrize("told", [(), (0, 2), (1, 2), (2, 2), (0, 0)])
+@pytest.mark.parametrize("bucket", [None, 0])
+async def test_what_was_done_with_other_buckets_is_no_answer(
+    bucket: int | None, told: tuple[int, ...]
+) -> None:
+    """Nor is one that names none: whoever asked for checkpoints would take them for made."""
+
+    async def answer(stream: ServerStream) -> None:
+        await stream.receive()
+        # The three answers have the bucket as field 1 of field 1.
+        infos = [admin_pb2.CheckpointInfo(bucket=each) for each in told]
+        await stream.send(admin_pb2.CheckpointResponse(checkpoints=infos).SerializeToString())
+
+    calls = ("Checkpoint", "CompactLog", "MakeImages")
+    handlers: dict[str, Handler] = {methods.ADMIN + name: answer for name in calls}
+    async with memory_host(handlers) as host, connected_to(host) as connection:
+        client = scanner.Client(connection, "here")
+        for ask in (client.checkpoint, client.compact_log, client.make_images):
+            with pytest.raises(scanner.DataCorrupted, match="nobody knows what was done"):
+                await ask("items", bucket=bucket)
 
 
 async def test_the_offsets_of_another_table_are_no_answer(tmp_path: Path) -> None:
