@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from spark_source.load import Load
     from spark_source.options import SourceOptions
 
-AWAY: Final = (scanner.ServerUnavailable, scanner.Draining, scanner.StoreClosed)
-"""What a server that is going down, or is gone, makes of a call: the same call may succeed at its successor."""
+AWAY: Final = (scanner.ServerUnavailable, scanner.ScanIncomplete, scanner.Draining, scanner.StoreClosed)
+"""What a server that is going down, or is gone, makes of a call, or a proxy in front of it, which may cut it off: it
+may succeed at its successor."""
 _SYSTEM_CAS: Final = "system"
 _ATTEMPTS: Final = 16
 _PAUSE_S_MAX: Final = 5.0

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 import scanner.sync
-from scanner import Draining, ServerUnavailable
+from scanner import Draining, ScanIncomplete, ScannerError, ServerUnavailable
 from spark_source import WeirDataSource
 from spark_source.connection import ask, open_client_again
 from spark_source.options import SourceOptions
@@ -107,16 +107,17 @@ def test_a_load_that_has_begun_waits_for_the_server(
             plan(WeirDataSource(given), schema)
 
 
-def test_a_server_that_goes_away_twice(tmp_path: Path) -> None:
-    """What it was asked is asked over two connections, and then the error is its own."""
+@pytest.mark.parametrize("kind", [Draining, ScanIncomplete])
+def test_a_server_that_goes_away_twice(tmp_path: Path, kind: type[ScannerError]) -> None:
+    """What it was asked is asked over two connections, and then the error is its own; behind a proxy, too."""
     asked: list[scanner.sync.Client] = []
 
     def question(client: scanner.sync.Client) -> None:
         asked.append(client)
-        raise Draining(f"for the {len(asked)}. time")
+        raise kind(f"for the {len(asked)}. time")
 
     with running_server(tmp_path) as server:
-        with pytest.raises(Draining, match=r"for the 2\. time"):
+        with pytest.raises(kind, match=r"for the 2\. time"):
             ask(SourceOptions(endpoint=server.endpoint, table="t"), question)
     assert len(set(map(id, asked))) == 2
 
