@@ -44,6 +44,11 @@ def as_scanner_error(error: TransportError, what: str) -> ScannerError:
             f"{what} is more than a proxy on the way takes: {error.message}; have it take calls of any length (nginx:"
             " client_max_body_size 0)"
         )
+    if isinstance(error, NotGrpc) and error.status is StatusCode.UNAVAILABLE:
+        # As nginx says it, too, of what it has passed on, if the server is lost before it answers.
+        return ServerUnavailable(
+            f"{what} was answered by a proxy: {error.message}; nothing of it was done, unless by a server behind that"
+        )
     if isinstance(error, NotGrpc) and error.status not in _OF_CREDENTIALS:
         return ServerUnavailable(
             f"{what} did not reach a weir server: {error.message}; check the endpoint, and the proxies on the way"

@@ -787,6 +787,11 @@ async def test_server_that_dies_under_a_scan(tmp_path: Path) -> None:
             "HTTP status 404",
         ),
         (wire.headers(1, [(":status", "415")], end=True), "ServerUnavailable", "did not reach a weir server"),
+        (
+            wire.headers(1, [(":status", "502")], end=True),
+            "ServerUnavailable",
+            "by a proxy: .* HTTP status 502, .* nothing of it was done, unless by a server behind that",
+        ),
         (wire.headers(1, [(":status", "403")], end=True), "PermissionDenied", "HTTP status 403"),
         (wire.headers(1, [(":status", "413")], end=True), "ArgumentInvalid", "client_max_body_size 0"),
         (wire.headers(1, wire.RESPONSE) + wire.data(1, b"\0\x7f\0\0\0"), "InternalError", "over the limit"),
