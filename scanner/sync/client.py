@@ -80,6 +80,7 @@ def connect(
         ArgumentInvalid: The endpoint cannot be read, the token may not be sent there, or `retries` makes no sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
+        RuntimeError: The interpreter is ending.
     """
     portal = Portal(f"weir client of {endpoint}")
     try:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
@@ -30,6 +31,7 @@ T_co = TypeVar("T_co", covariant=True)
 _CLOSED = "the client is closed; connect again"
 _CUT_OFF = "the client was closed before the end of the block; what was written in it may not be there"
 _INTERRUPTED = "the call was interrupted"
+_ENDING = "Python is ending and begins no thread any more; connect earlier"
 _SIGNALS_SEEN_S = 0.5
 _open_portals: weakref.WeakSet[Portal] = weakref.WeakSet()
 
@@ -196,6 +198,7 @@ class Portal:
 
     Raises:
         OSError: The system has no room for its thread or its loop, such as for files.
+        RuntimeError: The interpreter is ending, as in a finalizer of a module's objects.
 
     Cancellation:
         An exception that hits the waiting thread, such as KeyboardInterrupt, ends the thread that was begun.
@@ -224,9 +227,13 @@ class Portal:
         _open_portals.add(self)
 
     def _start_thread(self) -> None:
+        if sys.is_finalizing():  # Python 3.11 begins one all the same, which never runs, and waits for it.
+            raise RuntimeError(_ENDING)
         try:
             self._thread.start()
         except RuntimeError as error:  # Python's word for EAGAIN here
+            if not threading.main_thread().is_alive():  # Python 3.12 begins none at exit, either.
+                raise RuntimeError(_ENDING) from error
             raise OSError(
                 f"{error}: raise the limit of processes (ulimit -u), or make room in memory"
             ) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -289,6 +290,27 @@ def test_a_portal_whose_thread_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     with pytest.raises(OSError, match="can't start new thread: raise the limit of processes"):
+        Portal("another portal of a test")
+
+
+def test_a_portal_that_is_made_while_python_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finalizer is told so, and waits for no thread, which would never run; nor is it told of the system's limits."""
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was begun"))
+    with pytest.raises(RuntimeError, match="Python is ending"):
+        Portal("another portal of a test")
+
+
+def test_a_portal_whose_thread_python_begins_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 refuses threads to what runs at exit: that is no limit of the system."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    ended = threading.Thread()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading, "main_thread", lambda: ended)
+    with pytest.raises(RuntimeError, match="Python is ending"):
         Portal("another portal of a test")
 
 
