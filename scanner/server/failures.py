@@ -5,6 +5,7 @@ This module knows no clock, no task and no storage.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
 
 _REMEMBERED_MAX: Final = 10_000
 """Failures that last; of more the oldest is said again."""
+_NUMBERS: Final = re.compile(r"\d+")
+
+
+def cause_of(error: Exception) -> str:
+    """What tells one cause of failure from another: numbers, such as of free bytes, differ at each attempt."""
+    return f"{type(error).__name__}: {_NUMBERS.sub('', str(error))}"
 
 
 class Failures:
@@ -23,20 +30,21 @@ class Failures:
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
-        self._kinds: dict[str, type[Exception]] = {}
+        self._causes: dict[str, str] = {}
 
     def add(self, what: str, error: Exception) -> None:
-        """Something has failed: say so, unless the attempt before failed with an error of the same kind.
+        """Something has failed: say so, unless the attempt before failed for the same cause.
 
         Args:
             what: What is not done, for people: a whole sentence before the colon.
             error: Why.
         """
-        if self._kinds.get(what) is type(error):
+        cause = cause_of(error)
+        if self._causes.get(what) == cause:
             return
-        self._kinds[what] = type(error)
-        if len(self._kinds) > _REMEMBERED_MAX:
-            del self._kinds[next(iter(self._kinds))]
+        self._causes[what] = cause
+        if len(self._causes) > _REMEMBERED_MAX:
+            del self._causes[next(iter(self._causes))]
         self._logger.warning("%s: %s", what, error)
 
     def clear(self, what: str, well: str) -> None:
@@ -46,5 +54,5 @@ class Failures:
             what: As for `add`.
             well: What is done now, for people.
         """
-        if self._kinds.pop(what, None) is not None:
+        if self._causes.pop(what, None) is not None:
             self._logger.warning("%s", well)

@@ -12,6 +12,7 @@ import trio
 from scanner.errors import ScannerError
 from scanner.server.clock import WallClock
 from scanner.server.disk import DiskWatch
+from scanner.server.failures import cause_of
 from scanner.server.image_deltas import DeltaKeeper
 from scanner.server.images import ImageKeeper
 from scanner.server.retention.checkpoints import Checkpoints
@@ -139,15 +140,15 @@ async def repeat(act: Callable[[], Awaitable[None]], interval_s: float) -> NoRet
     Cancellation:
         No effect; this is how it ends.
     """
-    failure: type[Exception] | None = None
+    cause: str | None = None
     while True:
         await trio.sleep(interval_s)
-        before, failure = failure, None
+        before, cause = cause, None
         try:
             await act()
         except Exception as error:
-            failure = type(error)
-            if failure is before:
+            cause = cause_of(error)
+            if cause == before:
                 continue
             if isinstance(error, ScannerError):
                 _logger.warning("%s failed, and is tried again: %s", act.__qualname__, error)

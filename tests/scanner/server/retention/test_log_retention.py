@@ -606,7 +606,7 @@ async def test_a_stalled_scan_is_told_with_its_last_token() -> None:
 async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However often it is tried in vain, the log has a line for each kind of failure, and one when it is over."""
+    """However often it is tried in vain, the log has a line for each cause, and one when it is over."""
     store = MemoryStore(clock=lambda: 1)
     store.create_table(description())
     config = ScannerConfig(log_retention_s=0.001, retention_interval_s=10)
@@ -616,8 +616,10 @@ async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
         bucket = (await kept.bucket()).storage
         kept.maintenance.start(nursery)
         for error, until_s in (
-            (StoreFailed("of the disk"), 45),
-            (DiskFull("full"), 85),
+            (StoreFailed("of the disk"), 25),
+            (StoreFailed("of the line"), 45),
+            (DiskFull("3 bytes are free"), 65),
+            (DiskFull("2 bytes are free"), 85),
             (RuntimeError("of ours"), 125),
         ):
             with monkeypatch.context() as patch:
@@ -627,12 +629,13 @@ async def test_a_failure_that_lasts_is_told_once_and_so_is_its_end(
         told = [record.getMessage() for record in caplog.records]
         assert told == [
             "the changelog of items[0] is not cut: of the disk",
-            "the changelog of items[0] is not cut: full",
+            "the changelog of items[0] is not cut: of the line",
+            "the changelog of items[0] is not cut: 3 bytes are free",
             "Retention.sweep failed in an unforeseen way, and is tried again",
         ]
         await passes(165)
         assert bucket.log_start == 10
-        told = [record.getMessage() for record in caplog.records[3:]]
+        told = [record.getMessage() for record in caplog.records[4:]]
         assert told == [
             "the changelog of items[0] is cut again, where it has to be",
             "Retention.sweep goes well again",
