@@ -149,6 +149,47 @@ async def test_a_filter_and_a_projection() -> None:
         assert tail.positions == {each.bucket: each.end_offset for each in await table.offsets()}
 
 
+@pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
+@pytest.mark.parametrize("source", ["log", "hybrid"])
+async def test_a_commit_comes_whole(source: str, cut: bool) -> None:
+    """Asked for so, a batch of changes ends where a commit does, however small the credit is and however it is cut."""
+    async with serving() as (_, table):
+        await table.write(batch(dict.fromkeys(range(20), "first")))
+        scan = table.new_scan().with_source(source).with_whole_commits().with_credit(1)
+        if cut:
+            scan = scan.resume_every_batches(2)
+        fold = Fold()
+        async with scan.execute() as changes:
+            while len(fold.state) < 20:
+                part = await anext(changes)
+                assert changes.bucket is not None
+                fold.apply(changes.bucket, part)
+            for text in ("second", "third"):
+                await table.write(batch(dict.fromkeys(range(20), text)))
+            ends = {each.bucket: each.end_offset for each in await table.offsets()}
+            while changes.positions != ends:
+                part = await anext(changes)
+                assert changes.bucket is not None
+                fold.apply(changes.bucket, part)
+                assert changes.positions[changes.bucket] == fold.next[changes.bucket]
+                assert len({fold.state[key] for key in part["id"].to_pylist()}) == 1, "half of a commit"
+        assert fold.state == dict.fromkeys(range(20), "third")
+        assert (changes.statistics().resumes > 0) == cut
+
+
+async def test_a_commit_of_which_the_last_changes_do_not_pass_comes_whole() -> None:
+    """What a filter drops is told by a position without rows: what has come before it goes out then."""
+    async with serving() as (server, _), scanner.connect(f"{server.host}:{server.port}") as client:
+        table = await client.create_table("large", SCHEMA, ["id"], buckets=1)
+        # More than the server reads at a time.
+        await table.write(batch({key: "kept" if key < 30 else 1000 * "x" for key in range(600)}))
+        scan = table.new_scan().with_source("log").where(scanner.col("text") == "kept").with_credit(1)
+        async with scan.with_whole_commits().stop_at("end").execute() as changes:
+            parts = [part["id"].to_pylist() async for part in changes]
+        assert parts == [list(range(30))]
+        assert changes.positions == {0: 600}
+
+
 async def test_a_tail_waits_for_what_is_not_there_yet(autojump_clock: trio.testing.MockClock) -> None:
     """Silence is no failure, longer than a dead line is waited for: heartbeats say that the server lives."""
     async with serving() as (_, table):
@@ -180,6 +221,13 @@ async def test_a_tail_waits_for_what_is_not_there_yet(autojump_clock: trio.testi
         (lambda scan: scan.with_source("log").key_prefix((1,)).execute(), "key range"),
         (lambda scan: scan.with_source("log").as_of(3).execute(), "as_of"),
         (lambda scan: scan.select("_change_type"), "_change_type"),
+        (lambda scan: scan.with_whole_commits().execute(), "no commits"),
+        (lambda scan: scan.with_source("log").with_whole_commits().limit(3).execute(), "limit"),
+        (
+            lambda scan: scan.with_source("log").with_mode("fetch").with_whole_commits().execute(),
+            "mode push",
+        ),
+        (lambda scan: scan.with_source("log").with_whole_commits().in_group("g").execute(), "of a group"),
     ],
 )
 async def test_what_makes_no_sense_is_refused(build: Any, says: str) -> None:

@@ -142,6 +142,8 @@ class ScanPlan:
     """LOG: where to begin."""
     stop_at: LogStop = None
     """LOG and HYBRID: where to end."""
+    whole_commits: bool = False
+    """LOG and HYBRID: hand out the changes of a commit together (push)."""
     histories: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
     """By bucket, the history that its offset is of, where that is known."""
     group: str = ""
@@ -303,6 +305,15 @@ class ScanBuilder:
         if not isinstance(stop, int | Mapping):
             raise ArgumentInvalid(f"stop_at takes {END!r}, an offset or None, not {stop!r}")
         return self._replace(stop_at=_offsets(stop, self._plan.table.buckets, "stop_at"))
+
+    def with_whole_commits(self) -> Self:
+        """Hand out all changes of a commit in one batch, with those of commits before it perhaps (LOG and HYBRID).
+
+        So every batch of changes leads from the end of one commit to the end of another: an update's two changes are in
+        one, and what is applied batch by batch shows states that the table had. What has come of a commit is kept until
+        its end is there, beside the credit: up to 64 MiB for each bucket. The rows of a snapshot come as they are.
+        """
+        return self._replace(whole_commits=True)
 
     def with_lease(self, lease: str | LeaseLike) -> Self:
         """Read what a lease keeps (source SNAPSHOT): the same rows each time, for as long as the lease lives.

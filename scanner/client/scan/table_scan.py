@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import trio
 
 from scanner.client.scan.batch_queue import HandOff
@@ -51,8 +52,6 @@ from transport import StallTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pyarrow as pa
 
     from scanner.client.connection import Connection
     from scanner.client.retries import Attempts
@@ -103,6 +102,8 @@ class Batches:
         self._positions: dict[int, int] = {}
         self._snapshot_ends: dict[int, int] = {}
         self._commit_time_floors_us: dict[int, int] = {}
+        self._gathered: dict[int, list[pa.RecordBatch]] = {}
+        """By bucket, what has come of commits whose end has not (`with_whole_commits`)."""
         self.bucket: int | None = None
         """The bucket that the newest batch is of; None: none has come."""
 
@@ -195,10 +196,24 @@ class Batches:
         # A batch that the limit cuts does not bring what its position stands behind.
         if self._has_changes and batch.num_rows == delivery.batch.num_rows:
             self._note_changes(delivery)
+        if self._plan.whole_commits:
+            batch = self._gather(delivery)
         if batch.num_rows:
             self.bucket = delivery.bucket
             self._progress[delivery.bucket].rows += batch.num_rows
         return batch
+
+    def _gather(self, delivery: Delivery) -> pa.RecordBatch:
+        """What a delivery makes whole: nothing, if it ends inside a commit."""
+        if self._plan.source is ScanSource.HYBRID and delivery.bucket not in self._snapshot_ends:
+            return delivery.batch
+        parts = self._gathered.setdefault(delivery.bucket, [])
+        if delivery.batch.num_rows:
+            parts.append(delivery.batch)
+        if delivery.position is None:
+            return delivery.batch.slice(0, 0)
+        del self._gathered[delivery.bucket]
+        return pa.concat_batches(parts) if len(parts) > 1 else parts[0] if parts else delivery.batch
 
     def _note_changes(self, delivery: Delivery) -> None:
         if delivery.position is not None:
@@ -493,6 +508,8 @@ def check_changes(plan: ScanPlan) -> None:
     Raises:
         ArgumentInvalid: It does not.
     """
+    if plan.whole_commits:
+        _check_whole_commits(plan)
     if plan.source is not ScanSource.LOG and plan.start_at != EARLIEST:
         raise ArgumentInvalid(f"start_at is for source LOG; {plan.source.name} begins with a state (as_of)")
     if not plan.source.has_changes:
@@ -506,3 +523,16 @@ def check_changes(plan: ScanPlan) -> None:
     for bucket in plan.buckets:
         plan.log_start_of(bucket)
         plan.log_stop_of(bucket)
+
+
+def _check_whole_commits(plan: ScanPlan) -> None:
+    if not plan.source.has_changes:
+        raise ArgumentInvalid(
+            f"with_whole_commits is for sources LOG and HYBRID; {plan.source.name} has no commits"
+        )
+    if plan.group:
+        raise ArgumentInvalid("a reader of a group takes batches as they come; leave with_whole_commits away")
+    if plan.mode is not ScanMode.PUSH:
+        raise ArgumentInvalid(f"mode {plan.mode.value} hands out what an answer brings; use mode push")
+    if plan.row_limit is not None:
+        raise ArgumentInvalid("a limit ends inside a commit; end the scan with stop_at instead")
