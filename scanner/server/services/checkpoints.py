@@ -49,17 +49,20 @@ class CheckpointService:
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
         made = []
-        for index in indices:
-            checkpoint = await (await self._checkpoints.of(table, index)).create()
-            made.append(self._info(table, index, checkpoint))
-        audit(
-            self._catalog.activity,
-            AuditEvent.CHECKPOINT_MADE,
-            stream,
-            principal=principal_of(stream).name,
-            table=message.table,
-            buckets=len(made),
-        )
+        try:
+            for index in indices:
+                checkpoint = await (await self._checkpoints.of(table, index)).create()
+                made.append(self._info(table, index, checkpoint))
+        finally:
+            if made:  # However it ends, these are there.
+                audit(
+                    self._catalog.activity,
+                    AuditEvent.CHECKPOINT_MADE,
+                    stream,
+                    principal=principal_of(stream).name,
+                    table=message.table,
+                    buckets=len(made),
+                )
         return pb.CheckpointResponse(checkpoints=made).SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:

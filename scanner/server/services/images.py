@@ -48,8 +48,12 @@ class ImageService:
         message = parse_request(pb.MakeImagesRequest, request)
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
-        made = [await self._images.make(table, index) for index in indices]
-        self._audit(AuditEvent.IMAGES_MADE, stream, message.table, len(made))
+        made: list[ImageInfo] = []
+        try:
+            for index in indices:
+                made += [await self._images.make(table, index)]
+        finally:
+            self._audit(AuditEvent.IMAGES_MADE, stream, message.table, len(made))
         return pb.MakeImagesResponse(images=map(_to_proto, made)).SerializeToString()
 
     async def list_all(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -78,13 +82,19 @@ class ImageService:
         message = parse_request(pb.DropImagesRequest, request)
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
-        dropped = sum([await self._images.drop(table, index) for index in indices])
-        self._audit(AuditEvent.IMAGES_DROPPED, stream, message.table, dropped)
+        dropped = 0
+        try:
+            for index in indices:
+                dropped += await self._images.drop(table, index)
+        finally:
+            self._audit(AuditEvent.IMAGES_DROPPED, stream, message.table, dropped)
         return pb.DropImagesResponse(images=dropped).SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str, buckets: int) -> None:
-        name = principal_of(stream).name
-        audit(self._catalog.activity, event, stream, principal=name, table=table, buckets=buckets)
+        """Tell what was done, however the call ends; of nothing there is nothing to tell."""
+        if buckets:
+            name = principal_of(stream).name
+            audit(self._catalog.activity, event, stream, principal=name, table=table, buckets=buckets)
 
 
 def _to_proto(info: ImageInfo) -> pb.ImageInfo:

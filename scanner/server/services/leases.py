@@ -127,8 +127,10 @@ class LeaseService:
         if not message.buckets or not all(each.table for each in message.buckets):
             raise ArgumentInvalid("a release names at least one table; to release everything, drop the lease")
         buckets = [(each.table, tuple(each.buckets)) for each in message.buckets]
+        before = self._keeper.get(key)
         left = await self._keeper.release(key, buckets)
-        self._audit(stream, message.principal, message.lease_id)
+        if before is not None and before.states.keys() - (left.states.keys() if left else ()):
+            self._audit(stream, message.principal, message.lease_id)
         return pb.ReleaseLeaseResponse(lease=None if left is None else self._info(left)).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:

@@ -61,20 +61,23 @@ class CompactionService:
         table = await self._catalog.table(message.table)
         indices = [message.bucket] if message.HasField("bucket") else range(table.description.buckets)
         cuts: list[pb.CompactedLog] = []
-        for index in indices:
-            bucket = await self._catalog.bucket(table, index)
-            wanted = await self._wanted(bucket, message)
-            cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
-            await self._retention.free(bucket)
-        audit(
-            self._catalog.activity,
-            AuditEvent.LOG_COMPACTED,
-            stream,
-            principal=principal_of(stream).name,
-            table=message.table,
-            buckets=len(cuts),
-            dropped=sum(each.changes_dropped for each in cuts),
-        )
+        try:
+            for index in indices:
+                bucket = await self._catalog.bucket(table, index)
+                wanted = await self._wanted(bucket, message)
+                cuts.append(_info(index, await self._retention.cut(message.table, index, bucket, wanted)))
+                await self._retention.free(bucket)
+        finally:
+            if cuts:  # However it ends, these were cut.
+                audit(
+                    self._catalog.activity,
+                    AuditEvent.LOG_COMPACTED,
+                    stream,
+                    principal=principal_of(stream).name,
+                    table=message.table,
+                    buckets=len(cuts),
+                    dropped=sum(each.changes_dropped for each in cuts),
+                )
         return pb.CompactLogResponse(buckets=cuts).SerializeToString()
 
     async def _wanted(self, bucket: ServedBucket, message: pb.CompactLogRequest) -> int:

@@ -330,3 +330,19 @@ async def test_a_lease_that_keeps_too_much_ends_its_block(state: scanner.LeaseSt
 def scanner_config() -> ScannerConfig:
     """No checkpoint but those that are asked for."""
     return ScannerConfig(checkpoint_interval_s=0)
+
+
+async def test_what_an_administrator_takes_from_others_is_audited_if_it_was_there() -> None:
+    """A release or a drop that ends nothing leaves no line of the audit trail; one that ends something does."""
+    async with guarded() as server, connected(server, "anna") as anna, connected(server, "admin") as admin:
+        await anna.acquire_lease("items", lease_id="mine")
+
+        def audited() -> int:
+            return server.statistics().activity.audited.get("lease_dropped_by_admin", 0)
+
+        assert await admin.leases.release("other", "items", (), "anna") is None
+        assert await admin.leases.release("mine", "items.old", (), "anna") is not None
+        assert not await admin.leases.drop("other", "anna")
+        assert audited() == 0
+        assert await admin.leases.release("mine", "items", (), "anna") is None
+        assert audited() == 1

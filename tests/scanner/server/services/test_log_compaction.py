@@ -17,6 +17,7 @@ from scanner.errors import (
     OffsetOutOfRange,
     PermissionDenied,
     ScannerError,
+    StoreFailed,
     TableNotFound,
 )
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -138,3 +139,37 @@ async def test_it_needs_the_right_to_administer() -> None:
     ):
         with pytest.raises(PermissionDenied):
             await client.compact_log("items")
+
+
+async def test_what_was_done_before_a_failure_is_audited(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An act on several buckets that fails at one leaves its line for those before it; one that did nothing, none."""
+    store = MemoryStore()
+    caplog.set_level(logging.INFO, "weir.audit")
+
+    def refuse(*_: object) -> None:
+        raise StoreFailed("of the test")
+
+    async with (
+        serving(store) as (server, client),
+        scanner.connect(f"127.0.0.1:{server.port}") as admin,
+    ):
+        await create_table(client, description(buckets=2))
+        make = store.create_checkpoint
+        for failing in (1, 0):
+            await write(client, write_request(sample(range(100))))
+            with monkeypatch.context() as patch:
+                patch.setattr(store.bucket("items", failing), "truncate_log", refuse)
+                patch.setattr(
+                    store,
+                    "create_checkpoint",
+                    lambda name, index, at=failing: refuse() if index == at else make(name, index),
+                )
+                with pytest.raises(StoreFailed):
+                    await admin.checkpoint("items")
+                with pytest.raises(StoreFailed):
+                    await admin.compact_log("items", before=datetime.datetime.now(datetime.UTC))
+    audited = server.statistics().activity.audited
+    assert (audited["checkpoint_made"], audited["log_compacted"]) == (1, 1)
+    assert caplog.text.count("buckets=1") == 2
