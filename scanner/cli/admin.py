@@ -66,7 +66,7 @@ def snapshots(table: str | None, as_json: bool, endpoint: str) -> None:
         _print_json(found)
         return
     if not found:
-        note("no scan or session pins anything")
+        note("no scan or session pins a state")
         return
     print_table(
         {
