@@ -35,6 +35,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 _INSTANCE_BYTES: Final = 16
 _GRACE: Final = 0.1
 """Of the session's time, once more, for what has come but was not looked at: this process was busy, or stopped."""
+_TOLD_S_MAX: Final = 4_000_000
+"""Of the session's time: its milliseconds fit into 32 bits, and members say something sooner than they need to."""
 
 
 class GroupService:
@@ -186,7 +188,7 @@ class GroupService:
         return join
 
     async def _send_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
-        timeout_ms = max(1, round(self._config.group_session_timeout_s * 1000))
+        timeout_ms = max(1, round(min(self._config.group_session_timeout_s, _TOLD_S_MAX) * 1000))
         joined = pb.JoinResponse(joined=pb.Joined(session_timeout_ms=timeout_ms))
         await stream.send(joined.SerializeToString())
         told = None

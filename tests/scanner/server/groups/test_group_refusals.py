@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -309,3 +310,15 @@ async def test_what_a_group_does_not_read(autojump_clock: trio.testing.MockClock
         with pytest.raises(ArgumentInvalid, match="all buckets"):
             async with at.table.new_scan().with_source("log").bucket(0).in_group("g").execute():
                 pass
+
+
+async def test_a_member_that_may_be_silent_for_ever_is_told_a_long_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A time that does not fit into the answer refuses nobody: the longest that does is told."""
+    async with reading(group_session_timeout_s=math.inf) as read:
+        assert read.epoch > 0
+        async with read.raw.open_stream(methods.JOIN) as stream:
+            await stream.send(join_request("other"))
+            joined = pb.JoinResponse.FromString(bytes(await stream.receive()))
+        assert joined.joined.session_timeout_ms == 4_000_000_000
