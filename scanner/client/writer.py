@@ -167,7 +167,7 @@ class Writer:
             While too much is not acknowledged.
 
         Cancellation:
-            May have sent part of the rows.
+            May have sent part of the rows, pieces of up to `REQUEST_ROWS_MAX` in their order; the writer can go on.
         """
         rows = await read_arrow(rows)
         self._check(rows)
@@ -257,11 +257,13 @@ class Writer:
             sequence=self._writer_id.next_sequence(),
         )
         sent = _Sent(request.sequence, batch.num_rows, request.SerializeToString())
-        self._in_flight.append(sent)
         try:
             await self._stream.send(sent.message)
         except TransportError as error:
+            self._in_flight.append(sent)
             await self._go_on(error)
+        else:
+            self._in_flight.append(sent)
 
     async def _receive(self) -> None:
         try:
@@ -300,6 +302,9 @@ class Writer:
                     await self._stream.send_end()
             except (TransportError, ScannerError) as again:
                 error = again
+            except BaseException:
+                await self._calls.aclose()  # A part is of no use: whoever goes on begins with another stream.
+                raise
             else:
                 return
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 import trio
 
@@ -12,6 +13,7 @@ import scanner
 from scanner.server.server import open_server
 from scanner.storage.memory.store import MemoryStore
 from tests.support.client import SCHEMA, rows
+from transport import TransportConfig
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +37,21 @@ class AtOnce(Random):
         return a
 
 
+class Hold:
+    """Holds back what goes out on a stream.
+
+    Args:
+        after: Octets that still go out.
+    """
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.held = trio.Event()
+        """Set when something is held back."""
+        self.end = trio.Event()
+        """To be set to have it go out."""
+
+
 class Line:
     """A line to a server whose first connection may be cut.
 
@@ -45,10 +62,13 @@ class Line:
     def __init__(self, port: int) -> None:
         self._port = port
         self.connections: list[CutStream] = []
+        self.hold: Hold | None = None
+        """Of the connections to come."""
 
     async def dial(self) -> trio.abc.Stream:
         """Make a connection."""
         stream = CutStream(await trio.open_tcp_stream("127.0.0.1", self._port))
+        stream.hold = self.hold
         self.connections.append(stream)
         return stream
 
@@ -68,9 +88,13 @@ class CutStream(trio.abc.HalfCloseableStream):
         """Octets that go out until it breaks off; None: all."""
         self.receives: int | None = None
         """Octets that come in."""
+        self.hold: Hold | None = None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send what still goes out."""
+        if self.hold is not None and self.sent + len(data) > self.hold.after:
+            self.hold.held.set()
+            await self.hold.end.wait()
         with memoryview(data) as octets:
             fitting = octets if self.sends is None else octets[: max(0, self.sends - self.sent)]
             await self._stream.send_all(fitting)
@@ -155,6 +179,60 @@ async def test_a_write_that_is_cut_anywhere_is_done_once() -> None:
             await write_over(server, f"receives.{cut}", receives=cut)
         for cut in range(0, sent, 131):
             await write_over(server, f"sends.{cut}", sends=cut)
+
+
+def large_row(key: int) -> pa.Table:
+    """A request that is sent in many pieces."""
+    return pa.table({"k": [key], "text": ["x" * (3 << 20)], "number": [0.0]}, schema=SCHEMA)
+
+
+async def test_a_writer_goes_on_after_a_write_that_was_cancelled() -> None:
+    """What was not sent is not waited for."""
+    async with (
+        open_server(MemoryStore()) as server,
+        scanner.connect(f"127.0.0.1:{server.port}") as client,
+    ):
+        table = await client.create_table("items", SCHEMA, ["k"], 1)
+        async with table.open_writer() as writer:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                for key in range(8):
+                    await writer.write(large_row(key))
+            assert scope.cancelled_caught
+            await writer.write(rows(1, first=8))
+        found = sorted((await table.new_scan().to_arrow())["k"].to_pylist())
+        assert found == [*range(len(found) - 1), 8]
+        assert writer.result.rows == len(found) < 9
+
+
+async def test_a_writer_goes_on_after_it_was_cancelled_while_it_sent_again() -> None:
+    """The stream on which a part was sent is given up, so that no request is left out."""
+    async with open_server(MemoryStore()) as server:
+        line, config = Line(server.port), TransportConfig(send_buffer_bytes=1)
+        async with scanner.connect("memory", dial=line.dial, config=config, rng=AtOnce()) as client:
+            table = await client.create_table("items", SCHEMA, ["k"], 1)
+            (first,) = line.connections
+            async with table.open_writer() as writer:
+                once, again = Hold(first.sent), Hold(2000)
+                first.hold, line.hold = once, again
+                with trio.CancelScope() as scope:
+                    async with trio.open_nursery() as nursery:
+
+                        @nursery.start_soon
+                        async def cut_and_cancel() -> None:
+                            await once.held.wait()
+                            first.sends = 0
+                            once.end.set()
+                            await again.held.wait()
+                            scope.cancel()
+
+                        for key in range(3):
+                            await writer.write(large_row(key))
+                assert scope.cancelled_caught
+                again.end.set()
+                await writer.write(rows(1, first=8))
+            assert sorted((await table.new_scan().to_arrow())["k"].to_pylist()) == [0, 1, 8]
+            assert writer.result.rows == 3
 
 
 async def test_ids_are_used_again_once_all_is_acknowledged(tmp_path: Path) -> None:
