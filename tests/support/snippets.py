@@ -33,6 +33,8 @@ _TIMEOUT_S: Final = 100
 _WEIR: Final = """#!{python}
 import os, sys
 from scanner.cli import main, weir
+from scanner.cli.app import runs_one_command
+runs_one_command()  # As in `main`, which imports the command too late here.
 words = sys.argv[1:]
 command, rest = weir, list(words)
 while rest and hasattr(command, "get_command"):
