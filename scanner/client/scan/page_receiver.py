@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scanner.client.scan.columns import AskedColumns, as_asked
-from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
+from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import decode_batch, decode_scan_page
@@ -113,6 +113,7 @@ class PageReceiver:
         fields = page.fields
         self._check(fields)
         if not self._begun:
+            require_bucket(self._what, fields, self._request.query)
             self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         batch = None
         if fields.row_count:

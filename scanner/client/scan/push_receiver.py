@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from scanner.client.scan.columns import AskedColumns, as_asked
-from scanner.client.scan.sequence import RowSequence, no_rows, require_rows, require_schema
+from scanner.client.scan.sequence import RowSequence, no_rows, require_bucket, require_rows, require_schema
 from scanner.data.changes import COMMIT_TIMESTAMP
 from scanner.errors import DataCorrupted, Draining, InternalError, ScanIncomplete, ScannerError
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -118,6 +118,8 @@ class PushReceiver:
         self._schema_id: int | None = None
         """The table's schema whose columns come; None: the server has not said."""
         self._source: int = pb.SCAN_SOURCE_LIVE_KV
+        self._query = pb.ScanQuery()
+        """What is asked for."""
         self._group_epoch = 0
         self._changes_end = 0
         """Where the changes that came end."""
@@ -151,7 +153,7 @@ class PushReceiver:
         """
         self.state = ReceiverState.OPENING
         self.credit.begin_stream()
-        self._source = scan_open.source
+        self._source, self._query = scan_open.source, scan_open.query
         self._in_log = self._source == pb.SCAN_SOURCE_LOG or self._behind_snapshot
         self._group_epoch = scan_open.group_epoch
         self._filtered = bool(scan_open.query.filter)
@@ -242,6 +244,7 @@ class PushReceiver:
     def _started(self, started: pb.ScanStarted) -> None:
         if self.state is not ReceiverState.OPENING:
             raise DataCorrupted(f"{self._what}: the server started the scan twice")
+        require_bucket(self._what, started, self._query)
         self._schema = require_schema(self._what, started.arrow_schema, self._schema)
         self.columns.opened()
         if self._source == pb.SCAN_SOURCE_LOG:

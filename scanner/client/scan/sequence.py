@@ -17,6 +17,8 @@ from scanner.wire.batches import decode_schema
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from scanner.proto.weir.v1 import scanner_pb2 as pb
+
 
 class RowSequence:
     """Counts and checks the rows of one scan of one bucket.
@@ -67,6 +69,23 @@ class RowSequence:
         """
         if rows != self.rows:
             raise DataCorrupted(f"{self._what}: {self.rows} rows arrived, but the server sent {rows}")
+
+
+def require_bucket(
+    what: str, begun: pb.ScanStarted | pb.ScanPageResponse | pb.ScanSessionResponse, query: pb.ScanQuery
+) -> None:
+    """See that a scan reads what was asked for, if the server says what it reads; an older one does not.
+
+    Raises:
+        DataCorrupted: It reads another bucket, or another table.
+    """
+    scanned = begun.scanned
+    other_table = query.HasField("table_id") and scanned.table_id != query.table_id
+    if begun.HasField("scanned") and (other_table or scanned.bucket != query.bucket):
+        raise DataCorrupted(
+            f"{what}: bucket {query.bucket} of table {query.table_id} was asked for, and the answer is of bucket"
+            f" {scanned.bucket} of table {scanned.table_id}"
+        )
 
 
 def require_schema(what: str, encoded: Buffer, wanted: pa.Schema) -> pa.Schema:

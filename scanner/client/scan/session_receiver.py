@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scanner.client.scan.columns import AskedColumns, as_asked
-from scanner.client.scan.sequence import RowSequence, require_rows, require_schema
+from scanner.client.scan.sequence import RowSequence, require_bucket, require_rows, require_schema
 from scanner.errors import DataCorrupted, ScanIncomplete
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.wire.batches import decode_batch, decode_session_page
@@ -124,6 +124,7 @@ class SessionReceiver:
             raise DataCorrupted(f"{self._what}: the server opened a session without a log offset")
         if fields.has_more_results and not fields.scanner_id:
             raise DataCorrupted(f"{self._what}: the server opened a session without an id")
+        require_bucket(self._what, fields, self._query)
         # In front of the id: a session of other columns is not confirmed, so the server lets go of it by itself.
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         self._scanner_id = fields.scanner_id

@@ -171,6 +171,7 @@ class LogScan:
             row_ordinal=source.rows,
             history=self.history,
             schema_id=self.table.schema.schema_id_of(self.query),
+            scanned=pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket),
         )
 
     def heartbeat(self) -> pb.Heartbeat:

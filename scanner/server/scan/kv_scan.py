@@ -157,7 +157,12 @@ class KvScan:
             row_ordinal=source.rows,
             history=self.history,
             read_source=self.read_source.on_wire,
+            scanned=self.scanned(),
         )
+
+    def scanned(self) -> pb.ScannedBucket:
+        """Which bucket it reads."""
+        return pb.ScannedBucket(table_id=self.table.table_id, bucket=self.query.bucket)
 
     def heartbeat(self) -> pb.Heartbeat:
         """See `PushedScan`."""

@@ -244,6 +244,7 @@ class PageService:
             fields.read_source = pb.READ_SOURCE_IMAGE
         if call.state is None:
             fields.arrow_schema = encode_schema(source.schema)
+            fields.scanned.CopyFrom(opened.scanned())
         with call.stream.blocked_on(StallReason.STORAGE):
             payload = await self._maker.make(
                 opened.scan, fields, call.request.batch_size_bytes, keeps_rest=False

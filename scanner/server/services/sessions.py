@@ -107,6 +107,7 @@ class SessionService:
                     history=opened.history,
                     read_source=opened.read_source.on_wire,
                     arrow_schema=encode_schema(scan.source.schema),
+                    scanned=opened.scanned(),
                 )
                 with stream.blocked_on(StallReason.STORAGE):
                     page = await self._make_page(scan, fields, request.batch_size_bytes)

@@ -17,6 +17,9 @@ from trio.testing import wait_all_tasks_blocked
 import scanner
 from scanner import ScanSource, col
 from scanner.client.connection import parse_endpoint
+from scanner.client.scan.page_receiver import PageReceiver
+from scanner.client.scan.push_receiver import PushReceiver
+from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
@@ -598,6 +601,41 @@ async def test_what_was_done_with_other_buckets_is_no_answer(
         for ask in (client.checkpoint, client.compact_log, client.make_images):
             with pytest.raises(scanner.DataCorrupted, match="nobody knows what was done"):
                 await ask("items", bucket=bucket)
+
+
+@pytest.mark.parametrize(
+    ("mode", "receiver", "ask"),
+    [
+        ("push", PushReceiver, "begin_stream"),
+        ("session", SessionReceiver, "next_request"),
+        ("token", PageReceiver, "next_request"),
+        ("cursor", PageReceiver, "next_request"),
+        ("asof", PageReceiver, "next_request"),
+    ],
+)
+async def test_the_rows_of_another_bucket_are_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, receiver: type, ask: str
+) -> None:
+    """As of a proxy that mixes answers up: of two scans both would get the rows of one; nor those of another table."""
+    async with open_table(tmp_path, 10, buckets=2) as (table, _):
+        other = await scanner.Client(table._connection, "here").create_table("other", SCHEMA, ["k"], 2)
+        as_asked = getattr(receiver, ask)
+        others = [(table.name, table.table_id, 1), (other.name, other.table_id, 0)]
+
+        def asked(self: Any, *given: Any) -> Any:
+            mine = as_asked(self, *given)
+            request = type(mine).FromString(mine.SerializeToString())
+            request.query.table, request.query.table_id, request.query.bucket = others.pop()
+            return request
+
+        scan = table.new_scan().bucket(0).with_mode(mode)
+        assert (await scan.to_arrow()).num_rows
+        monkeypatch.setattr(receiver, ask, asked)
+        while others:
+            with pytest.raises(
+                scanner.DataCorrupted, match=r"bucket 0 of table .* was asked for, and the answer"
+            ):
+                await scan.to_arrow()
 
 
 async def test_the_offsets_of_another_table_are_no_answer(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ class Drain(_message.Message):
     def __init__(self) -> None: ...
 
 class ScanStarted(_message.Message):
-    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id", "read_source")
+    __slots__ = ("arrow_schema", "log_offset", "heartbeat_interval_ms", "row_ordinal", "history", "schema_id", "read_source", "scanned")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +217,7 @@ class ScanStarted(_message.Message):
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     SCHEMA_ID_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     log_offset: int
     heartbeat_interval_ms: int
@@ -224,7 +225,8 @@ class ScanStarted(_message.Message):
     history: bytes
     schema_id: int
     read_source: ReadSource
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ...) -> None: ...
+    scanned: ScannedBucket
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., row_ordinal: _Optional[int] = ..., history: _Optional[bytes] = ..., schema_id: _Optional[int] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ...) -> None: ...
 
 class RowBatch(_message.Message):
     __slots__ = ("row_ordinal", "row_count", "crc32c", "resume_token", "start_offset", "end_offset", "commit_end", "group_epoch", "padding", "arrow_batch")
@@ -328,8 +330,16 @@ class ScanSessionRequest(_message.Message):
     close: bool
     def __init__(self, query: _Optional[_Union[ScanQuery, _Mapping]] = ..., scanner_id: _Optional[bytes] = ..., call_seq_id: _Optional[int] = ..., batch_size_bytes: _Optional[int] = ..., close: _Optional[bool] = ...) -> None: ...
 
+class ScannedBucket(_message.Message):
+    __slots__ = ("table_id", "bucket")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    bucket: int
+    def __init__(self, table_id: _Optional[int] = ..., bucket: _Optional[int] = ...) -> None: ...
+
 class ScanSessionResponse(_message.Message):
-    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "arrow_batch")
+    __slots__ = ("scanner_id", "has_more_results", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "arrow_batch")
     SCANNER_ID_FIELD_NUMBER: _ClassVar[int]
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -342,6 +352,7 @@ class ScanSessionResponse(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     scanner_id: bytes
     has_more_results: bool
@@ -355,8 +366,9 @@ class ScanSessionResponse(_message.Message):
     stored_bytes: int
     history: bytes
     read_source: ReadSource
+    scanned: ScannedBucket
     arrow_batch: bytes
-    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, scanner_id: _Optional[bytes] = ..., has_more_results: _Optional[bool] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class ScanPageRequest(_message.Message):
     __slots__ = ("model", "query", "resume_token", "batch_size_bytes", "as_of", "as_of_history", "close")
@@ -377,7 +389,7 @@ class ScanPageRequest(_message.Message):
     def __init__(self, model: _Optional[_Union[PageModel, str]] = ..., query: _Optional[_Union[ScanQuery, _Mapping]] = ..., resume_token: _Optional[bytes] = ..., batch_size_bytes: _Optional[int] = ..., as_of: _Optional[int] = ..., as_of_history: _Optional[bytes] = ..., close: _Optional[bool] = ...) -> None: ...
 
 class ScanPageResponse(_message.Message):
-    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "arrow_batch")
+    __slots__ = ("has_more_results", "resume_token", "log_offset", "arrow_schema", "row_ordinal", "row_count", "crc32c", "rows", "digest", "stored_bytes", "history", "read_source", "scanned", "arrow_batch")
     HAS_MORE_RESULTS_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -390,6 +402,7 @@ class ScanPageResponse(_message.Message):
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     READ_SOURCE_FIELD_NUMBER: _ClassVar[int]
+    SCANNED_FIELD_NUMBER: _ClassVar[int]
     ARROW_BATCH_FIELD_NUMBER: _ClassVar[int]
     has_more_results: bool
     resume_token: bytes
@@ -403,8 +416,9 @@ class ScanPageResponse(_message.Message):
     stored_bytes: int
     history: bytes
     read_source: ReadSource
+    scanned: ScannedBucket
     arrow_batch: bytes
-    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, has_more_results: _Optional[bool] = ..., resume_token: _Optional[bytes] = ..., log_offset: _Optional[int] = ..., arrow_schema: _Optional[bytes] = ..., row_ordinal: _Optional[int] = ..., row_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., rows: _Optional[int] = ..., digest: _Optional[int] = ..., stored_bytes: _Optional[int] = ..., history: _Optional[bytes] = ..., read_source: _Optional[_Union[ReadSource, str]] = ..., scanned: _Optional[_Union[ScannedBucket, _Mapping]] = ..., arrow_batch: _Optional[bytes] = ...) -> None: ...
 
 class FetchLogRequest(_message.Message):
     __slots__ = ("query", "positions", "min_bytes", "max_wait_ms", "bytes_max", "bucket_bytes_max", "with_schema")
