@@ -45,6 +45,9 @@ gc.disable()
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Nor do they multiply matrices: numpy would start threads to do so in each.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # Servers in the tests' own processes have buckets open: more files than many systems allow at first.
 raise_files_limit()
 

@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.meta_path.insert(0, NO_PANDAS)  # Not in `run`: who calls that may want pandas.
     runs_one_command()  # Nor this.
+    # numpy starts a thread for each processor to multiply matrices with, which no command does.
+    os.putenv("OPENBLAS_NUM_THREADS", "1")
     code = run(arguments)
     with interrupted_at_once():  # What is left to do at exit takes time, too.
         sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -58,6 +59,16 @@ try:
     main(["tables", "--endpoint", "127.0.0.1:1"])
 finally:
     print(gc.isenabled(), len(gc.get_objects()) < gc.get_freeze_count())
+"""
+THREADS = """
+import sys
+from pathlib import Path
+from scanner.cli import main
+try:
+    main(["tables", "--endpoint", "http://that.is.refused/before/a/client/has/its/thread"])
+finally:
+    names = [each.joinpath("comm").read_text() for each in Path("/proc/self/task").iterdir()]
+    print("numpy" in sys.modules, names.count(Path("/proc/self/comm").read_text()))
 """
 PRINCIPALS = """
 [principals.all]
@@ -163,6 +174,15 @@ def test_what_a_command_has_imported_is_not_looked_at_again() -> None:
     )
     assert done.stdout == "True True\n", done.stderr
     assert done.returncode == 1
+
+
+def test_a_command_has_no_threads_to_multiply_matrices_with() -> None:
+    """Numpy would start one for each processor but one; they have the name of the process."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS], capture_output=True, text=True, timeout=TIMEOUT_S, env=environment
+    )
+    assert done.stdout == "True 1\n", done.stderr
 
 
 def test_a_command_in_a_process_of_others_leaves_their_objects_alone() -> None:
