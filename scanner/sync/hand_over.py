@@ -77,7 +77,7 @@ class HandOver(Generic[PlaceT]):
         try:
             return self._next()
         finally:
-            self._caller.clear()
+            self._caller = {}  # Not `clear()`, behind which Python looks for signals: the batch is taken.
 
     def _next(self) -> pa.RecordBatch:
         if self._taken is None:
@@ -92,6 +92,7 @@ class HandOver(Generic[PlaceT]):
                 if self._taken is None and self._passed is not None:
                     self.place = self._passed  # What was passed over has no rows, so nobody misses them.
         assert self._taken is not None
+        # From here on nothing in C is called, behind which Python looks for signals.
         (batch, self.place), self._taken, self._passed = self._taken, None, None
         return batch
 

@@ -285,7 +285,9 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
         if self._end is not None:
             raise self._end
         try:
-            return next(self._opened())
+            return (
+                self._opened().__next__()
+            )  # Not by `next()`: Python looks for signals behind a call into C.
         except trio.BusyResourceError:
             raise
         except Exception as error:

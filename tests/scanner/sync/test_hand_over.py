@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from scanner.sync.hand_over import HandOver
+from tests.support.interrupts import interrupted_behind
 
 if TYPE_CHECKING:
     from scanner.sync.portal import Portal, Takeable
@@ -97,6 +99,45 @@ def test_interrupted_twice(kind: type[Numbered]) -> None:
         assert over.place == number
         assert over.next()["number"].to_pylist() == [number]
         assert over.place == number + 1
+
+
+class Elsewhere:
+    """A portal that runs what it is told in another thread."""
+
+    def call(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Run it in a loop."""
+        self._run(lambda: trio.run(function))
+
+    def take(self, source: Takeable[None]) -> None:
+        """Run it without one."""
+        self._run(source.take_nowait)
+
+    def _run(self, function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+
+def interrupted(kind: type[Numbered], call: int) -> bool:
+    """Interrupt the first `next` behind a call into C, and go on. Returns whether it made so many."""
+    batches = kind()
+    over = HandOver(cast("Portal", Elsewhere()), batches, lambda: batches.given)
+    taken = []
+    with suppress(KeyboardInterrupt), interrupted_behind(call, HandOver.__module__) as came:
+        taken.append(over.next())
+    taken += [over.next() for _ in range(BATCHES - len(taken))]
+    assert [each["number"][0].as_py() for each in taken] == list(range(BATCHES)), came
+    assert over.place == BATCHES
+    return bool(came)
+
+
+@pytest.mark.parametrize("kind", [Numbered, ReadyNumbered])
+def test_interrupted_wherever_python_looks_for_signals(kind: type[Numbered]) -> None:
+    """Also behind the taking of a batch: it is there for the next call, and none comes twice."""
+    calls = 0
+    while interrupted(kind, calls + 1):
+        calls += 1
+    assert calls > 0
 
 
 class Shared:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -20,6 +21,7 @@ import scanner.sync
 from scanner import ScannerError, StallReason, col
 from tests.scanner.sync.test_client import interrupt_once, threads, wait_released
 from tests.support.client import SCHEMA, rows
+from tests.support.interrupts import interrupted_behind
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -256,6 +258,18 @@ def test_an_interrupt_loses_no_batch_of_a_reader(
     with pytest.raises(KeyboardInterrupt):
         next(reader)
     assert count + reader.read_all().num_rows == ROWS
+
+
+def test_an_interrupt_behind_the_taking_loses_no_batch_of_a_reader(scan: scanner.sync.Scan) -> None:
+    """Wherever Python looks for signals while a batch is handed to pyarrow: whoever goes on gets every row."""
+    for call in itertools.count(1):
+        reader = scan.to_batches()
+        count = next(reader).num_rows
+        with suppress(KeyboardInterrupt), interrupted_behind(call, "scanner.sync.scan") as came:
+            count += next(reader).num_rows
+        assert count + reader.read_all().num_rows == ROWS, came
+        if not came:
+            break
 
 
 def test_an_interrupt_behind_the_opening_leaves_nothing_open(
