@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import trio
 from google.protobuf.message import Message
 
 from scanner.client.admin import (
@@ -102,6 +103,7 @@ async def connect(
             makes no sense.
         ServerUnavailable: Nobody answers there, or the server's certificate cannot be trusted.
         Unauthenticated: The server does not accept the client's certificate. (Some servers tell only in a call.)
+        RuntimeError: The loop is another one than trio's.
 
     Cancellation:
         Closes the connection.
@@ -113,6 +115,10 @@ async def connect(
         ...         async for batch in batches:
         ...             print(batch)
     """
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError(
+            "this client needs trio's loop, which does not run here; from asyncio use weir.sync in threads"
+        )
     host, port = parse_endpoint(endpoint)
     if isinstance(retries, bool) or not isinstance(retries, int) or not 0 <= retries <= RETRIES_MAX:
         raise ArgumentInvalid(f"retries must be a whole number, 0..{RETRIES_MAX}, not {retries!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import functools
 from collections.abc import AsyncIterator
@@ -48,6 +49,17 @@ async def wait_released(server: Server) -> None:
     with trio.fail_after(100):
         while server.statistics().iterators_open:
             await trio.lowlevel.checkpoint()
+
+
+def test_asyncio_is_told_of_the_blocking_client() -> None:
+    """In another loop than trio's the error says which one is needed, and what there is for others."""
+
+    async def connect() -> None:
+        async with scanner.connect("127.0.0.1:1"):
+            pass
+
+    with pytest.raises(RuntimeError, match=r"from asyncio use weir\.sync in threads"):
+        asyncio.run(connect())
 
 
 async def test_tables_come_and_go(tmp_path: Path) -> None:
