@@ -9,8 +9,8 @@ them.
 Invariants:
 
 1. Of a writer the newest `SEQUENCES_KEPT` numbers are known; it has fewer requests on their way at once. A request
-   whose number is not among them, though a later one is, comes too late: what it would overwrite may be newer. It is
-   refused.
+   whose number is not among them, though a later one is, comes too late, or was refused when it came first: what it
+   would overwrite may be newer. It is refused.
 2. Of a bucket's writers the `WRITERS_MAX` that wrote last are known. What a forgotten one sends again is taken for new.
 
 This module knows no RocksDB.
@@ -93,7 +93,8 @@ def find_request(applied: AppliedRequests, number: RequestNumber) -> AppliedRequ
     if applied and number.sequence < applied[-1].sequence:
         raise SequenceInvalid(
             f"request {number.sequence} of this writer comes after its request {applied[-1].sequence}, and was not"
-            " applied: its rows could replace newer ones; write them anew, with a number or a writer_id of their own"
+            " applied: it came late, or was refused when it came first; its rows could replace newer ones; write them"
+            " anew, with a number or a writer_id of their own"
         )
     return None
 
