@@ -285,9 +285,8 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
         if self._end is not None:
             raise self._end
         try:
-            return (
-                self._opened().__next__()
-            )  # Not by `next()`: Python looks for signals behind a call into C.
+            # Not by `next()`: Python looks for signals behind a call into C.
+            return self._opened().__next__()
         except trio.BusyResourceError:
             raise
         except Exception as error:
