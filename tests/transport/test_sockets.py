@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
@@ -121,6 +121,26 @@ async def test_nobody_there_is_one_line() -> None:
         async with transport.connect("name.invalid", 1):
             pass
     assert "\n" not in str(caught.value)
+
+
+class _NoThread(trio.abc.HostnameResolver):
+    """Looks names up in a thread, for which the system has no room."""
+
+    async def getaddrinfo(self, *_: object, **__: object) -> NoReturn:
+        """As Python says it."""
+        raise RuntimeError("can't start new thread")
+
+    async def getnameinfo(self, sockaddr: object, flags: int) -> NoReturn:
+        """Nobody asks."""
+        raise NotImplementedError
+
+
+async def test_a_name_that_no_thread_can_look_up() -> None:
+    """It is a connection that was not made, with the limit that was met, and no error of Python's."""
+    trio.socket.set_custom_hostname_resolver(_NoThread())
+    with pytest.raises(ConnectionLost, match="can't start new thread: raise the limit of processes"):
+        async with transport.connect("weir.example", 1):
+            pass
 
 
 async def test_port_in_use_is_an_os_error() -> None:
