@@ -352,14 +352,15 @@ class Writer:
         """Take the changes that a request made; they are behind those of the requests before it.
 
         Raises:
-            DataCorrupted: They are not: an acknowledgement came twice, or in front of another one.
+            DataCorrupted: They are not: an acknowledgement came twice, or the server has an older copy of its data now.
         """
         end = self._ends.get(changed.bucket, 0)
         if not end <= changed.start_offset < changed.end_offset:
             raise self._with_progress(
                 DataCorrupted(
                     f"{self._what}: changes [{changed.start_offset}, {changed.end_offset}) of bucket {changed.bucket}"
-                    f" are acknowledged after those up to {end}"
+                    f" are acknowledged after those up to {end}: an acknowledgement came twice, or the server's data"
+                    " was put back from an older copy, without rows that were acknowledged"
                 )
             )
         self._ends[changed.bucket] = changed.end_offset
