@@ -8,8 +8,8 @@ Invariants:
 3. Requests are numbered. When a stream breaks off, those that are not acknowledged are sent again with their numbers on
    another one, and the server applies each once (`scanner.storage.writers`).
 4. A failure says how many rows were acknowledged before it. Of what was in flight, any part may have been applied.
-5. Ids of writers are used again, one after another (`WriterIds`): a server remembers so many. One whose requests are
-   not all acknowledged is not.
+5. Ids of writers are used again, one after another (`WriterIds`), also those of writers that failed: what is still on
+   its way of these is refused by every bucket that a later one of that id has reached.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class Writer:
         self._in_flight: deque[_Sent] = deque()
         self._ended = False
         """Nothing more will be sent."""
+        self._left = False
+        """Its id is another one's by now."""
         self._numbered = True
         """The server answers with the numbers of requests, as far as is known: it recognises what comes again."""
         self._ranges: list[OffsetRange] = []
@@ -162,6 +164,7 @@ class Writer:
             KeyInvalid: A key is null; nothing of `rows` was sent.
             TypeError: `rows` are no rows.
             ScannerError: The server failed; the writer cannot be used any more.
+            trio.ClosedResourceError: The block of `open_writer` was left.
 
         Waits:
             While too much is not acknowledged.
@@ -170,6 +173,10 @@ class Writer:
             May have sent part of the rows, pieces of up to `REQUEST_ROWS_MAX` in their order; the writer can go on.
         """
         rows = await read_arrow(rows)
+        if self._left:
+            raise trio.ClosedResourceError(
+                f"{self._what} is over, since its block was left; open another writer"
+            )
         self._check(rows)
         for piece in split_rows(rows):
             while len(self._in_flight) >= REQUESTS_IN_FLIGHT_MAX:
@@ -210,7 +217,8 @@ class Writer:
             )
 
     async def leave(self) -> None:
-        """Let go of the stream; reset if it was not closed."""
+        """Send nothing any more, and let go of the stream; reset if it was not closed."""
+        self._left = True
         await self._calls.aclose()
 
     def _check(self, rows: ArrowRows) -> None:
@@ -403,7 +411,7 @@ async def open_writer(
         raise as_scanner_error(error, f"the write to {table.name}") from error
     finally:
         await writer.leave()
-    connection.writer_ids.give_back(writer_id)
+        connection.writer_ids.give_back(writer_id)
 
 
 def split_rows(rows: ArrowRows) -> Iterator[pa.RecordBatch]:

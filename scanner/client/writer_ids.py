@@ -4,7 +4,8 @@ Invariants:
 
 1. An id is one writer's at a time, and its numbers only rise. Two writers of one id and number would be taken for one.
 2. A server remembers so many writers of a bucket. So ids are used again, and a client draws as many as it has writers
-   at once.
+   at once. The one that was given back last goes first: who writes anew what has failed has its id, and so what is
+   still on its way of that comes too late.
 
 This module knows no tables.
 """
@@ -38,7 +39,7 @@ class WriterIds:
         self._process = os.getpid()
 
     def take(self) -> WriterId:
-        """An id for one writer; `give_back` it once all of its requests are acknowledged, and else never."""
+        """An id for one writer; `give_back` it when it sends nothing any more."""
         if self._process != os.getpid():
             # What was forked has the ids of its parent, who goes on counting.
             self._free.clear()

@@ -235,8 +235,8 @@ async def test_a_writer_goes_on_after_it_was_cancelled_while_it_sent_again() -> 
             assert writer.result.rows == 3
 
 
-async def test_ids_are_used_again_once_all_is_acknowledged(tmp_path: Path) -> None:
-    """By one writer at a time; not by the next one if something is open."""
+async def test_ids_are_used_again_by_one_writer_at_a_time(tmp_path: Path) -> None:
+    """Also the id of a writer that failed; and a writer whose block was left sends nothing under it."""
     async with (
         open_server(tmp_path / "data") as server,
         scanner.connect(f"127.0.0.1:{server.port}") as client,
@@ -254,5 +254,9 @@ async def test_ids_are_used_again_once_all_is_acknowledged(tmp_path: Path) -> No
             async with table.open_writer() as broken:
                 await broken.write(rows(1))
                 raise KeyError
-        assert ids.take().octets != ids.take().octets
-        assert first_id.next_sequence() >= 4
+        with pytest.raises(trio.ClosedResourceError, match="its block was left"):
+            await broken.write(rows(1))
+        again = ids.take(), ids.take(), ids.take()
+        assert len({each.octets for each in again}) == 3
+        assert first_id in again[:2]
+        assert first_id.next_sequence() >= 5
