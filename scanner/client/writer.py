@@ -102,6 +102,7 @@ class Writer:
 
     Args:
         connection: To the server.
+        calls: Holds the newest stream, and lets go of it at the end.
         table: The table.
         table_id: Which one of that name.
         operation: What to do with the rows.
@@ -112,6 +113,7 @@ class Writer:
     def __init__(
         self,
         connection: Connection,
+        calls: AsyncExitStack,
         table: TableDescription,
         table_id: int,
         operation: pb.WriteRequest.Operation,
@@ -119,8 +121,7 @@ class Writer:
         on_acknowledged: OnAcknowledged | None = None,
     ) -> None:
         self._connection = connection
-        self._calls = AsyncExitStack()
-        """Holds the newest stream."""
+        self._calls = calls
         self._attempts = connection.attempts()
         self._table = table
         self._table_id = table_id
@@ -216,10 +217,9 @@ class Writer:
                 " nobody knows what is durable"
             )
 
-    async def leave(self) -> None:
-        """Send nothing any more, and let go of the stream; reset if it was not closed."""
+    def leave(self) -> None:
+        """Send nothing any more."""
         self._left = True
-        await self._calls.aclose()
 
     def _check(self, rows: ArrowRows) -> None:
         none = [pa.nulls(0, kind) for kind in rows.schema.types]  # Which there are of every type.
@@ -311,7 +311,7 @@ class Writer:
             except (TransportError, ScannerError) as again:
                 error = again
             except BaseException:
-                await self._calls.aclose()  # A part is of no use: whoever goes on begins with another stream.
+                self._stream.reset()  # A part is of no use: whoever goes on begins with another stream.
                 raise
             else:
                 return
@@ -402,15 +402,18 @@ async def open_writer(
         Resets the stream, as does an exception of the block; what was in flight may have been applied.
     """
     writer_id = connection.writer_ids.take()
-    writer = Writer(connection, table, table_id, operation, writer_id, on_acknowledged)
     try:
-        await writer.open()
-        yield writer
-        await writer.close()
+        async with AsyncExitStack() as calls:
+            writer = Writer(connection, calls, table, table_id, operation, writer_id, on_acknowledged)
+            try:
+                await writer.open()
+                yield writer
+                await writer.close()
+            finally:
+                writer.leave()
     except TransportError as error:
         raise as_scanner_error(error, f"the write to {table.name}") from error
     finally:
-        await writer.leave()
         connection.writer_ids.give_back(writer_id)
 
 
