@@ -49,7 +49,7 @@ MUST_HAPPEN: Final[dict[str, str]] = {
     "image_dropped": "images dropped",
     "image_damaged": "images damaged",
     "parks": "scans parked",
-    "writes recognised": "writes sent again after they were done",
+    "duplicate writes": "writes sent again after they were applied",
     "repeats_demand": "demands repeated",
     "stalls": "consumers stalled",
     "resumed from snapshot": "resumed from a snapshot",

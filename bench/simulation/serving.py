@@ -136,7 +136,7 @@ class Serving:
         assert self.server is not None
         activity = self.server.statistics().activity
         self._history.counts["parks"] += activity.scans_parked
-        self._history.counts["writes recognised"] += activity.writes_recognised
+        self._history.counts["duplicate writes"] += activity.duplicate_writes
         for read_source, count in activity.scans_resumed.items():
             self._history.counts[f"resumed from {read_source}"] += count
         for read_source, count in activity.scans_read.items():

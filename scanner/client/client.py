@@ -81,7 +81,7 @@ async def connect(
     """Connect to a server for the length of a block.
 
     A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself, and so does
-    a write; what it sends again is done once.
+    a write, which is applied once.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123; an IPv6 address in brackets.

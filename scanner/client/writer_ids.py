@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import os
 import secrets
+from typing import Final
 
-WRITER_ID_BYTES = 16
+_WRITER_ID_BYTES: Final = 16
 
 
 class WriterId:
     """An id, and the numbers that were given to its requests."""
 
     def __init__(self) -> None:
-        self.octets = secrets.token_bytes(WRITER_ID_BYTES)
+        self.octets = secrets.token_bytes(_WRITER_ID_BYTES)
         self._sequence = 0
 
     def next_sequence(self) -> int:

@@ -104,7 +104,7 @@ class ActivityStatistics:
     """Writes that were committed; several share a commit."""
     commit_rows: int
     """Rows in them."""
-    writes_recognised: int
+    duplicate_writes: int
     """Writes that came again, in some bucket, after they were committed there; they changed nothing."""
     commits_failed: int
     audited: Mapping[str, int]
@@ -136,7 +136,7 @@ class Activity:
     commits: Histogram = field(default_factory=lambda: Histogram(COMMIT_SECONDS))
     commit_writes: int = 0
     commit_rows: int = 0
-    writes_recognised: int = 0
+    duplicate_writes: int = 0
     commits_failed: int = 0
     audited: Counter[str] = field(default_factory=Counter)
 
@@ -176,7 +176,7 @@ class Activity:
             commits=self.commits.freeze(),
             commit_writes=self.commit_writes,
             commit_rows=self.commit_rows,
-            writes_recognised=self.writes_recognised,
+            duplicate_writes=self.duplicate_writes,
             commits_failed=self.commits_failed,
             audited=dict(self.audited),
         )

@@ -200,9 +200,9 @@ def _commits(now: ScannerStatistics) -> Iterator[Metric]:
     yield _counter("weir_commit_writes", "Writes committed; several share a commit.", activity.commit_writes)
     yield _counter("weir_commit_rows", "Rows and deletes in them.", activity.commit_rows)
     yield _counter(
-        "weir_writes_recognised",
+        "weir_duplicate_writes",
         "Writes that came again after they were committed, and changed nothing; of each bucket.",
-        activity.writes_recognised,
+        activity.duplicate_writes,
     )
     yield _counter("weir_commits_failed", "Group commits that failed.", activity.commits_failed)
 

@@ -64,7 +64,7 @@ def connect(
     """Connect to a server. Use the client in a `with` block, or close it.
 
     A connection that is lost is made again for the next call. A scan goes on where it was cut, by itself, and so does
-    a write; what it sends again is done once.
+    a write, which is applied once.
 
     Args:
         endpoint: `HOST:PORT`, or `HOST` for port 9123.

@@ -630,7 +630,7 @@ class ServedBucket:
             when_settled: Called once, when it is durable or has failed.
             group_states: What becomes of reader groups, by name, in the same commit; None: it is forgotten.
             transaction: What the bucket remembers from the same commit on that it has applied.
-            number: Of the request. If that was applied before, it is settled with the offsets of then.
+            number: Of the request. A duplicate of one that was applied is settled with the original offsets.
 
         Raises:
             ScannerError: The bucket is retired; this says why.
@@ -880,7 +880,7 @@ class ServedBucket:
         if request is None:
             return False
         write.offsets = (request.start, request.end)
-        self.activity.writes_recognised += 1
+        self.activity.duplicate_writes += 1
         return True
 
     async def _commit_pieces(

@@ -567,14 +567,12 @@ async def test_the_description_of_another_table_is_no_answer(tmp_path: Path) -> 
                 await ask
 
 
-async def test_a_column_was_added_if_the_table_of_the_answer_has_it(tmp_path: Path) -> None:
+async def test_a_column_was_added_if_the_table_of_the_answer_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An answer about another table, or one as of before, would have the next writes and scans be of that."""
     async with open_table(tmp_path, 10) as (table, _):
-        client, connection, call = (
-            scanner.Client(table._connection, "here"),
-            table._connection,
-            table._connection.call,
-        )
+        client, connection = scanner.Client(table._connection, "here"), table._connection
         other = await client.create_table("other", pa.schema([*SCHEMA, ("more", pa.int8())]), ["k"])
         for described, lacks in ((other.description, "nothing"), (table.description, "more")):
             answer = pb.AddColumnResponse(table=description_to_proto(described)).SerializeToString()
@@ -582,13 +580,13 @@ async def test_a_column_was_added_if_the_table_of_the_answer_has_it(tmp_path: Pa
             async def answered(*_: object, _answer: bytes = answer, **__: object) -> bytes:
                 return _answer
 
-            connection.call = answered  # type: ignore[method-assign]
+            monkeypatch.setattr(connection, "call", answered)
             with pytest.raises(
                 scanner.DataCorrupted, match=f"'{described.name}', which lacks {lacks}; look the table"
             ):
                 await table.add_column(pa.field("more", pa.int8()))
             assert table.schema == SCHEMA.set(0, table.schema.field("k"))
-        connection.call = call  # type: ignore[method-assign]
+        monkeypatch.undo()
         await table.add_column(pa.field("more", pa.int8()))
         assert table.schema.names == other.schema.names
 
@@ -650,7 +648,9 @@ async def test_the_rows_of_another_bucket_are_no_answer(
                 await scan.to_arrow()
 
 
-async def test_the_offsets_of_another_table_are_no_answer(tmp_path: Path) -> None:
+async def test_the_offsets_of_another_table_are_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever begins or ends there would miss changes of the one that was asked for."""
     async with open_table(tmp_path, 10) as (table, _):
         connection, call = table._connection, table._connection.call
@@ -662,11 +662,11 @@ async def test_the_offsets_of_another_table_are_no_answer(tmp_path: Path) -> Non
             asked.table, asked.table_id = other.name, other.table_id
             return await call(path, asked.SerializeToString(), **options)
 
-        connection.call = of_the_other  # type: ignore[method-assign]
+        monkeypatch.setattr(connection, "call", of_the_other)
         for ask in (table.offsets(), table.offsets(at=LONG_AGO)):
             with pytest.raises(scanner.DataCorrupted, match=f"and tells those of table {other.table_id}"):
                 await ask
-        connection.call = call  # type: ignore[method-assign]
+        monkeypatch.undo()
         assert await table.offsets() == ours
 
 
@@ -689,12 +689,14 @@ async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> 
         assert (await transaction.publish({0: 1})).attempts == {0: 2}
 
 
-async def test_the_answer_about_another_version_is_none(tmp_path: Path) -> None:
+async def test_the_answer_about_another_version_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that nobody has published would be taken for published; so it is with one that says nothing."""
     async with open_table(tmp_path, 10) as (table, _):
         connection, asked = table._connection, table.transaction("load", 1)
         await asked.stage(rows(2), part=0, attempt=0)
-        call, answers = connection.call, [transactions_pb2.PublishResponse()]
+        answers = [transactions_pb2.PublishResponse()]
         for other in (("load", 0), ("loaf", 1)):
             key = transactions_pb2.TransactionVersion(table="items", table_id=table.table_id)
             key.name, key.version = other
@@ -705,12 +707,12 @@ async def test_the_answer_about_another_version_is_none(tmp_path: Path) -> None:
         async def answered(*_: object, **__: object) -> bytes:
             return answers[-1].SerializeToString()
 
-        connection.call = answered  # type: ignore[method-assign]
+        monkeypatch.setattr(connection, "call", answered)
         while answers:
             with pytest.raises(scanner.DataCorrupted, match="nobody knows whether it is; publish it again"):
                 await asked.publish({0: 0})
             answers.pop()
-        connection.call = call  # type: ignore[method-assign]
+        monkeypatch.undo()
         assert (await asked.publish({0: 0})).decided
         assert not (await asked.publish({0: 0})).decided
 

@@ -80,7 +80,9 @@ async def test_an_empty_id_is_none_that_a_lease_can_have() -> None:
         assert await items.client.list_leases() == []
 
 
-async def test_the_answer_about_another_lease_is_none(autojump_clock: trio.testing.MockClock) -> None:
+async def test_the_answer_about_another_lease_is_none(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its states would be read, and it would be renewed and dropped in place of the one that was asked for."""
     async with open_virtual_items(5, config=CONFIG) as items:
         leases, connection = items.client.leases, items.client._connection
@@ -90,7 +92,7 @@ async def test_the_answer_about_another_lease_is_none(autojump_clock: trio.testi
         async def about_the_other(path: str, request: bytes, **options: Any) -> Any:
             return await call(path, request.replace(b"mine!", b"other"), **options)
 
-        connection.call = about_the_other  # type: ignore[method-assign]
+        monkeypatch.setattr(connection, "call", about_the_other)
         for ask in (
             items.client.acquire_lease("items", lease_id="mine!"),
             leases.renew("mine!", None),
@@ -100,7 +102,7 @@ async def test_the_answer_about_another_lease_is_none(autojump_clock: trio.testi
                 scanner.DataCorrupted, match="asked about lease 'mine!', and answers about 'other'"
             ):
                 await ask
-        connection.call = call  # type: ignore[method-assign]
+        monkeypatch.undo()
         with pytest.raises(scanner.DataCorrupted, match="asked about lease 'other' of 'you'"):
             _asked_for("other", "you", pb.LeaseInfo(lease_id="other", principal="me"))
 

@@ -436,7 +436,7 @@ async def test_a_request_that_waits_twice_for_the_disk_is_written_once() -> None
         with pytest.raises(SequenceInvalid, match="request 2 of this writer comes after its request 4"):
             await late.wait_durable()
         assert recorder.bucket.log_end == 5
-        assert bucket.activity.writes_recognised == 1
+        assert bucket.activity.duplicate_writes == 1
 
 
 async def test_a_request_that_failed_is_new_when_it_comes_again() -> None:
