@@ -28,7 +28,7 @@ _BENCHES: Final = {
 }
 """The files that are not called as their bench is."""
 _FIRST: Final = ("peers", "continuation", "writes")
-"""What one reads who has to choose."""
+"""What a reader who has to choose wants first."""
 _VALUE_CHARACTERS_MAX: Final = 80
 _MARKED: Final = re.compile(
     r"(?<=<!-- written by tools.write_evidence -->\n).*?(?=<!-- end of what is written -->)", re.DOTALL

@@ -144,7 +144,7 @@ class ServerTls:
     @property
     def expires_at(self) -> float:
         """When what the next handshake uses, or one of its chain in the file, expires; seconds since 1970."""
-        self.context()  # Who asks may be the first to do so since the files were replaced.
+        self.context()  # This call may be the first since the files were replaced.
         return self._validity.end
 
     def context(self) -> ssl.SSLContext:
@@ -203,7 +203,7 @@ class ServerTls:
                 # No error: there may be clients with tokens, who need the server, and its new certificate.
                 _log.warning("every CA in %s has expired: no client's certificate is taken", self._client_ca)
             context.verify_mode = self._verify_mode
-            # A session that is resumed shows no certificate again: tickets would let in who has an expired one.
+            # A session that is resumed shows no certificate again: with tickets an expired certificate would be let in.
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
         return context, validity

@@ -257,7 +257,7 @@ def _drive(source: KvSource, scan: AsOfScan | None, found: Pass, stop_rows: int 
 
 
 def bars(measured: Measured) -> list[Bar]:
-    """What must hold: exactly the state of then, whole and in pieces, in the memory that is allowed."""
+    """What must hold: exactly the state at that time, whole and in pieces, in the memory that is allowed."""
     then = (measured.prepared.rows, f"{measured.prepared.digest:08x}")
     growth_max = measured.bytes_max + SPARE_BYTES
     found = []

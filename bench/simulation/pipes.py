@@ -115,7 +115,7 @@ class Pipe:
         self._changed.set()
 
     def close_reader(self) -> None:
-        """The reader is gone; whatever it was doing fails, and who writes to it is told."""
+        """The reader is gone: its calls fail, and its writer is told."""
         self._reader_closed = True
         self._drop()
 

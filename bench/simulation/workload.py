@@ -33,7 +33,7 @@ TAIL_CHANCE: Final = 0.4
 TAIL_POLL_S: Final = 0.3
 """A tail that waits for others to write would do nothing but ask."""
 POLL_S_MIN: Final = 0.005
-"""Through half a minute of silence who asks more often does nothing but ask."""
+"""A client that polls more often does nothing else through half a minute of silence."""
 _MODES: Final = tuple(mode for mode in ScanMode if not mode.of_changes)
 """Those of states."""
 IMAGE_CHANCE: Final = 0.25

@@ -247,7 +247,7 @@ async def _serve(
 
 def _remark(message: str) -> None:
     """Tell the operator, as the log does: a standard error that takes nothing any more ends no server."""
-    with suppress(OSError):  # Its disk is full, or Ctrl-C has ended who reads it, too.
+    with suppress(OSError):  # Its disk is full, or Ctrl-C has ended its reader as well.
         note(message)
 
 

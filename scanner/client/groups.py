@@ -29,7 +29,7 @@ class GroupBucket:
 
     bucket: int
     member: str | None
-    """Who reads it now; None: nobody."""
+    """The member that reads it now; None: no member."""
     epoch: int
     """Of its newest assignment; 0: there was none."""
     position: int | None

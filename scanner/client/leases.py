@@ -221,7 +221,7 @@ class Lease:
         # One that was there before, as `if_absent` finds it, has lived for a while.
         self._renewed_at = trio.current_time() - (info.ttl_s - info.remaining_s)
         self._given_up = False
-        """The caller has let go of everything; that is no loss."""
+        """The caller has released everything itself; the lease is not lost."""
 
     @property
     def id(self) -> str:

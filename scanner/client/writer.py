@@ -102,7 +102,7 @@ class Writer:
 
     Args:
         connection: To the server.
-        calls: Holds the newest stream, and lets go of it at the end.
+        calls: Holds the newest stream, and releases it at the end.
         table: The table.
         table_id: Which one of that name.
         operation: What to do with the rows.

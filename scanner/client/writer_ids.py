@@ -3,9 +3,9 @@
 Invariants:
 
 1. An id is one writer's at a time, and its numbers only rise. Two writers of one id and number would be taken for one.
-2. A server remembers so many writers of a bucket. So ids are used again, and a client draws as many as it has writers
-   at once. The one that was given back last goes first: who writes anew what has failed has its id, and so what is
-   still on its way of that comes too late.
+2. A server remembers a limited number of writers for each bucket. So a client reuses ids, and draws only as many as it
+   has writers at a time. The id that was returned last is taken first: a write that repeats a failed one then has its
+   id, so what the failed one left in the network arrives too late to be applied.
 
 This module knows no tables.
 """
@@ -42,7 +42,7 @@ class WriterIds:
     def take(self) -> WriterId:
         """An id for one writer; `give_back` it when it sends nothing any more."""
         if self._process != os.getpid():
-            # What was forked has the ids of its parent, who goes on counting.
+            # A forked process has the ids of its parent, which keeps counting.
             self._free.clear()
             self._process = os.getpid()
         return self._free.pop() if self._free else WriterId()

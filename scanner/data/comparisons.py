@@ -8,7 +8,7 @@ Rules:
 1. Numbers are compared exactly, whatever their types are. One exception, as in SQL: a decimal number with a fraction
    or an exponent that is compared with a float column means the float64 that is nearest to it, so that `price = 0.1`
    finds 0.1, and `mass = 1e23` finds 1e23.
-2. A float is not compared with a decimal column: 0.1 is not the decimal 0.1, and who writes it means that.
+2. A float is not compared with a decimal column: the float 0.1 is not the decimal 0.1, and the user means the latter.
 3. NaN is not equal to anything, itself included, nor less nor greater; 0.0 and -0.0 are equal.
 4. A date stands for its midnight. What has a zone is not compared with what has none.
 5. A null cell gives null.

@@ -154,7 +154,8 @@ class ImageScan:
             the image is of that offset.
         wanted: Of each block of the image, whether a row of it may pass the filter; None: all are to be read.
         cache: Has blocks that were read before; None: there is none.
-        all_columns: Whether all columns of the table are read. Who reads a few merges these alone, and keeps nothing.
+        all_columns: Whether all columns of the table are read. A scan of a few columns merges only these, and caches
+            nothing.
     """
 
     def __init__(

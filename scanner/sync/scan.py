@@ -269,7 +269,7 @@ class _LazyBatches(Iterator[pa.RecordBatch]):
     Invariants:
 
     1. Nothing is opened before the first batch is asked for, and nothing stays open behind the end or a failure.
-    2. A failure stays one: who asks again gets it again, and never an end.
+    2. A failure is final: asking again raises it again, and never looks like the end.
     3. Dropping this ends the scan, in any thread, also amidst garbage collection, without waiting for it.
     4. An interrupt loses nothing: the next call goes on.
     """

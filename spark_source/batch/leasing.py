@@ -9,8 +9,8 @@ Invariants:
    the task reads it; when it does not, the task fails with SNAPSHOT_LOST. It never reads another state instead: an
    offset goes with the history of the bucket that it is of, so that a restored copy is told from it.
 2. All copies of one load read one state, though Spark plans both sides of a self-join at once, in two processes: the
-   lease has the id of the load, who asks first makes it, and who asks second is told what the first has leased. When
-   that has ended, who asks is refused.
+   lease has the id of the load. The first caller acquires it, and the second gets the lease of the first. When it has
+   ended, callers are refused.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def shared_lease(
     ttl_s: float,
     of: str = "",
 ) -> LeaseInfo:
-    """The lease that all copies of a load share; who asks first makes it, and who asks later renews it.
+    """The lease that all copies of a load share: the first caller acquires it, later ones renew it.
 
     Args:
         client: Of the driver.

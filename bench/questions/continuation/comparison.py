@@ -263,7 +263,7 @@ def run(output: Path | None, plots: Path | None, console: Console, *, scale: Sca
     if output is not None:
         output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if plots is not None:
-        # Matplotlib takes a second to load, and only who wants pictures pays for it.
+        # Matplotlib takes a second to load: only for pictures.
         from bench.questions.continuation.plots import draw
 
         draw(document, plots)

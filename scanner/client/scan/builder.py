@@ -178,7 +178,7 @@ class ScanPlan:
         """Check that every row can be collected.
 
         Args:
-            call: Who wants that, for the message.
+            call: The caller's name, for the message.
 
         Raises:
             ArgumentInvalid: The scan is endless.

@@ -90,7 +90,7 @@ class PageReceiver:
         return self._request
 
     def release_request(self) -> pb.ScanPageRequest:
-        """The request that lets go of what the server keeps."""
+        """The request that releases what the server keeps."""
         request = pb.ScanPageRequest(close=True)
         request.MergeFrom(self._request)
         return request

@@ -74,7 +74,7 @@ class PageSource(Protocol):
         """The request that fetches the next page; the same until one is received, but for the columns of the first."""
 
     def release_request(self) -> Message:
-        """The request that lets go of what the server keeps."""
+        """The request that releases what the server keeps."""
 
     def receive(self, message: Buffer) -> Taken:
         """Take the answer to `next_request`.

@@ -125,7 +125,7 @@ class SessionReceiver:
         if fields.has_more_results and not fields.scanner_id:
             raise DataCorrupted(f"{self._what}: the server opened a session without an id")
         require_bucket(self._what, fields, self._query)
-        # In front of the id: a session of other columns is not confirmed, so the server lets go of it by itself.
+        # In front of the id: a session of other columns is not confirmed, so the server drops it by itself.
         self._schema = require_schema(self._what, fields.arrow_schema, self._schema)
         self._scanner_id = fields.scanner_id
         self.columns.opened()

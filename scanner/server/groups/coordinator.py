@@ -188,7 +188,7 @@ class _Seat:
         """Make a state durable.
 
         Cancellation:
-            None: it takes as long as the disk takes. Else who reads the state next might not see what is on its way.
+            None: it takes as long as the disk takes. Otherwise the next reader of the state might miss it.
         """
         with trio.CancelScope(shield=True):
             await self.bucket.submit((), group_states={self._group: state}).wait_durable()

@@ -322,7 +322,7 @@ class LeaseKeeper:
     def _existing(self, key: LeaseKey) -> Lease | None:
         """A lease without what it kept of dropped tables; None if there is none, or nothing is left.
 
-        Not only at the next sweep: who goes on with it would take a table of the same name for the one that it leased.
+        Not only at the next sweep: until then its holder would take a new table of the same name for the leased one.
         """
         if (lease := self.get(key)) is not None:
             self._forget_dropped(lease.states.values())

@@ -543,7 +543,7 @@ class ServedBucket:
         """Close storage and image as `close_idle` does, unless something must not run beside that now.
 
         Waits:
-            For storage. Never for who uses the bucket, who may wait for the caller.
+            For storage. Never for users of the bucket: they may be waiting for the caller.
         """
         if self._is_idle(0) and not self._commits.locked():
             await self.close_idle(0)
@@ -764,7 +764,7 @@ class ServedBucket:
             self._queue.clear()
 
     async def _close_for_others(self) -> None:
-        """Between two commits: else who writes without a pause would keep its files from all others."""
+        """Between two commits: otherwise a writer without a pause would keep the bucket's files from all others."""
         async with self._commits:
             if not self._is_read and not self._at_work and self._retired_by is None:
                 await self._close_storage()

@@ -859,7 +859,7 @@ class RocksBucket:
         log_range = log_range._replace(start=self._range.start, start_ordinal=self._range.start_ordinal)
         batch.put(LOG_RANGE_KEY, encode_log_range(log_range), database.meta_family)
         self._make_durable(database, batch)
-        # Who reads the log beside this sees the new end when its history is known, never before.
+        # A concurrent reader of the log sees the new end only when its history is known.
         self._lineage, self._range, self._began_history = lineage, log_range, True
         self._group_states, self._applied, self._reached = states, shares, None
         self._writers.take(writers)

@@ -1,4 +1,4 @@
-"""The outside of a data directory: where what is, of which format it is, who has it open, and who may look at it.
+"""A data directory's layout, format, lock and access rights.
 
     FORMAT                      says of which format everything in the directory is
     LOCK                        held with flock while a server has it open; the kernel frees it however the server
