@@ -174,8 +174,13 @@ def _checkpoint(data: Path, entry: TableEntry, lease: Lease, index: int) -> Chec
 
     Raises:
         StoreFailed: It is not there: the table is being dropped, or the directory is another server's.
+        DataCorrupted: The server's answer names none.
     """
-    (leased,) = [each for each in lease.buckets if each.bucket == index]
+    name = entry.description.name
+    kept = (each for each in lease.buckets if (each.table, each.bucket) == (name, index))
+    leased = next(kept, None)
+    if leased is None:
+        raise DataCorrupted(f"the server's answer names no checkpoint of bucket {index} of {name}")
     directory = checkpoints_directory(data, entry.table_id) / bucket_name(index)
     for each in list_checkpoints(directory):
         if (each.checkpoint_id, each.log_offset, each.history) == (

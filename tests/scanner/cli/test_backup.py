@@ -190,6 +190,21 @@ def test_a_damaged_table_does_not_cost_the_others(tmp_path: Path, weir_here: Wei
     assert made.stderr.splitlines()[-1].endswith("lacks 1 damaged tables: bad")
 
 
+def test_an_answer_that_names_no_checkpoint_is_told(
+    tmp_path: Path, weir_here: Weir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease of which the answer lacks a bucket is one line, and exit code 1."""
+    data = tmp_path / "data"
+    monkeypatch.setattr(scanner.sync.leases.Lease, "buckets", ())
+    with running_server(data) as server, scanner.sync.connect(server.endpoint) as client:
+        client.create_table("orders", SCHEMA, primary_key=["id"]).write(rows(0, 100, "text"))
+        made = weir_here("backup", tmp_path / "backups", "--data", data, "-e", server.endpoint)
+    assert made.returncode == 1
+    assert made.stderr.splitlines()[0] == (
+        "table 'orders' is not in the backup: the server's answer names no checkpoint of bucket 0 of orders"
+    )
+
+
 @pytest.mark.parametrize("again", [False, True], ids=["for good", "and made anew"])
 @pytest.mark.parametrize("at", ["the look for its checkpoints", "its copying"])
 def test_a_table_that_is_dropped_meanwhile(
