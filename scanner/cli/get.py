@@ -62,6 +62,9 @@ def get(
     The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
     the others are written all the same.
     """
+    wanted = names(columns)
+    if columns and not wanted:
+        fail("--columns needs at least one column")
     if output == STANDARD_OUTPUT:
         output = None
     form = format_of(kind, output)
@@ -71,7 +74,7 @@ def get(
         opened = client.table(table)
         result = opened.get(
             parse_keys(opened.description, keys),
-            columns=names(columns),
+            columns=wanted,
             as_of=parse_as_of(as_of) if as_of else None,
         )
     with destination(form, output) as file:

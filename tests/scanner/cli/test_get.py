@@ -107,6 +107,7 @@ def test_as_of_an_offset(command: Weir) -> None:
         (["1970-01-01,x"], "'x' is no int64"),
         (["1970-01-01,1.0"], "'1.0' is no int64"),
         (["1970-01-01,1", "--columns", "nope"], "no column 'nope'"),
+        (["1970-01-01,1", "--columns", ""], "--columns needs at least one column"),
         (["1970-01-01,1", "--as-of", "x"], "cannot read --as-of"),
     ],
 )
