@@ -78,6 +78,16 @@ def test_an_output_that_is_full(tmp_path: Path) -> None:
     )
 
 
+def test_an_output_that_is_closed(tmp_path: Path) -> None:
+    """The exit code is the answer there, too."""
+    command = ["sh", "-c", '"$0" -m scanner.cli health -e "$1" >&-', sys.executable]
+    with running_server(tmp_path / "data") as running:
+        done = subprocess.run([*command, running.endpoint], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    nobody = subprocess.run([*command, running.endpoint], stderr=subprocess.PIPE, text=True, check=False)
+    assert nobody.returncode == 2
+
+
 @pytest.mark.parametrize(
     ("number", "ends"),
     [(signal.SIGINT, (130, "interrupted")), (signal.SIGTERM, (143, "terminated"))],
