@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from contextlib import AsyncExitStack, suppress
@@ -27,6 +28,8 @@ from transport import TransportConfig
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 _DEFAULTS = ScannerConfig()
+
+_logger = logging.getLogger(__name__)
 
 
 @click.command(
@@ -172,6 +175,7 @@ def serve(
     os.umask(0o077)
     keep_freed_memory()
     configure_logging(log_level, log_format)
+    _warn_of_owner(data)
     with interrupted_at_once():  # What runs in it, finalizers among them, may take the exception for its own.
         warm_up()
     files_max = raise_files_limit()
@@ -243,6 +247,21 @@ async def _serve(
                 nursery.cancel_scope.cancel()
     if cut_short is not None:
         raise cut_short  # Out here, where no nursery wraps it
+
+
+def _warn_of_owner(data: Path) -> None:
+    """Say that a data directory is another user's, who will not be able to open what this server makes there."""
+    with suppress(OSError):  # There is none yet, or its opening tells what is wrong.
+        owner = data.stat().st_uid
+        if owner != os.geteuid():
+            _logger.warning(
+                "%s belongs to user %d, and this server runs as user %d: a later one of that user cannot open the"
+                " files that it makes; run it as user %d",
+                data,
+                owner,
+                os.geteuid(),
+                owner,
+            )
 
 
 def _remark(message: str) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
+from scanner.cli.serve import _warn_of_owner
 from scanner.errors import DataCorrupted, ScannerError, StoreFailed
 from tests.scanner.cli.test_processes import serving, weir
 from tests.support.server import running_server
@@ -179,6 +180,20 @@ def test_a_lax_directory_is_tightened(tmp_path: Path, caplog: pytest.LogCaptureF
     assert [stat.S_IMODE(path.stat().st_mode) & 0o077 for path in images] == [0, 0, 0, 0]
     assert stat.S_IMODE((data / "catalog.json").stat().st_mode) == 0o600
     assert len([line for line in caplog.messages if "was open to others" in line]) == 1
+
+
+def test_a_directory_of_another_user_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What root's server makes there, that user's cannot open. Of one's own directory, or of none, nothing is said."""
+    _warn_of_owner(tmp_path)
+    _warn_of_owner(tmp_path / "none")
+    assert not caplog.messages
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    _warn_of_owner(tmp_path)
+    (told,) = caplog.messages
+    assert told.startswith(f"{tmp_path} belongs to user {owner}, and this server runs as user {owner + 1}: ")
 
 
 def test_a_directory_that_is_moved_away_takes_no_new_tables(
