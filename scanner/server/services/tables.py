@@ -158,8 +158,8 @@ class TablesService:
         """
         message = parse_request(pb.DropTableRequest, request)
         authorize(stream, Right.MANAGE, message.table)
-        await self._catalog.drop(message.table, meant_table_id(message))
-        self._audit(AuditEvent.TABLE_DROPPED, stream, message.table)
+        audited = functools.partial(self._audit, AuditEvent.TABLE_DROPPED, stream, message.table)
+        await self._catalog.drop(message.table, meant_table_id(message), audited)
         return pb.DropTableResponse().SerializeToString()
 
     async def drop_unwritten(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -170,9 +170,8 @@ class TablesService:
         """
         message = parse_request(pb.DropUnwrittenRequest, request)
         authorize(stream, Right.MANAGE, message.table)
-        dropped = await self._catalog.drop_unwritten(message.table, meant_table_id(message))
-        if dropped:
-            self._audit(AuditEvent.TABLE_DROPPED, stream, message.table)
+        audited = functools.partial(self._audit, AuditEvent.TABLE_DROPPED, stream, message.table)
+        dropped = await self._catalog.drop_unwritten(message.table, meant_table_id(message), audited)
         return pb.DropUnwrittenResponse(dropped=dropped).SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:

@@ -372,12 +372,15 @@ class Catalog:
                     bucket.wake_tails()
         return schema.description
 
-    async def drop(self, name: str, table_id: int | None = None) -> None:
+    async def drop(
+        self, name: str, table_id: int | None = None, when_gone: Callable[[], None] = lambda: None
+    ) -> None:
         """End what uses a table, with TABLE_NOT_FOUND, and delete it with its rows.
 
         Args:
             name: Its name.
             table_id: The only table that is meant; None: whichever has the name.
+            when_gone: Called once this has removed the table, however the rest goes, also if that is cancelled.
 
         Raises:
             TableNotFound: There is none of that name, or the name has gone to another table.
@@ -392,16 +395,19 @@ class Catalog:
         async with self._changing:
             if table_id is not None and self._store.table_id(name) != table_id:
                 raise _made_anew(name)
-            await self._drop(name)
+            await self._drop(name, when_gone)
         for each in self.after_drop:
             await each()
 
-    async def drop_unwritten(self, name: str, table_id: int | None = None) -> bool:
+    async def drop_unwritten(
+        self, name: str, table_id: int | None = None, when_gone: Callable[[], None] = lambda: None
+    ) -> bool:
         """The same, but only if nothing was ever written to the table or staged for it, and no write is under way.
 
         Args:
             name: Its name.
             table_id: The only table that is meant; None: whichever has the name.
+            when_gone: As above.
 
         Returns:
             Whether it is gone.
@@ -420,7 +426,7 @@ class Catalog:
                 return False
             if not all(bucket.unwritten for bucket in buckets):
                 return False
-            await self._drop(name)
+            await self._drop(name, when_gone)
         for each in self.after_drop:
             await each()
         return True
@@ -428,9 +434,9 @@ class Catalog:
     def _has_transactions(self, name: str) -> bool:
         return self._store.transaction_files(name).used
 
-    async def _drop(self, name: str) -> None:
+    async def _drop(self, name: str, when_gone: Callable[[], None]) -> None:
         """Called with `_changing` held; no bucket takes a write from the first moment on."""
-        served = self._tables.get(name)
+        served, table_id = self._tables.get(name), self._store.table_id(name)
         dropped = TableNotFound(f"table {name!r} was dropped")
         buckets = [] if served is None else list(served.buckets.values())
         try:
@@ -440,9 +446,12 @@ class Catalog:
                 await bucket.retire(dropped)
             await self._run_blocking(functools.partial(self._store.drop_table, name))
         finally:
+            # It may be gone though some of its files would not go; its name is free then.
+            gone = not self.has(name, table_id)
+            if gone:
+                when_gone()
             if served is not None:
-                # It may be gone though some of its files would not go; its name is free then.
-                if not self.has(name, served.table_id):
+                if gone:
                     del self._tables[name]
                     for bucket in buckets:
                         bucket.image.drop()

@@ -28,6 +28,7 @@ from scanner.errors import (
 from scanner.proto.weir.v1 import scanner_pb2 as pb
 from scanner.proto.weir.v1 import tables_pb2
 from scanner.server.config import ScannerConfig
+from scanner.server.retention.lease_manager import LeaseKeeper
 from scanner.server.services.tables import TablesService
 from scanner.storage.memory.store import MemoryStore
 from scanner.wire.tables import description_from_proto, description_to_proto
@@ -136,6 +137,26 @@ async def test_a_table_is_dropped_only_if_nobody_has_written_to_it() -> None:
     assert isinstance(gone, TableNotFound)
     assert isinstance(another, TableNotFound)
     assert rows.equals(table_of(sample(range(2))))
+
+
+@pytest.mark.parametrize("method", ["DropTable", "DropUnwritten"])
+async def test_a_drop_whose_client_leaves_is_audited(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is there as soon as the table is gone, while what is tidied up behind it may still be cut off."""
+    tidying = trio.Event()
+
+    async def tidy(_: LeaseKeeper) -> None:
+        tidying.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(LeaseKeeper, "_forget_dropped_now", tidy)
+    async with serving(MemoryStore()) as (server, client):
+        await create_table(client, description())
+        request = tables_pb2.DropTableRequest(table="items").SerializeToString()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, client, method, request)
+            await tidying.wait()
+            nursery.cancel_scope.cancel()
+        assert server.statistics().activity.audited.get("table_dropped") == 1
 
 
 async def test_writes_are_answered_in_order_with_their_offsets() -> None:
