@@ -436,9 +436,9 @@ def _age_ms(age_s: float) -> int:
 def _not_leased_from_proto(missing: pb.NotLeased) -> NotLeased:
     row = error_row_of_reason(missing.reason)
     kind = InternalError if row is None else row.exception
-    return NotLeased(
-        missing.table, missing.bucket if missing.HasField("bucket") else None, kind(missing.message)
-    )
+    oldest = missing.oldest_offset if missing.HasField("oldest_offset") else None
+    bucket = missing.bucket if missing.HasField("bucket") else None
+    return NotLeased(missing.table, bucket, kind(missing.message, oldest_offset=oldest))
 
 
 def refusal(missing: Sequence[NotLeased]) -> ScannerError:
@@ -451,5 +451,6 @@ def refusal(missing: Sequence[NotLeased]) -> ScannerError:
     )
     return type(first.error)(
         f"{where} cannot be leased{more}: {first.error.message}; nothing was changed",
+        oldest_offset=first.error.oldest_offset,
         metadata={"not_leased": names},
     )

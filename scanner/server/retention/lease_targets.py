@@ -239,7 +239,9 @@ def _choose(checkpoints: BucketCheckpoints, target: Target) -> tuple[Checkpoint 
             newest = _newest(checkpoints)
             if newest is None:
                 raise SnapshotLost(
-                    "there is no checkpoint whose log is still there; let one be made, or make one with weir checkpoint"
+                    "there is no checkpoint whose log is still there; let one be made, or make one with weir"
+                    " checkpoint",
+                    oldest_offset=checkpoints.bucket.storage.log_start,
                 )
             return newest, 0
 
@@ -254,7 +256,10 @@ def _existing(checkpoints: BucketCheckpoints, checkpoint_id: int) -> Checkpoint:
     checkpoint = checkpoints.get(checkpoint_id)
     if checkpoint is None:
         known = ", ".join(str(each.checkpoint_id) for each in checkpoints) or "none"
-        raise SnapshotLost(f"there is no checkpoint {checkpoint_id} of this bucket; it has: {known}")
+        raise SnapshotLost(
+            f"there is no checkpoint {checkpoint_id} of this bucket; it has: {known}",
+            oldest_offset=checkpoints.bucket.storage.log_start,
+        )
     return checkpoint
 
 

@@ -234,5 +234,9 @@ def _leased_bucket(state: LeasedState) -> pb.LeasedBucket:
 def _not_leased(missing: RefusedTarget) -> pb.NotLeased:
     error = for_peers(missing.error)
     return pb.NotLeased(
-        table=missing.table, bucket=missing.bucket, reason=error.reason, message=error.message
+        table=missing.table,
+        bucket=missing.bucket,
+        reason=error.reason,
+        message=error.message,
+        oldest_offset=error.oldest_offset,
     )

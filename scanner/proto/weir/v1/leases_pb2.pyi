@@ -70,16 +70,18 @@ class LeasedBucket(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., checkpoint_id: _Optional[int] = ..., log_offset: _Optional[int] = ..., history: _Optional[bytes] = ...) -> None: ...
 
 class NotLeased(_message.Message):
-    __slots__ = ("table", "bucket", "reason", "message")
+    __slots__ = ("table", "bucket", "reason", "message", "oldest_offset")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BUCKET_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     table: str
     bucket: int
     reason: str
     message: str
-    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    oldest_offset: int
+    def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., oldest_offset: _Optional[int] = ...) -> None: ...
 
 class AcquireLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "ttl_ms", "targets", "partial", "if_absent", "id_age_ms")

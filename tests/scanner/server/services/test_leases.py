@@ -141,6 +141,24 @@ async def test_a_right_that_was_taken_away() -> None:
         assert await client.leases.drop("mine")
 
 
+async def test_what_retention_took_is_told_with_the_oldest_offset() -> None:
+    """In the error of an acquisition, and of each bucket of a partial one, as in other errors of retention."""
+    store = filled_store(20)
+    async with guarded(store) as server, connected(server, "anna") as anna:
+        store.bucket("items", 0).truncate_log(12)
+        oldest = store.bucket("items", 0).log_start
+        assert oldest > 3
+        for target in (
+            scanner.LeaseTarget("items", (0,), log_offset=3),
+            scanner.LeaseTarget("items", (0,), checkpoint_id=99),
+        ):
+            with pytest.raises((scanner.OffsetOutOfRange, scanner.SnapshotLost)) as caught:
+                await anna.acquire_lease(target)
+            assert caught.value.oldest_offset == oldest
+            _, (missing,) = await anna.leases.acquire("part", [target], None, partial=True)
+            assert missing.error.oldest_offset == oldest
+
+
 async def test_an_acquisition_is_answered_with_the_lease() -> None:
     """Its buckets with checkpoint and offset; the time asked for, or as before, or the server's."""
     store = MemoryStore()
