@@ -225,9 +225,9 @@ def _list(destination: Path, as_json: bool) -> None:
 @click.argument("backup_directory", metavar="BACKUP", type=click.Path(path_type=Path, file_okay=False))
 @click.argument("data", type=click.Path(path_type=Path, file_okay=False))
 def restore_backup(backup_directory: Path, data: Path) -> None:
-    """Make the data directory DATA, which is new or empty, of one BACKUP; every file and every row is compared.
+    """Restore one BACKUP into DATA, a new or empty data directory; every file and every row is verified.
 
-    Resume tokens, leases and checkpoints of the old directory are not in it.
+    Resume tokens, leases and checkpoints of the old directory are not restored.
     """
     # Of leases that the old server ended it knows nothing: ids from before name none here, and begin none.
     now_us = time.time_ns() // 1000

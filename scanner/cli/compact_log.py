@@ -39,7 +39,8 @@ _SHOWN: Final = 3
 def compact_log(table: str, before: str | None, bucket: int | None, endpoint: str) -> None:
     """Cut a table's changelogs off now, as the server does from time to time by itself.
 
-    What a scan or tail, parked or not, or a lease needs stays, and is shown with whose it is. Rows are untouched.
+    Changes that a scan, a tail (parked or not) or a lease still needs stay; the output names them and their owners.
+    Rows are untouched.
     """
     place = None if before is None else _place(before, bucket)
     with connected(endpoint) as client:

@@ -180,8 +180,8 @@ def load(
 ) -> None:
     """Load a Parquet, Arrow or CSV file into a table, which is created if it is missing.
 
-    CSV may be gzipped (.csv.gz) or alone in a .zip. Rows replace those that have the same key, and later rows of the
-    file earlier ones; weir tells how many did. A value in quotes is never null in a column of strings.
+    A CSV may be gzipped (.csv.gz) or the only file in a .zip. Rows replace those that have the same key, and later rows
+    of the file replace earlier ones; weir prints how many. A value in quotes is never null in a column of strings.
     """
     options = _read_csv_options(file, types, delimiter, quote, encoding, null_values)
     name = file.name.partition(".")[0] if table_name is None else table_name
@@ -383,8 +383,8 @@ def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
 def delete(table: str, keys: tuple[str, ...], endpoint: str) -> None:
     r"""Delete rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. Behind --
-    a key may begin with a minus. A missing key is no error.
+    Write binary values in hexadecimal after \x, as weir scan writes them in CSV; without \x they are taken as text. Put
+    -- before keys that begin with a minus. A missing key is no error.
     """
     with connected(endpoint) as client:
         opened = client.table(table)

@@ -56,8 +56,8 @@ def get(
 ) -> None:
     r"""Read rows by primary key. KEY is the values of the key columns, in key order, separated by commas.
 
-    Octets are hexadecimal behind \x, as weir scan writes them into a CSV; without \x, the text itself. Behind --
-    a key may begin with a minus.
+    Write binary values in hexadecimal after \x, as weir scan writes them in CSV; without \x they are taken as text. Put
+    -- before keys that begin with a minus.
 
     The rows come in the order of the keys. Exit code 1, and a line on standard error, if a key has no row; the rows of
     the others are written all the same.

@@ -25,10 +25,9 @@ from scanner.cli.display import print_table
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @endpoint_option
 def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None:
-    """Show the reader groups of a table: who reads which bucket, how far, and how many changes are behind that.
+    """Show a table's reader groups: the reader of each bucket, its position, and how many changes are left.
 
-    A bucket without a member has no reader now. The epoch is that of its newest assignment: it tells newer from older,
-    and counts nothing.
+    A bucket without a member has no reader now. The epoch is that of its newest assignment: a higher one is newer.
     """
     with connected(endpoint) as client:
         opened = client.table(table)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 @click.option("--bucket", type=click.IntRange(0), metavar="N", help="Only of this bucket.")
 @endpoint_option
 def image(table: str, list_: bool, drop: bool, bucket: int | None, endpoint: str) -> None:
-    """Make images of a table's rows as of now, in place of those that there are, and wait until scans use them.
+    """Make images of a table's current rows, replace older ones, and wait until scans use them.
 
-    An image is a copy of a bucket's rows in columns. Whole scans read it, as long as little was changed since, and get
-    what they would get without it, sooner. It takes about as much disk as the rows, and can be dropped at any time. A
-    server makes images by itself, too, unless it runs with --images off; --list tells why there is one or none.
+    An image is a copy of a bucket's rows in columns. Full scans read it while few rows have changed since; they get the
+    same rows, sooner. It takes about as much disk as the rows, and can be dropped at any time. A server makes images by
+    itself, too, unless it runs with --images off; --list tells why there is one or none.
     """
     if list_ and drop:
         fail("--list and --drop exclude each other: name one of them")

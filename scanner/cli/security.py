@@ -117,12 +117,12 @@ def server_security(host: str, insecure_bind_any: bool) -> ServerSecurity:
     "-o",
     type=file_path(exists=False),
     metavar="FILE",
-    help="Write the token there, for this user's eyes only.",
+    help="Write the token to this file, readable by this user only.",
 )
 def token(output: Path | None) -> None:
     """Make a bearer token, and print the line of the credentials file that admits it.
 
-    The server keeps the hash alone: a token that is lost is replaced, not found again.
+    The server keeps only the hash: a lost token is replaced, not recovered.
     """
     made = make_token()
     if output is None:

@@ -112,7 +112,7 @@ _logger = logging.getLogger(__name__)
     type=click.Choice(IMAGES),
     default=_DEFAULTS.images,
     show_default=True,
-    help="Make columnar images of what whole scans read again and again by itself (auto), or on demand alone (off).",
+    help="Make columnar images of what full scans read again and again automatically (auto), or only on demand (off).",
 )
 @click.option(
     "--disk-reserve",

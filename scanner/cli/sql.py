@@ -53,7 +53,9 @@ atexit.register(gc.unfreeze)
 )
 @click.argument("query")
 @click.option(
-    "--explain", is_flag=True, help="Run nothing: show what the server is asked for, and DuckDB's plan."
+    "--explain",
+    is_flag=True,
+    help="Run nothing: show the scans that the server would get, and DuckDB's plan.",
 )
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
 @click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
@@ -64,7 +66,7 @@ atexit.register(gc.unfreeze)
     metavar="FILE",
     help="Instead of standard output, which is '-'.",
 )
-@click.option("--stats", is_flag=True, help="Say at the end what was scanned, on standard error.")
+@click.option("--stats", is_flag=True, help="Print at the end, on standard error, what was scanned.")
 @endpoint_option
 def sql(
     query: str,
@@ -78,9 +80,9 @@ def sql(
     """Run one SELECT over tables, in DuckDB, on this machine.
 
     Columns that are not needed, and rows that the conditions on one table leave out, stay at the server. All uses of a
-    table see the same state: one log offset for each bucket, kept by a lease while the query runs.
-    QUERY may read files as well: 'data.parquet'. A table whose name is no plain word is in double quotes. Columns of
-    one name, as of a join, get a number: id, id_1.
+    table see the same state: one log offset for each bucket, kept by a lease while the query runs. QUERY may read files
+    as well: 'data.parquet'. Put a table name that is not a plain word in double quotes. Columns of the same name, as
+    after a join, are numbered: id, id_1.
 
     Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
     arrow and parquet take all of them; none only counts. A file appears when it is complete.

@@ -86,13 +86,13 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
     metavar="PLACE",
     help="End there: end (where the log ends now), OFFSET, or BUCKET:OFFSET for each bucket. Default: never.",
 )
-@click.option("--snapshot", is_flag=True, help="Begin with the rows that are there, then print what changes.")
+@click.option("--snapshot", is_flag=True, help="Print the current rows first, then their changes.")
 @click.option(
     "--group",
     "-g",
     metavar="NAME",
-    help="Share the buckets out with the other readers of this group, and store how far the output has come. Where the"
-    " group has stored that already it goes on there, elsewhere at --from.",
+    help="Share the buckets with the other readers of this group, and store how far the output has come."
+    " A bucket continues at the group's stored position; without one it starts at --from.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
@@ -111,7 +111,7 @@ _NOT_AGAIN: Final = frozenset({"from_", "snapshot", "limit"})
     default=RETRIES_DEFAULT,
     show_default=True,
     metavar="N",
-    help="Attempts in a row at going on after a cut that may bring nothing. 0: a cut ends it.",
+    help="Attempts in a row to resume after a cut that may make no progress. 0: a cut ends the tail.",
 )
 @endpoint_option
 def tail(
@@ -130,8 +130,8 @@ def tail(
 ) -> None:
     """Print a table's changes as they are committed, a line each: +I insert, -U and +U update, -D delete.
 
-    An update is two lines, the row as it was and as it is; each passes --where by its own row. The order is that of the
-    commits within a bucket, and none between buckets. Ctrl-C ends it and prints the arguments with which to go on.
+    An update is two lines, the row before and after it; --where is applied to each. The changes of a bucket come in
+    commit order; there is no order between buckets. Ctrl-C ends the tail and prints the arguments to continue it.
     """
     if snapshot and from_:
         fail("--snapshot begins with the rows that are there; leave --from away")

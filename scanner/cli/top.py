@@ -150,7 +150,7 @@ def render(rows: Sequence[Row], title: str, *, rows_max: int | None = None) -> R
 def top(interval: float, once: bool, endpoint: str) -> None:
     """Watch the server's streams: rate, credit, window, what holds each up, and what it pins. Ends with q or Ctrl-C.
 
-    The longest stall since the last look is shown, with its share of the time.
+    The longest stall since the last refresh is shown, with its share of the time.
     """
     with connected(endpoint) as client, contextlib.nullcontext() if once else _left_by_interrupt():
         if once or not is_terminal(sys.stdout):

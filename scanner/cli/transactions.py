@@ -16,9 +16,9 @@ from scanner.cli.display import print_table
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 @endpoint_option
 def transactions(table: str, as_json: bool, endpoint: str) -> None:
-    """Show the transactions of a table: the newest version that is decided of each name, and what is staged.
+    """Show a table's transactions: the newest decided version of each name, and what is staged.
 
-    A version that is decided and not applied is on its way; if it stays so, the server's log says why.
+    A version that is decided and not applied yet is being applied; if that lasts, the server's log says why.
     """
     with connected(endpoint) as client:
         rows = [dataclasses.asdict(each) for each in client.table(table).transactions()]
