@@ -312,7 +312,7 @@ def endpoint_option(command: _F) -> _F:
 
 @contextmanager
 def connected(endpoint: str) -> Iterator[sync.Client]:
-    """A client for the length of a command.
+    """A client for the length of a command, which tells a person at a terminal when it waits for the server.
 
     Raises:
         ArgumentInvalid: The endpoint cannot be read.
@@ -322,6 +322,7 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
     with imported_for_good():
         from scanner import sync
         from scanner.cli.connection import connection_arguments
+        from scanner.cli.waits import told_of_waits
         from scanner.client.connection import parse_endpoint
         from scanner.errors import ServerUnavailable
 
@@ -335,7 +336,7 @@ def connected(endpoint: str) -> Iterator[sync.Client]:
         raise ServerUnavailable(
             f"{error.message}; start one with: weir serve --data DIR --host {host} --port {port}"
         ) from error
-    with client:
+    with client, told_of_waits():
         yield client
 
 

@@ -5,11 +5,12 @@ brought nothing, and is drawn at random below that ("full jitter"), so that clie
 back together. What counts is attempts without progress: a scan over a bad line goes on for as long as each attempt
 brings something.
 
-The policy is pure; `Attempts` waits, and draws from the random that it is given.
+The policy is pure; `Attempts` waits, draws from the random that it is given, and logs why it waits.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -26,6 +27,10 @@ RETRIES_DEFAULT: Final = 16
 `weir serve --drain-timeout` says otherwise, and the next start some seconds."""
 RETRIES_MAX: Final = 2**32 - 1
 
+LOGGER_NAME: Final = "weir.client"
+"""Has a line of level INFO for each failure after which something is tried again."""
+
+_logger = logging.getLogger(LOGGER_NAME)
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=ScannerError)
 
@@ -127,6 +132,7 @@ class Attempts:
         self.failed += 1
         if self.failed > self._policy.retries:
             raise exhausted(error, self.failed) from error
+        _logger.info("%s; trying again (%d of %d)", error.message, self.failed, self._policy.retries)
         drawn_s = self._rng.uniform(0.0, self._policy.delay_bound_s(self.failed))
         await trio.sleep(error.retry_after_s + drawn_s)
 

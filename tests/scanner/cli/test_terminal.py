@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
+import signal
+import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import scanner.cli.waits
 import scanner.sync
+from scanner.cli.waits import told_of_waits
 from tests.support.server import RunningServer, running_server
-from tests.support.terminal import shown_by
+from tests.support.terminal import WAIT_S, on_a_terminal, shown_by, shown_until
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks, pytest.mark.slow]
 
@@ -91,3 +99,43 @@ def test_what_is_not_for_terminals(server: RunningServer, kind: str, tmp_path: P
         code, lines = shown_by("scan", "wide", "--format", kind, *words, "-e", server.endpoint)
         assert code == 1
         assert lines[0].startswith(f"weir: {kind} is not for a terminal")
+
+
+def test_a_server_that_is_waited_for_is_told(server: RunningServer) -> None:
+    """What takes connections and hangs up is tried again and again: the terminal says why, and how to end that."""
+
+    def hang_up() -> None:
+        with contextlib.suppress(OSError):  # Closed, which ends this.
+            while True:
+                listener.accept()[0].close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        threading.Thread(target=hang_up, daemon=True).start()
+        with on_a_terminal("tables", "-e", endpoint) as (process, terminal):
+            shown = shown_until(terminal, b"Ctrl-C ends that").decode()
+            process.send_signal(signal.SIGINT)
+            assert shown_until(terminal, None).decode().endswith("weir: interrupted\r\n")
+            assert process.wait(WAIT_S) == 130
+        listener.shutdown(socket.SHUT_RDWR)
+    assert shown.startswith(f"weir: what answers at {endpoint} ")
+    assert "; trying again (1 of 16); " in shown.replace("\r\n", "")
+
+
+def test_waits_are_told_at_rare_intervals(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first failure at once, the others of half a minute not; to a file, and behind the command, none."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    logger = logging.getLogger("weir.client")
+    with told_of_waits():
+        logger.info("to a file")
+    monkeypatch.setattr(scanner.cli.waits, "is_terminal", lambda: True)
+    with told_of_waits():
+        for now in (0.0, 1.0, 29.9, 30.0, 31.0):
+            logger.info("failed at %g", now)
+    logger.info("behind it")
+    assert capsys.readouterr().err == (
+        "weir: failed at 0; Ctrl-C ends that\nweir: failed at 30; Ctrl-C ends that\n"
+    )
