@@ -38,3 +38,13 @@ async def call_unary(connection: Connection, path: str, request: Message, reply:
         return reply.FromString(bytes(answer))
     except DecodeError as error:
         raise DataCorrupted(f"the answer to {method} cannot be read: {error}") from error
+
+
+def require_about(method: str, asked: object, told: object) -> None:
+    """See that an answer is about what was asked, as it says itself; one to another call looks like it.
+
+    Raises:
+        DataCorrupted: It is about something else.
+    """
+    if told != asked:
+        raise DataCorrupted(f"{method} was asked about {asked}, and the answer is about {told}")

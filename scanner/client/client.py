@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import trio
 from google.protobuf.message import Message
@@ -29,7 +29,7 @@ from scanner.client.admin import (
     snapshot_from_proto,
     stream_from_proto,
 )
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.client.connection import Connection, Dial, connect_by_tcp, open_connection, parse_endpoint
 from scanner.client.leases import Leasable, Lease, LeaseInfo, Leases, new_lease_id, refusal
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX, RetryPolicy
@@ -64,6 +64,24 @@ _DRAIN_S_END: Final = 4_000_000
 
 _Reply = TypeVar("_Reply", bound=Message)
 _OfBucket = TypeVar("_OfBucket", CheckpointInfo, CompactedLog, ImageInfo)
+_OfTable: TypeAlias = (
+    admin_pb.CheckpointRequest
+    | admin_pb.ListCheckpointsRequest
+    | admin_pb.CompactLogRequest
+    | admin_pb.MakeImagesRequest
+    | admin_pb.ListImagesRequest
+    | admin_pb.DropImagesRequest
+)
+_Tells = TypeVar(
+    "_Tells",
+    admin_pb.CheckpointResponse,
+    admin_pb.ListCheckpointsResponse,
+    admin_pb.CompactLogResponse,
+    admin_pb.MakeImagesResponse,
+    admin_pb.ListImagesResponse,
+    admin_pb.DropImagesResponse,
+)
+"""An answer that says which table it is about."""
 
 
 @asynccontextmanager
@@ -290,7 +308,7 @@ class Client:
             PermissionDenied: The server lets others administer it.
         """
         request = admin_pb.CheckpointRequest(table=table, bucket=_only_bucket(table, bucket))
-        reply = await self._administer("Checkpoint", request, admin_pb.CheckpointResponse)
+        reply = await self._administer_table("Checkpoint", request, admin_pb.CheckpointResponse)
         return _of_buckets("checkpoints", table, bucket, list(map(checkpoint_from_proto, reply.checkpoints)))
 
     async def list_checkpoints(self, table: str) -> list[CheckpointInfo]:
@@ -301,7 +319,7 @@ class Client:
             PermissionDenied: The server lets others administer it.
         """
         request = admin_pb.ListCheckpointsRequest(table=table)
-        reply = await self._administer("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
+        reply = await self._administer_table("ListCheckpoints", request, admin_pb.ListCheckpointsResponse)
         return list(map(checkpoint_from_proto, reply.checkpoints))
 
     async def compact_log(
@@ -329,7 +347,7 @@ class Client:
             request.timestamp_us = microseconds(before)
         elif before is not None:
             request.offset = whole(before, "an offset", 0, UINT64_MAX)
-        reply = await self._administer("CompactLog", request, admin_pb.CompactLogResponse)
+        reply = await self._administer_table("CompactLog", request, admin_pb.CompactLogResponse)
         return _of_buckets("changelogs", table, bucket, list(map(compacted_from_proto, reply.buckets)))
 
     async def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
@@ -352,7 +370,7 @@ class Client:
             Until they are used: minutes where there are millions of rows.
         """
         request = admin_pb.MakeImagesRequest(table=table, bucket=_only_bucket(table, bucket))
-        reply = await self._administer("MakeImages", request, admin_pb.MakeImagesResponse)
+        reply = await self._administer_table("MakeImages", request, admin_pb.MakeImagesResponse)
         return _of_buckets("images", table, bucket, list(map(image_from_proto, reply.images)))
 
     async def list_images(self, table: str) -> list[ImageInfo]:
@@ -373,7 +391,7 @@ class Client:
             PermissionDenied: The table may not be known of.
         """
         request = admin_pb.ListImagesRequest(table=table)
-        reply = await self._administer("ListImages", request, admin_pb.ListImagesResponse)
+        reply = await self._administer_table("ListImages", request, admin_pb.ListImagesResponse)
         return image_states_from_proto(reply)
 
     async def drop_images(self, table: str, *, bucket: int | None = None) -> int:
@@ -391,7 +409,7 @@ class Client:
             PermissionDenied: The server lets others administer it.
         """
         request = admin_pb.DropImagesRequest(table=table, bucket=_only_bucket(table, bucket))
-        reply = await self._administer("DropImages", request, admin_pb.DropImagesResponse)
+        reply = await self._administer_table("DropImages", request, admin_pb.DropImagesResponse)
         return reply.images
 
     async def acquire_lease(
@@ -483,6 +501,12 @@ class Client:
 
     async def _administer(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
         return await call_unary(self._connection, methods.ADMIN + method, request, reply)
+
+    async def _administer_table(self, method: str, request: _OfTable, reply: type[_Tells]) -> _Tells:
+        answer = await self._administer(method, request, reply)
+        if answer.table:
+            require_about(method, f"table {request.table!r}", f"table {answer.table!r}")
+        return answer
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:
         return await call_unary(self._connection, methods.TABLES + method, request, reply)

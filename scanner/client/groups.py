@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.proto.weir.v1 import groups_pb2 as pb
 from scanner.wire import methods
 
@@ -62,9 +62,12 @@ async def list_groups(connection: Connection, table: str, table_id: int) -> list
 
     Raises:
         TableNotFound: The table was dropped; another one of its name is none of it.
+        DataCorrupted: The answer is about another table.
     """
     request = pb.ListGroupsRequest(table=table, table_id=table_id)
     reply = await call_unary(connection, methods.GROUPS + "ListGroups", request, pb.ListGroupsResponse)
+    if reply.HasField("table_id"):
+        require_about("ListGroups", table_id, reply.table_id)
     return [GroupSummary(name=each.group, members=each.members) for each in reply.groups]
 
 
@@ -74,9 +77,12 @@ async def describe_group(connection: Connection, table: str, table_id: int, grou
     Raises:
         TableNotFound: As `list_groups`.
         GroupNotFound: The table has no such group.
+        DataCorrupted: The answer is about another group.
     """
     request = pb.DescribeGroupRequest(table=table, table_id=table_id, group=group)
     reply = await call_unary(connection, methods.GROUPS + "DescribeGroup", request, pb.DescribeGroupResponse)
+    if reply.HasField("group"):
+        require_about("DescribeGroup", (table_id, group), (reply.group.table_id, reply.group.group))
     return GroupInfo(
         name=group,
         members=tuple(reply.members),

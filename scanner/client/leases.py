@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 import trio
 from google.protobuf.message import Message
 
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.client.scan.builder import bucket_number
 from scanner.errors import (
     ArgumentInvalid,
@@ -193,6 +193,8 @@ class Leases:
         """The leases that the caller may see, by principal and id."""
         request = pb.ListLeasesRequest(table=table or "")
         reply = await self._call("ListLeases", request, pb.ListLeasesResponse)
+        if reply.HasField("table"):
+            require_about("ListLeases", table or "", reply.table)
         return list(map(lease_from_proto, reply.leases))
 
     async def _call(self, method: str, request: Message, reply: type[_Reply]) -> _Reply:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from google.protobuf.message import DecodeError
 
 from scanner.client.arrow_input import ArrowRows, Rows, read_arrow
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import as_scanner_error
 from scanner.client.retries import retried
 from scanner.client.scan.builder import whole_number
@@ -470,10 +470,13 @@ async def list_transactions(connection: Connection, table: str, table_id: int) -
 
     Raises:
         TableNotFound: There is no such table of that id.
+        DataCorrupted: The answer is about another table.
     """
     request = pb.ListTransactionsRequest(table=table, table_id=table_id)
     path = methods.TRANSACTIONS + "ListTransactions"
     reply = await call_unary(connection, path, request, pb.ListTransactionsResponse)
+    if reply.HasField("table_id"):
+        require_about("ListTransactions", table_id, reply.table_id)
     return [
         TransactionInfo(
             name=each.name,

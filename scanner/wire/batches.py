@@ -203,15 +203,15 @@ def encode_page(fields: PageFieldsT, payload: Buffer) -> Parts:
 
 
 def encode_fetched(
-    buckets: Sequence[tuple[pb.FetchedBucket, Sequence[FetchedBatch]]], arrow_schema: bytes = b""
+    answer: pb.FetchLogResponse, buckets: Sequence[tuple[pb.FetchedBucket, Sequence[FetchedBatch]]]
 ) -> Parts:
     """Encode one `FetchLogResponse`.
 
     Args:
+        answer: Its fields without its buckets.
         buckets: Of each the fields without its batches, and the batches, of less than 256 MiB together.
-        arrow_schema: Of the batches; empty: the client has it.
     """
-    pieces: list[bytes | memoryview] = [pb.FetchLogResponse(arrow_schema=arrow_schema).SerializeToString()]
+    pieces: list[bytes | memoryview] = [answer.SerializeToString()]
     position = len(pieces[0])
     for fields, batches in buckets:
         start = position + len(_FETCHED_BUCKET) + _FETCHED_LENGTH_BYTES
@@ -272,11 +272,11 @@ def decode_scan_page(message: Buffer) -> ScanPage:
     return _decode_page(pb.ScanPageResponse, message)
 
 
-def decode_fetched(message: Buffer) -> tuple[bytes, list[ReceivedBucket]]:
+def decode_fetched(message: Buffer) -> tuple[pb.FetchLogResponse, list[ReceivedBucket]]:
     """Read a `FetchLogResponse`.
 
     Returns:
-        The schema, empty if it has none; and its buckets.
+        Its fields without its buckets; and these.
 
     Raises:
         DataCorrupted: The message is none.
@@ -284,7 +284,7 @@ def decode_fetched(message: Buffer) -> tuple[bytes, list[ReceivedBucket]]:
     view = _octets(message)
     try:
         small, buckets = _cut_fields(view, 0, _FETCHED_BUCKET_FIELD)
-        return pb.FetchLogResponse.FromString(small).arrow_schema, [_fetched_bucket(each) for each in buckets]
+        return pb.FetchLogResponse.FromString(small), [_fetched_bucket(each) for each in buckets]
     except (DecodeError, IndexError, ValueError) as error:
         raise DataCorrupted(f"the answer to a fetch cannot be read: {error}") from error
 

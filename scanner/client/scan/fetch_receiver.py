@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from scanner.client.calls import require_about
 from scanner.client.scan.sequence import no_rows, require_rows, require_schema
 from scanner.errors import DataCorrupted
 from scanner.proto.weir.v1 import scanner_pb2 as pb
@@ -133,9 +134,11 @@ class FetchReceiver:
             DataCorrupted: It cannot be read, or fails a check.
             SchemaMismatch: The table was replaced by another meanwhile.
         """
-        encoded, received = decode_fetched(message)
-        if encoded:
-            require_schema(self._what, encoded, self._schema)
+        answer, received = decode_fetched(message)
+        if self._query.HasField("table_id") and answer.HasField("table_id"):
+            require_about(f"{self._what}: FetchLog", self._query.table_id, answer.table_id)
+        if answer.arrow_schema:
+            require_schema(self._what, answer.arrow_schema, self._schema)
         if [each.fields.bucket for each in received] != [each.position.bucket for each in self._buckets]:
             raise DataCorrupted(f"{self._what}: the answer to a fetch is of other buckets than its request")
         answered = list(zip(self._buckets, received, strict=True))

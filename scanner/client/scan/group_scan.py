@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 from google.protobuf.message import DecodeError
 
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.client.failures import translated
 from scanner.client.retries import retried
 from scanner.client.scan.batch_queue import HandOff
@@ -251,6 +251,7 @@ class GroupBatches:
             ArgumentInvalid: A position is inside a commit, or of a bucket that the table does not have.
             OffsetOutOfRange: A position is past the changelog's end, or before its start and what is stored.
             GroupNotFound: The group was deleted.
+            DataCorrupted: The answer is about other positions; nobody knows what is stored.
             ScannerError: The server could not be reached, or storage failed. It can be tried again.
 
         Waits:
@@ -340,6 +341,10 @@ class GroupBatches:
 
     def _take_answer(self, wanted: Mapping[int, _Handed], reply: pb.CommitPositionsResponse) -> list[int]:
         refused = {each.bucket: each for each in reply.refused}
+        if reply.HasField("group"):
+            asked = self._plan.table_id or 0, self._plan.group, sorted(wanted)
+            told = reply.group.table_id, reply.group.group, sorted([*reply.stored, *refused])
+            require_about("CommitPositions", asked, told)
         lost: list[int] = []
         failure: ScannerError | None = None
         for bucket, each in wanted.items():
@@ -536,6 +541,8 @@ class GroupBatches:
         while (response := await self._next_response(stream)) is not None:
             match response.WhichOneof("response"):
                 case "joined":
+                    if response.joined.instance:
+                        require_about("Join", self._instance.hex(), response.joined.instance.hex())
                     self._session_s = max(0.001, response.joined.session_timeout_ms / 1000)
                     self._wake_speaker()
                 case "assignment":

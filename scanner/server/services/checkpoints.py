@@ -63,7 +63,7 @@ class CheckpointService:
                     table=message.table,
                     buckets=len(made),
                 )
-        return pb.CheckpointResponse(checkpoints=made).SerializeToString()
+        return pb.CheckpointResponse(checkpoints=made, table=message.table).SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the checkpoints of a table.
@@ -80,7 +80,7 @@ class CheckpointService:
             for index in range(table.description.buckets)
             for checkpoint in await self._checkpoints.of(table, index)
         ]
-        return pb.ListCheckpointsResponse(checkpoints=found).SerializeToString()
+        return pb.ListCheckpointsResponse(checkpoints=found, table=message.table).SerializeToString()
 
     def _info(self, table: ServedTable, index: int, checkpoint: Checkpoint) -> pb.CheckpointInfo:
         key = CheckpointKey(table.table_id, index, checkpoint.checkpoint_id)

@@ -94,7 +94,8 @@ class FetchService:
             await Fetch(parts, self._limits(request)).fill()
             if request.with_schema:
                 schema = encode_schema(change_schema(table.description, query.columns))
-            answer = encode_fetched([(part.fields(), part.batches) for part in parts], schema)
+            fields = pb.FetchLogResponse(arrow_schema=schema, table_id=table.table_id)
+            answer = encode_fetched(fields, [(part.fields(), part.batches) for part in parts])
         # A client that takes its time holds nothing but its answer.
         await stream.send(*answer)
 

@@ -118,7 +118,9 @@ class GroupService:
             for bucket in buckets
             if bucket in refusals
         ]
-        return pb.CommitPositionsResponse(refused=refused).SerializeToString()
+        stored = [bucket for bucket in buckets if bucket not in refusals]
+        answer = pb.CommitPositionsResponse(refused=refused, group=_name_of(message), stored=stored)
+        return answer.SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the groups of a table."""
@@ -126,7 +128,7 @@ class GroupService:
         authorize(stream, Right.DESCRIBE, message.table)
         names = await self._groups.names(message.table, meant_table_id(message))
         found = [pb.GroupSummary(group=name, members=members) for name, members in names.items()]
-        return pb.ListGroupsResponse(groups=found).SerializeToString()
+        return pb.ListGroupsResponse(groups=found, table_id=meant_table_id(message)).SerializeToString()
 
     async def describe(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with one group: members, buckets, positions.
@@ -151,7 +153,8 @@ class GroupService:
             )
             for index, (owner, state, storage) in enumerate(rows)
         ]
-        return pb.DescribeGroupResponse(members=group.members, buckets=buckets).SerializeToString()
+        answer = pb.DescribeGroupResponse(members=group.members, buckets=buckets, group=_name_of(message))
+        return answer.SerializeToString()
 
     async def delete(self, request: Buffer, stream: ServerStream) -> bytes:
         """Forget a group.
@@ -189,7 +192,7 @@ class GroupService:
 
     async def _send_all(self, stream: ServerStream, group: ReaderGroup, member: Member) -> None:
         timeout_ms = max(1, round(min(self._config.group_session_timeout_s, _TOLD_S_MAX) * 1000))
-        joined = pb.JoinResponse(joined=pb.Joined(session_timeout_ms=timeout_ms))
+        joined = pb.JoinResponse(joined=pb.Joined(session_timeout_ms=timeout_ms, instance=member.instance))
         await stream.send(joined.SerializeToString())
         told = None
         while member.ended_by is None:
@@ -237,6 +240,11 @@ class GroupService:
         raise GroupMemberExpired(
             f"member {member.name} said nothing for {timeout_s:g} s; its buckets go to others"
         )
+
+
+def _name_of(message: pb.CommitPositionsRequest | pb.DescribeGroupRequest) -> pb.GroupName:
+    """What a request is about, for its answer."""
+    return pb.GroupName(table_id=meant_table_id(message), group=message.group)
 
 
 def _checked(name: str, what: str) -> str:

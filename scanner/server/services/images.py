@@ -54,7 +54,7 @@ class ImageService:
                 made += [await self._images.make(table, index)]
         finally:
             self._audit(AuditEvent.IMAGES_MADE, stream, message.table, len(made))
-        return pb.MakeImagesResponse(images=map(_to_proto, made)).SerializeToString()
+        return pb.MakeImagesResponse(images=map(_to_proto, made), table=message.table).SerializeToString()
 
     async def list_all(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with the images of a table, and of each bucket with why it has one or none.
@@ -69,6 +69,7 @@ class ImageService:
         return pb.ListImagesResponse(
             images=[_to_proto(each.image) for each in found if each.image is not None],
             reasons=[pb.ImageReason(bucket=each.bucket, why=each.why) for each in found],
+            table=message.table,
         ).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -88,7 +89,7 @@ class ImageService:
                 dropped += await self._images.drop(table, index)
         finally:
             self._audit(AuditEvent.IMAGES_DROPPED, stream, message.table, dropped)
-        return pb.DropImagesResponse(images=dropped).SerializeToString()
+        return pb.DropImagesResponse(images=dropped, table=message.table).SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str, buckets: int) -> None:
         """Tell what was done, however the call ends; of nothing there is nothing to tell."""

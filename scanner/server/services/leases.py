@@ -164,7 +164,7 @@ class LeaseService:
             if (everybody or lease.key.principal == own)
             and (not table or any(state.table == table for state in lease.states.values()))
         ]
-        return pb.ListLeasesResponse(leases=leases).SerializeToString()
+        return pb.ListLeasesResponse(leases=leases, table=table).SerializeToString()
 
     def _ttl_ms(self, asked_ms: int) -> int | None:
         longest_s = self._config.lease_ttl_max_s

@@ -78,7 +78,7 @@ class CompactionService:
                     buckets=len(cuts),
                     dropped=sum(each.changes_dropped for each in cuts),
                 )
-        return pb.CompactLogResponse(buckets=cuts).SerializeToString()
+        return pb.CompactLogResponse(buckets=cuts, table=message.table).SerializeToString()
 
     async def _wanted(self, bucket: ServedBucket, message: pb.CompactLogRequest) -> int:
         before = message.WhichOneof("before")

@@ -148,7 +148,7 @@ class TransactionService:
         """
         message = parse_request(pb.ListTransactionsRequest, request)
         authorize(stream, Right.DESCRIBE, message.table)
-        response = pb.ListTransactionsResponse()
+        response = pb.ListTransactionsResponse(table_id=meant_table_id(message))
         for each in await self._transactions.names(message.table, meant_table_id(message)):
             response.transactions.add(
                 name=each.name,

@@ -24,7 +24,7 @@ from scanner.client.scan.session_receiver import SessionReceiver
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
-from scanner.proto.weir.v1 import admin_pb2, transactions_pb2
+from scanner.proto.weir.v1 import admin_pb2, groups_pb2, leases_pb2, transactions_pb2
 from scanner.proto.weir.v1 import tables_pb2 as pb
 from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
@@ -668,6 +668,43 @@ async def test_the_offsets_of_another_table_are_no_answer(
                 await ask
         monkeypatch.undo()
         assert await table.offsets() == ours
+
+
+async def test_what_is_told_of_another_table_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists, and what was done: who asked would take it for that of the table that was named."""
+    async with open_table(tmp_path, 10) as (table, _):
+        connection, call = table._connection, table._connection.call
+        client = scanner.Client(connection, "here")
+        other = await client.create_table("other", SCHEMA, ["k"], table.buckets)
+        asks: dict[str, tuple[Any, Any]] = {
+            "Checkpoint": (client.checkpoint, admin_pb2.CheckpointRequest),
+            "ListCheckpoints": (client.list_checkpoints, admin_pb2.ListCheckpointsRequest),
+            "CompactLog": (client.compact_log, admin_pb2.CompactLogRequest),
+            "MakeImages": (client.make_images, admin_pb2.MakeImagesRequest),
+            "ListImages": (client.image_states, admin_pb2.ListImagesRequest),
+            "DropImages": (client.drop_images, admin_pb2.DropImagesRequest),
+            "ListLeases": (client.list_leases, leases_pb2.ListLeasesRequest),
+            "ListGroups": (lambda _: table.groups(), groups_pb2.ListGroupsRequest),
+            "ListTransactions": (lambda _: table.transactions(), transactions_pb2.ListTransactionsRequest),
+        }
+
+        async def of_the_other(path: str, request: bytes, **options: Any) -> Any:
+            asked = asks[path.rpartition("/")[2]][1].FromString(request)
+            asked.table = other.name
+            if "table_id" in asked.DESCRIPTOR.fields_by_name:
+                asked.table_id = other.table_id
+            return await call(path, asked.SerializeToString(), **options)
+
+        for method, (ask, _) in asks.items():
+            await ask(table.name)
+            monkeypatch.setattr(connection, "call", of_the_other)
+            with pytest.raises(
+                scanner.DataCorrupted, match=f"^{method} was asked about .* the answer is about"
+            ):
+                await ask(table.name)
+            monkeypatch.undo()
 
 
 async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:

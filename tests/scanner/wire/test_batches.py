@@ -216,18 +216,20 @@ def test_a_fetch_round_trips(
 ) -> None:
     """The answer to a fetch is ordinary protobuf, each payload in it is aligned, and all comes back the same."""
     changes = ChangeRange(7, 9, commit_end=True)
+    answer = pb.FetchLogResponse(arrow_schema=schema, table_id=3)
     parts = encode_fetched(
+        answer,
         [
             (fields, [FetchedBatch(count, EncodedRows(payload, 5), changes) for count, payload in batches])
             for fields, batches in buckets
         ],
-        schema,
     )
     message = b"".join(parts)
     whole = pb.FetchLogResponse.FromString(message)
-    found_schema, found = decode_fetched(message)
+    found_answer, found = decode_fetched(message)
 
-    assert found_schema == whole.arrow_schema == schema
+    assert found_answer == answer
+    assert (whole.arrow_schema, whole.table_id) == (schema, 3)
     for (fields, batches), each, received in zip(buckets, whole.buckets, found, strict=True):
         assert [(one.row_count, one.arrow_batch) for one in each.batches] == batches
         assert [(one.row_count, bytes(one.payload), one.changes) for one in received.batches] == [

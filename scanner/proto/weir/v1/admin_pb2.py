@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13weir/v1/admin.proto\x12\x07weir.v1\"F\n\tStallTime\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.weir.v1.StallReason\x12\x13\n\x0bnanoseconds\x18\x02 \x01(\x04\"\x14\n\x12ListStreamsRequest\";\n\x13ListStreamsResponse\x12$\n\x07streams\x18\x01 \x03(\x0b\x32\x13.weir.v1.StreamInfo\"\xf9\x03\n\nStreamInfo\x12\x15\n\rconnection_id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\r\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x06 \x01(\x04\x12\x15\n\rmessages_sent\x18\x07 \x01(\x04\x12\x19\n\x11messages_received\x18\x08 \x01(\x04\x12\x12\n\nbytes_sent\x18\t \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\n \x01(\x04\x12\x14\n\x0cunsent_bytes\x18\x0b \x01(\x04\x12\x16\n\x0e\x62uffered_bytes\x18\x0c \x01(\x04\x12\x19\n\x0c\x63redit_limit\x18\r \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x63redit_sent\x18\x0e \x01(\x04\x12\x13\n\x0bsend_window\x18\x0f \x01(\x12\x12\x1e\n\x16\x63onnection_send_window\x18\x10 \x01(\x12\x12\x16\n\x0ereceive_window\x18\x11 \x01(\x12\x12#\n\x05stall\x18\x12 \x01(\x0e\x32\x14.weir.v1.StallReason\x12\"\n\x06stalls\x18\x13 \x03(\x0b\x32\x12.weir.v1.StallTime\x12\x1f\n\x04scan\x18\x14 \x01(\x0b\x32\x11.weir.v1.ScanInfoB\x0f\n\r_credit_limit\"\xa9\x01\n\x08ScanInfo\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nlog_offset\x18\x05 \x01(\x04\x12\x12\n\nlog_behind\x18\x06 \x01(\x04\x12\x15\n\riterator_open\x18\x07 \x01(\x08\x12\x11\n\tpinned_ms\x18\x08 \x01(\x04\x12\x0e\n\x06parked\x18\t \x01(\x08\"%\n\x14ListSnapshotsRequest\x12\r\n\x05table\x18\x01 \x01(\t\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.weir.v1.SnapshotInfo\"\x98\x02\n\x0cSnapshotInfo\x12\x1f\n\x04scan\x18\x01 \x01(\x0b\x32\x11.weir.v1.ScanInfo\x12,\n\x06holder\x18\x02 \x01(\x0e\x32\x1c.weir.v1.SnapshotInfo.Holder\x12\x15\n\rconnection_id\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\r\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x11\n\tprincipal\x18\x06 \x01(\t\"n\n\x06Holder\x12\x16\n\x12HOLDER_UNSPECIFIED\x10\x00\x12\x11\n\rHOLDER_STREAM\x10\x01\x12\x12\n\x0eHOLDER_SESSION\x10\x02\x12\x0f\n\x0bHOLDER_PAGE\x10\x03\x12\x14\n\x10HOLDER_LINGERING\x10\x04\"B\n\x11\x43heckpointRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"B\n\x12\x43heckpointResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.weir.v1.CheckpointInfo\"\'\n\x16ListCheckpointsRequest\x12\r\n\x05table\x18\x01 \x01(\t\"G\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.weir.v1.CheckpointInfo\"\x82\x01\n\x0e\x43heckpointInfo\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\x04\x12\x12\n\nlog_offset\x18\x03 \x01(\x04\x12\x14\n\x0ctimestamp_us\x18\x04 \x01(\x04\x12\x0e\n\x06leases\x18\x05 \x01(\r\x12\x0f\n\x07history\x18\x06 \x01(\x0c\"v\n\x11\x43ompactLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x06offset\x18\x03 \x01(\x04H\x00\x12\x16\n\x0ctimestamp_us\x18\x04 \x01(\x03H\x00\x42\x08\n\x06\x62\x65\x66oreB\t\n\x07_bucket\"<\n\x12\x43ompactLogResponse\x12&\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x15.weir.v1.CompactedLog\"\x9c\x01\n\x0c\x43ompactedLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x17\n\x0f\x63hanges_dropped\x18\x04 \x01(\x04\x12\x16\n\x0e\x63hanges_pinned\x18\x05 \x01(\x04\x12!\n\x04pins\x18\x06 \x03(\x0b\x32\x13.weir.v1.LogPinInfo\"=\n\nLogPinInfo\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"B\n\x11MakeImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"8\n\x12MakeImagesResponse\x12\"\n\x06images\x18\x01 \x03(\x0b\x32\x12.weir.v1.ImageInfo\"\"\n\x11ListImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\"_\n\x12ListImagesResponse\x12\"\n\x06images\x18\x01 \x03(\x0b\x32\x12.weir.v1.ImageInfo\x12%\n\x07reasons\x18\x02 \x03(\x0b\x32\x14.weir.v1.ImageReason\"*\n\x0bImageReason\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0b\n\x03why\x18\x02 \x01(\t\"B\n\x11\x44ropImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"$\n\x12\x44ropImagesResponse\x12\x0e\n\x06images\x18\x01 \x01(\r\"{\n\tImageInfo\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x12\n\nlog_behind\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\ndisk_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\"6\n\x0c\x44rainRequest\x12\x17\n\ntimeout_ms\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_timeout_ms\":\n\rDrainResponse\x12\x0f\n\x07streams\x18\x01 \x01(\r\x12\x18\n\x10\x61lready_draining\x18\x02 \x01(\x08*\xe9\x01\n\x0bStallReason\x12\x18\n\x14STALL_REASON_RUNNING\x10\x00\x12\x17\n\x13STALL_REASON_CREDIT\x10\x01\x12\x1e\n\x1aSTALL_REASON_STREAM_WINDOW\x10\x02\x12\"\n\x1eSTALL_REASON_CONNECTION_WINDOW\x10\x03\x12\x17\n\x13STALL_REASON_SOCKET\x10\x04\x12\x18\n\x14STALL_REASON_STORAGE\x10\x05\x12\x19\n\x15STALL_REASON_CONSUMER\x10\x06\x12\x15\n\x11STALL_REASON_PEER\x10\x07\x32\x92\x05\n\x05\x41\x64min\x12H\n\x0bListStreams\x12\x1b.weir.v1.ListStreamsRequest\x1a\x1c.weir.v1.ListStreamsResponse\x12N\n\rListSnapshots\x12\x1d.weir.v1.ListSnapshotsRequest\x1a\x1e.weir.v1.ListSnapshotsResponse\x12\x45\n\nCheckpoint\x12\x1a.weir.v1.CheckpointRequest\x1a\x1b.weir.v1.CheckpointResponse\x12T\n\x0fListCheckpoints\x12\x1f.weir.v1.ListCheckpointsRequest\x1a .weir.v1.ListCheckpointsResponse\x12\x45\n\nCompactLog\x12\x1a.weir.v1.CompactLogRequest\x1a\x1b.weir.v1.CompactLogResponse\x12\x45\n\nMakeImages\x12\x1a.weir.v1.MakeImagesRequest\x1a\x1b.weir.v1.MakeImagesResponse\x12\x45\n\nListImages\x12\x1a.weir.v1.ListImagesRequest\x1a\x1b.weir.v1.ListImagesResponse\x12\x45\n\nDropImages\x12\x1a.weir.v1.DropImagesRequest\x1a\x1b.weir.v1.DropImagesResponse\x12\x36\n\x05\x44rain\x12\x15.weir.v1.DrainRequest\x1a\x16.weir.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13weir/v1/admin.proto\x12\x07weir.v1\"F\n\tStallTime\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.weir.v1.StallReason\x12\x13\n\x0bnanoseconds\x18\x02 \x01(\x04\"\x14\n\x12ListStreamsRequest\";\n\x13ListStreamsResponse\x12$\n\x07streams\x18\x01 \x03(\x0b\x32\x13.weir.v1.StreamInfo\"\xf9\x03\n\nStreamInfo\x12\x15\n\rconnection_id\x18\x01 \x01(\x04\x12\x11\n\tstream_id\x18\x02 \x01(\r\x12\x0c\n\x04peer\x18\x03 \x01(\t\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x0e\n\x06\x61ge_ms\x18\x06 \x01(\x04\x12\x15\n\rmessages_sent\x18\x07 \x01(\x04\x12\x19\n\x11messages_received\x18\x08 \x01(\x04\x12\x12\n\nbytes_sent\x18\t \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\n \x01(\x04\x12\x14\n\x0cunsent_bytes\x18\x0b \x01(\x04\x12\x16\n\x0e\x62uffered_bytes\x18\x0c \x01(\x04\x12\x19\n\x0c\x63redit_limit\x18\r \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0b\x63redit_sent\x18\x0e \x01(\x04\x12\x13\n\x0bsend_window\x18\x0f \x01(\x12\x12\x1e\n\x16\x63onnection_send_window\x18\x10 \x01(\x12\x12\x16\n\x0ereceive_window\x18\x11 \x01(\x12\x12#\n\x05stall\x18\x12 \x01(\x0e\x32\x14.weir.v1.StallReason\x12\"\n\x06stalls\x18\x13 \x03(\x0b\x32\x12.weir.v1.StallTime\x12\x1f\n\x04scan\x18\x14 \x01(\x0b\x32\x11.weir.v1.ScanInfoB\x0f\n\r_credit_limit\"\xa9\x01\n\x08ScanInfo\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0e\n\x06\x62ucket\x18\x02 \x01(\r\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\nlog_offset\x18\x05 \x01(\x04\x12\x12\n\nlog_behind\x18\x06 \x01(\x04\x12\x15\n\riterator_open\x18\x07 \x01(\x08\x12\x11\n\tpinned_ms\x18\x08 \x01(\x04\x12\x0e\n\x06parked\x18\t \x01(\x08\"%\n\x14ListSnapshotsRequest\x12\r\n\x05table\x18\x01 \x01(\t\"A\n\x15ListSnapshotsResponse\x12(\n\tsnapshots\x18\x01 \x03(\x0b\x32\x15.weir.v1.SnapshotInfo\"\x98\x02\n\x0cSnapshotInfo\x12\x1f\n\x04scan\x18\x01 \x01(\x0b\x32\x11.weir.v1.ScanInfo\x12,\n\x06holder\x18\x02 \x01(\x0e\x32\x1c.weir.v1.SnapshotInfo.Holder\x12\x15\n\rconnection_id\x18\x03 \x01(\x04\x12\x11\n\tstream_id\x18\x04 \x01(\r\x12\x0c\n\x04peer\x18\x05 \x01(\t\x12\x11\n\tprincipal\x18\x06 \x01(\t\"n\n\x06Holder\x12\x16\n\x12HOLDER_UNSPECIFIED\x10\x00\x12\x11\n\rHOLDER_STREAM\x10\x01\x12\x12\n\x0eHOLDER_SESSION\x10\x02\x12\x0f\n\x0bHOLDER_PAGE\x10\x03\x12\x14\n\x10HOLDER_LINGERING\x10\x04\"B\n\x11\x43heckpointRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"Q\n\x12\x43heckpointResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.weir.v1.CheckpointInfo\x12\r\n\x05table\x18\x02 \x01(\t\"\'\n\x16ListCheckpointsRequest\x12\r\n\x05table\x18\x01 \x01(\t\"V\n\x17ListCheckpointsResponse\x12,\n\x0b\x63heckpoints\x18\x01 \x03(\x0b\x32\x17.weir.v1.CheckpointInfo\x12\r\n\x05table\x18\x02 \x01(\t\"\x82\x01\n\x0e\x43heckpointInfo\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x15\n\rcheckpoint_id\x18\x02 \x01(\x04\x12\x12\n\nlog_offset\x18\x03 \x01(\x04\x12\x14\n\x0ctimestamp_us\x18\x04 \x01(\x04\x12\x0e\n\x06leases\x18\x05 \x01(\r\x12\x0f\n\x07history\x18\x06 \x01(\x0c\"v\n\x11\x43ompactLogRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x01\x88\x01\x01\x12\x10\n\x06offset\x18\x03 \x01(\x04H\x00\x12\x16\n\x0ctimestamp_us\x18\x04 \x01(\x03H\x00\x42\x08\n\x06\x62\x65\x66oreB\t\n\x07_bucket\"K\n\x12\x43ompactLogResponse\x12&\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x15.weir.v1.CompactedLog\x12\r\n\x05table\x18\x02 \x01(\t\"\x9c\x01\n\x0c\x43ompactedLog\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x14\n\x0cstart_offset\x18\x02 \x01(\x04\x12\x12\n\nend_offset\x18\x03 \x01(\x04\x12\x17\n\x0f\x63hanges_dropped\x18\x04 \x01(\x04\x12\x16\n\x0e\x63hanges_pinned\x18\x05 \x01(\x04\x12!\n\x04pins\x18\x06 \x03(\x0b\x32\x13.weir.v1.LogPinInfo\"=\n\nLogPinInfo\x12\x0c\n\x04what\x18\x01 \x01(\t\x12\x11\n\tprincipal\x18\x02 \x01(\t\x12\x0e\n\x06offset\x18\x03 \x01(\x04\"B\n\x11MakeImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"G\n\x12MakeImagesResponse\x12\"\n\x06images\x18\x01 \x03(\x0b\x32\x12.weir.v1.ImageInfo\x12\r\n\x05table\x18\x02 \x01(\t\"\"\n\x11ListImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\"n\n\x12ListImagesResponse\x12\"\n\x06images\x18\x01 \x03(\x0b\x32\x12.weir.v1.ImageInfo\x12%\n\x07reasons\x18\x02 \x03(\x0b\x32\x14.weir.v1.ImageReason\x12\r\n\x05table\x18\x03 \x01(\t\"*\n\x0bImageReason\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0b\n\x03why\x18\x02 \x01(\t\"B\n\x11\x44ropImagesRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x13\n\x06\x62ucket\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\t\n\x07_bucket\"3\n\x12\x44ropImagesResponse\x12\x0e\n\x06images\x18\x01 \x01(\r\x12\r\n\x05table\x18\x02 \x01(\t\"{\n\tImageInfo\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x12\n\nlog_offset\x18\x02 \x01(\x04\x12\x12\n\nlog_behind\x18\x03 \x01(\x04\x12\x0c\n\x04rows\x18\x04 \x01(\x04\x12\x12\n\ndisk_bytes\x18\x05 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x06 \x01(\x04\"6\n\x0c\x44rainRequest\x12\x17\n\ntimeout_ms\x18\x01 \x01(\rH\x00\x88\x01\x01\x42\r\n\x0b_timeout_ms\":\n\rDrainResponse\x12\x0f\n\x07streams\x18\x01 \x01(\r\x12\x18\n\x10\x61lready_draining\x18\x02 \x01(\x08*\xe9\x01\n\x0bStallReason\x12\x18\n\x14STALL_REASON_RUNNING\x10\x00\x12\x17\n\x13STALL_REASON_CREDIT\x10\x01\x12\x1e\n\x1aSTALL_REASON_STREAM_WINDOW\x10\x02\x12\"\n\x1eSTALL_REASON_CONNECTION_WINDOW\x10\x03\x12\x17\n\x13STALL_REASON_SOCKET\x10\x04\x12\x18\n\x14STALL_REASON_STORAGE\x10\x05\x12\x19\n\x15STALL_REASON_CONSUMER\x10\x06\x12\x15\n\x11STALL_REASON_PEER\x10\x07\x32\x92\x05\n\x05\x41\x64min\x12H\n\x0bListStreams\x12\x1b.weir.v1.ListStreamsRequest\x1a\x1c.weir.v1.ListStreamsResponse\x12N\n\rListSnapshots\x12\x1d.weir.v1.ListSnapshotsRequest\x1a\x1e.weir.v1.ListSnapshotsResponse\x12\x45\n\nCheckpoint\x12\x1a.weir.v1.CheckpointRequest\x1a\x1b.weir.v1.CheckpointResponse\x12T\n\x0fListCheckpoints\x12\x1f.weir.v1.ListCheckpointsRequest\x1a .weir.v1.ListCheckpointsResponse\x12\x45\n\nCompactLog\x12\x1a.weir.v1.CompactLogRequest\x1a\x1b.weir.v1.CompactLogResponse\x12\x45\n\nMakeImages\x12\x1a.weir.v1.MakeImagesRequest\x1a\x1b.weir.v1.MakeImagesResponse\x12\x45\n\nListImages\x12\x1a.weir.v1.ListImagesRequest\x1a\x1b.weir.v1.ListImagesResponse\x12\x45\n\nDropImages\x12\x1a.weir.v1.DropImagesRequest\x1a\x1b.weir.v1.DropImagesResponse\x12\x36\n\x05\x44rain\x12\x15.weir.v1.DrainRequest\x1a\x16.weir.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'weir.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STALLREASON']._serialized_start=2694
-  _globals['_STALLREASON']._serialized_end=2927
+  _globals['_STALLREASON']._serialized_start=2784
+  _globals['_STALLREASON']._serialized_end=3017
   _globals['_STALLTIME']._serialized_start=32
   _globals['_STALLTIME']._serialized_end=102
   _globals['_LISTSTREAMSREQUEST']._serialized_start=104
@@ -54,41 +54,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKPOINTREQUEST']._serialized_start=1256
   _globals['_CHECKPOINTREQUEST']._serialized_end=1322
   _globals['_CHECKPOINTRESPONSE']._serialized_start=1324
-  _globals['_CHECKPOINTRESPONSE']._serialized_end=1390
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=1392
-  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=1431
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=1433
-  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=1504
-  _globals['_CHECKPOINTINFO']._serialized_start=1507
-  _globals['_CHECKPOINTINFO']._serialized_end=1637
-  _globals['_COMPACTLOGREQUEST']._serialized_start=1639
-  _globals['_COMPACTLOGREQUEST']._serialized_end=1757
-  _globals['_COMPACTLOGRESPONSE']._serialized_start=1759
-  _globals['_COMPACTLOGRESPONSE']._serialized_end=1819
-  _globals['_COMPACTEDLOG']._serialized_start=1822
-  _globals['_COMPACTEDLOG']._serialized_end=1978
-  _globals['_LOGPININFO']._serialized_start=1980
-  _globals['_LOGPININFO']._serialized_end=2041
-  _globals['_MAKEIMAGESREQUEST']._serialized_start=2043
-  _globals['_MAKEIMAGESREQUEST']._serialized_end=2109
-  _globals['_MAKEIMAGESRESPONSE']._serialized_start=2111
-  _globals['_MAKEIMAGESRESPONSE']._serialized_end=2167
-  _globals['_LISTIMAGESREQUEST']._serialized_start=2169
-  _globals['_LISTIMAGESREQUEST']._serialized_end=2203
-  _globals['_LISTIMAGESRESPONSE']._serialized_start=2205
-  _globals['_LISTIMAGESRESPONSE']._serialized_end=2300
-  _globals['_IMAGEREASON']._serialized_start=2302
-  _globals['_IMAGEREASON']._serialized_end=2344
-  _globals['_DROPIMAGESREQUEST']._serialized_start=2346
-  _globals['_DROPIMAGESREQUEST']._serialized_end=2412
-  _globals['_DROPIMAGESRESPONSE']._serialized_start=2414
-  _globals['_DROPIMAGESRESPONSE']._serialized_end=2450
-  _globals['_IMAGEINFO']._serialized_start=2452
-  _globals['_IMAGEINFO']._serialized_end=2575
-  _globals['_DRAINREQUEST']._serialized_start=2577
-  _globals['_DRAINREQUEST']._serialized_end=2631
-  _globals['_DRAINRESPONSE']._serialized_start=2633
-  _globals['_DRAINRESPONSE']._serialized_end=2691
-  _globals['_ADMIN']._serialized_start=2930
-  _globals['_ADMIN']._serialized_end=3588
+  _globals['_CHECKPOINTRESPONSE']._serialized_end=1405
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_start=1407
+  _globals['_LISTCHECKPOINTSREQUEST']._serialized_end=1446
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_start=1448
+  _globals['_LISTCHECKPOINTSRESPONSE']._serialized_end=1534
+  _globals['_CHECKPOINTINFO']._serialized_start=1537
+  _globals['_CHECKPOINTINFO']._serialized_end=1667
+  _globals['_COMPACTLOGREQUEST']._serialized_start=1669
+  _globals['_COMPACTLOGREQUEST']._serialized_end=1787
+  _globals['_COMPACTLOGRESPONSE']._serialized_start=1789
+  _globals['_COMPACTLOGRESPONSE']._serialized_end=1864
+  _globals['_COMPACTEDLOG']._serialized_start=1867
+  _globals['_COMPACTEDLOG']._serialized_end=2023
+  _globals['_LOGPININFO']._serialized_start=2025
+  _globals['_LOGPININFO']._serialized_end=2086
+  _globals['_MAKEIMAGESREQUEST']._serialized_start=2088
+  _globals['_MAKEIMAGESREQUEST']._serialized_end=2154
+  _globals['_MAKEIMAGESRESPONSE']._serialized_start=2156
+  _globals['_MAKEIMAGESRESPONSE']._serialized_end=2227
+  _globals['_LISTIMAGESREQUEST']._serialized_start=2229
+  _globals['_LISTIMAGESREQUEST']._serialized_end=2263
+  _globals['_LISTIMAGESRESPONSE']._serialized_start=2265
+  _globals['_LISTIMAGESRESPONSE']._serialized_end=2375
+  _globals['_IMAGEREASON']._serialized_start=2377
+  _globals['_IMAGEREASON']._serialized_end=2419
+  _globals['_DROPIMAGESREQUEST']._serialized_start=2421
+  _globals['_DROPIMAGESREQUEST']._serialized_end=2487
+  _globals['_DROPIMAGESRESPONSE']._serialized_start=2489
+  _globals['_DROPIMAGESRESPONSE']._serialized_end=2540
+  _globals['_IMAGEINFO']._serialized_start=2542
+  _globals['_IMAGEINFO']._serialized_end=2665
+  _globals['_DRAINREQUEST']._serialized_start=2667
+  _globals['_DRAINREQUEST']._serialized_end=2721
+  _globals['_DRAINRESPONSE']._serialized_start=2723
+  _globals['_DRAINRESPONSE']._serialized_end=2781
+  _globals['_ADMIN']._serialized_start=3020
+  _globals['_ADMIN']._serialized_end=3678
 # @@protoc_insertion_point(module_scope)

@@ -159,10 +159,12 @@ class CheckpointRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class CheckpointResponse(_message.Message):
-    __slots__ = ("checkpoints",)
+    __slots__ = ("checkpoints", "table")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
     __slots__ = ("table",)
@@ -171,10 +173,12 @@ class ListCheckpointsRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
-    __slots__ = ("checkpoints",)
+    __slots__ = ("checkpoints", "table")
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     checkpoints: _containers.RepeatedCompositeFieldContainer[CheckpointInfo]
-    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, checkpoints: _Optional[_Iterable[_Union[CheckpointInfo, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class CheckpointInfo(_message.Message):
     __slots__ = ("bucket", "checkpoint_id", "log_offset", "timestamp_us", "leases", "history")
@@ -205,10 +209,12 @@ class CompactLogRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., offset: _Optional[int] = ..., timestamp_us: _Optional[int] = ...) -> None: ...
 
 class CompactLogResponse(_message.Message):
-    __slots__ = ("buckets",)
+    __slots__ = ("buckets", "table")
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     buckets: _containers.RepeatedCompositeFieldContainer[CompactedLog]
-    def __init__(self, buckets: _Optional[_Iterable[_Union[CompactedLog, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, buckets: _Optional[_Iterable[_Union[CompactedLog, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class CompactedLog(_message.Message):
     __slots__ = ("bucket", "start_offset", "end_offset", "changes_dropped", "changes_pinned", "pins")
@@ -245,10 +251,12 @@ class MakeImagesRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class MakeImagesResponse(_message.Message):
-    __slots__ = ("images",)
+    __slots__ = ("images", "table")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     images: _containers.RepeatedCompositeFieldContainer[ImageInfo]
-    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class ListImagesRequest(_message.Message):
     __slots__ = ("table",)
@@ -257,12 +265,14 @@ class ListImagesRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ...) -> None: ...
 
 class ListImagesResponse(_message.Message):
-    __slots__ = ("images", "reasons")
+    __slots__ = ("images", "reasons", "table")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     images: _containers.RepeatedCompositeFieldContainer[ImageInfo]
     reasons: _containers.RepeatedCompositeFieldContainer[ImageReason]
-    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ..., reasons: _Optional[_Iterable[_Union[ImageReason, _Mapping]]] = ...) -> None: ...
+    table: str
+    def __init__(self, images: _Optional[_Iterable[_Union[ImageInfo, _Mapping]]] = ..., reasons: _Optional[_Iterable[_Union[ImageReason, _Mapping]]] = ..., table: _Optional[str] = ...) -> None: ...
 
 class ImageReason(_message.Message):
     __slots__ = ("bucket", "why")
@@ -281,10 +291,12 @@ class DropImagesRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class DropImagesResponse(_message.Message):
-    __slots__ = ("images",)
+    __slots__ = ("images", "table")
     IMAGES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
     images: int
-    def __init__(self, images: _Optional[int] = ...) -> None: ...
+    table: str
+    def __init__(self, images: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class ImageInfo(_message.Message):
     __slots__ = ("bucket", "log_offset", "log_behind", "rows", "disk_bytes", "memory_bytes")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/groups.proto\x12\x07weir.v1\"}\n\x0bJoinRequest\x12\x1d\n\x04join\x18\x01 \x01(\x0b\x32\r.weir.v1.JoinH\x00\x12\x1f\n\x05\x61live\x18\x02 \x01(\x0b\x32\x0e.weir.v1.AliveH\x00\x12#\n\x07release\x18\x03 \x01(\x0b\x32\x10.weir.v1.ReleaseH\x00\x42\t\n\x07request\"j\n\x04Join\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\x0c\x12\x15\n\x08table_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x07\n\x05\x41live\"/\n\x07Release\x12$\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x13.weir.v1.HeldBucket\"+\n\nHeldBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x89\x01\n\x0cJoinResponse\x12!\n\x06joined\x18\x01 \x01(\x0b\x32\x0f.weir.v1.JoinedH\x00\x12)\n\nassignment\x18\x02 \x01(\x0b\x32\x13.weir.v1.AssignmentH\x00\x12\x1f\n\x05\x61live\x18\x03 \x01(\x0b\x32\x0e.weir.v1.AliveH\x00\x42\n\n\x08response\"$\n\x06Joined\x12\x1a\n\x12session_timeout_ms\x18\x01 \x01(\r\"D\n\nAssignment\x12(\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x17.weir.v1.AssignedBucket\x12\x0c\n\x04more\x18\x02 \x01(\x08\"c\n\x0e\x41ssignedBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\x08position\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06moving\x18\x04 \x01(\x08\x42\x0b\n\t_position\"\x86\x01\n\x16\x43ommitPositionsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12*\n\tpositions\x18\x03 \x03(\x0b\x32\x17.weir.v1.BucketPosition\x12\x15\n\x08table_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"W\n\x0e\x42ucketPosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x14\n\x0c\x66orward_only\x18\x04 \x01(\x08\"D\n\x17\x43ommitPositionsResponse\x12)\n\x07refused\x18\x01 \x03(\x0b\x32\x18.weir.v1.PositionRefused\"B\n\x0fPositionRefused\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"F\n\x11ListGroupsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\";\n\x12ListGroupsResponse\x12%\n\x06groups\x18\x01 \x03(\x0b\x32\x15.weir.v1.GroupSummary\".\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\"X\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"O\n\x15\x44\x65scribeGroupResponse\x12\x0f\n\x07members\x18\x01 \x03(\t\x12%\n\x07\x62uckets\x18\x02 \x03(\x0b\x32\x14.weir.v1.GroupBucket\"\x84\x01\n\x0bGroupBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x15\n\x08position\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tlog_start\x18\x05 \x01(\x04\x12\x0f\n\x07log_end\x18\x06 \x01(\x04\x42\x0b\n\t_position\"V\n\x12\x44\x65leteGroupRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x15\n\x13\x44\x65leteGroupResponse2\xf8\x02\n\x06Groups\x12\x37\n\x04Join\x12\x14.weir.v1.JoinRequest\x1a\x15.weir.v1.JoinResponse(\x01\x30\x01\x12T\n\x0f\x43ommitPositions\x12\x1f.weir.v1.CommitPositionsRequest\x1a .weir.v1.CommitPositionsResponse\x12\x45\n\nListGroups\x12\x1a.weir.v1.ListGroupsRequest\x1a\x1b.weir.v1.ListGroupsResponse\x12N\n\rDescribeGroup\x12\x1d.weir.v1.DescribeGroupRequest\x1a\x1e.weir.v1.DescribeGroupResponse\x12H\n\x0b\x44\x65leteGroup\x12\x1b.weir.v1.DeleteGroupRequest\x1a\x1c.weir.v1.DeleteGroupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14weir/v1/groups.proto\x12\x07weir.v1\"}\n\x0bJoinRequest\x12\x1d\n\x04join\x18\x01 \x01(\x0b\x32\r.weir.v1.JoinH\x00\x12\x1f\n\x05\x61live\x18\x02 \x01(\x0b\x32\x0e.weir.v1.AliveH\x00\x12#\n\x07release\x18\x03 \x01(\x0b\x32\x10.weir.v1.ReleaseH\x00\x42\t\n\x07request\"j\n\x04Join\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x0e\n\x06member\x18\x03 \x01(\t\x12\x10\n\x08instance\x18\x04 \x01(\x0c\x12\x15\n\x08table_id\x18\x05 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x07\n\x05\x41live\"/\n\x07Release\x12$\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x13.weir.v1.HeldBucket\"+\n\nHeldBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\"\x89\x01\n\x0cJoinResponse\x12!\n\x06joined\x18\x01 \x01(\x0b\x32\x0f.weir.v1.JoinedH\x00\x12)\n\nassignment\x18\x02 \x01(\x0b\x32\x13.weir.v1.AssignmentH\x00\x12\x1f\n\x05\x61live\x18\x03 \x01(\x0b\x32\x0e.weir.v1.AliveH\x00\x42\n\n\x08response\"6\n\x06Joined\x12\x1a\n\x12session_timeout_ms\x18\x01 \x01(\r\x12\x10\n\x08instance\x18\x02 \x01(\x0c\"D\n\nAssignment\x12(\n\x07\x62uckets\x18\x01 \x03(\x0b\x32\x17.weir.v1.AssignedBucket\x12\x0c\n\x04more\x18\x02 \x01(\x08\"c\n\x0e\x41ssignedBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x15\n\x08position\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06moving\x18\x04 \x01(\x08\x42\x0b\n\t_position\"\x86\x01\n\x16\x43ommitPositionsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12*\n\tpositions\x18\x03 \x03(\x0b\x32\x17.weir.v1.BucketPosition\x12\x15\n\x08table_id\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"W\n\x0e\x42ucketPosition\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x14\n\x0c\x66orward_only\x18\x04 \x01(\x08\"w\n\x17\x43ommitPositionsResponse\x12)\n\x07refused\x18\x01 \x03(\x0b\x32\x18.weir.v1.PositionRefused\x12!\n\x05group\x18\x02 \x01(\x0b\x32\x12.weir.v1.GroupName\x12\x0e\n\x06stored\x18\x03 \x03(\r\">\n\tGroupName\x12\x15\n\x08table_id\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05group\x18\x02 \x01(\tB\x0b\n\t_table_id\"B\n\x0fPositionRefused\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\"F\n\x11ListGroupsRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"_\n\x12ListGroupsResponse\x12%\n\x06groups\x18\x01 \x03(\x0b\x32\x15.weir.v1.GroupSummary\x12\x15\n\x08table_id\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\".\n\x0cGroupSummary\x12\r\n\x05group\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x01(\r\"X\n\x14\x44\x65scribeGroupRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"r\n\x15\x44\x65scribeGroupResponse\x12\x0f\n\x07members\x18\x01 \x03(\t\x12%\n\x07\x62uckets\x18\x02 \x03(\x0b\x32\x14.weir.v1.GroupBucket\x12!\n\x05group\x18\x03 \x01(\x0b\x32\x12.weir.v1.GroupName\"\x84\x01\n\x0bGroupBucket\x12\x0e\n\x06\x62ucket\x18\x01 \x01(\r\x12\x0e\n\x06member\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x15\n\x08position\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12\x11\n\tlog_start\x18\x05 \x01(\x04\x12\x0f\n\x07log_end\x18\x06 \x01(\x04\x42\x0b\n\t_position\"V\n\x12\x44\x65leteGroupRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05group\x18\x02 \x01(\t\x12\x15\n\x08table_id\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\x0b\n\t_table_id\"\x15\n\x13\x44\x65leteGroupResponse2\xf8\x02\n\x06Groups\x12\x37\n\x04Join\x12\x14.weir.v1.JoinRequest\x1a\x15.weir.v1.JoinResponse(\x01\x30\x01\x12T\n\x0f\x43ommitPositions\x12\x1f.weir.v1.CommitPositionsRequest\x1a .weir.v1.CommitPositionsResponse\x12\x45\n\nListGroups\x12\x1a.weir.v1.ListGroupsRequest\x1a\x1b.weir.v1.ListGroupsResponse\x12N\n\rDescribeGroup\x12\x1d.weir.v1.DescribeGroupRequest\x1a\x1e.weir.v1.DescribeGroupResponse\x12H\n\x0b\x44\x65leteGroup\x12\x1b.weir.v1.DeleteGroupRequest\x1a\x1c.weir.v1.DeleteGroupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,35 +44,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINRESPONSE']._serialized_start=372
   _globals['_JOINRESPONSE']._serialized_end=509
   _globals['_JOINED']._serialized_start=511
-  _globals['_JOINED']._serialized_end=547
-  _globals['_ASSIGNMENT']._serialized_start=549
-  _globals['_ASSIGNMENT']._serialized_end=617
-  _globals['_ASSIGNEDBUCKET']._serialized_start=619
-  _globals['_ASSIGNEDBUCKET']._serialized_end=718
-  _globals['_COMMITPOSITIONSREQUEST']._serialized_start=721
-  _globals['_COMMITPOSITIONSREQUEST']._serialized_end=855
-  _globals['_BUCKETPOSITION']._serialized_start=857
-  _globals['_BUCKETPOSITION']._serialized_end=944
-  _globals['_COMMITPOSITIONSRESPONSE']._serialized_start=946
-  _globals['_COMMITPOSITIONSRESPONSE']._serialized_end=1014
-  _globals['_POSITIONREFUSED']._serialized_start=1016
-  _globals['_POSITIONREFUSED']._serialized_end=1082
-  _globals['_LISTGROUPSREQUEST']._serialized_start=1084
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1154
-  _globals['_LISTGROUPSRESPONSE']._serialized_start=1156
-  _globals['_LISTGROUPSRESPONSE']._serialized_end=1215
-  _globals['_GROUPSUMMARY']._serialized_start=1217
-  _globals['_GROUPSUMMARY']._serialized_end=1263
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=1265
-  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=1353
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=1355
-  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=1434
-  _globals['_GROUPBUCKET']._serialized_start=1437
-  _globals['_GROUPBUCKET']._serialized_end=1569
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1571
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1657
-  _globals['_DELETEGROUPRESPONSE']._serialized_start=1659
-  _globals['_DELETEGROUPRESPONSE']._serialized_end=1680
-  _globals['_GROUPS']._serialized_start=1683
-  _globals['_GROUPS']._serialized_end=2059
+  _globals['_JOINED']._serialized_end=565
+  _globals['_ASSIGNMENT']._serialized_start=567
+  _globals['_ASSIGNMENT']._serialized_end=635
+  _globals['_ASSIGNEDBUCKET']._serialized_start=637
+  _globals['_ASSIGNEDBUCKET']._serialized_end=736
+  _globals['_COMMITPOSITIONSREQUEST']._serialized_start=739
+  _globals['_COMMITPOSITIONSREQUEST']._serialized_end=873
+  _globals['_BUCKETPOSITION']._serialized_start=875
+  _globals['_BUCKETPOSITION']._serialized_end=962
+  _globals['_COMMITPOSITIONSRESPONSE']._serialized_start=964
+  _globals['_COMMITPOSITIONSRESPONSE']._serialized_end=1083
+  _globals['_GROUPNAME']._serialized_start=1085
+  _globals['_GROUPNAME']._serialized_end=1147
+  _globals['_POSITIONREFUSED']._serialized_start=1149
+  _globals['_POSITIONREFUSED']._serialized_end=1215
+  _globals['_LISTGROUPSREQUEST']._serialized_start=1217
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1287
+  _globals['_LISTGROUPSRESPONSE']._serialized_start=1289
+  _globals['_LISTGROUPSRESPONSE']._serialized_end=1384
+  _globals['_GROUPSUMMARY']._serialized_start=1386
+  _globals['_GROUPSUMMARY']._serialized_end=1432
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_start=1434
+  _globals['_DESCRIBEGROUPREQUEST']._serialized_end=1522
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_start=1524
+  _globals['_DESCRIBEGROUPRESPONSE']._serialized_end=1638
+  _globals['_GROUPBUCKET']._serialized_start=1641
+  _globals['_GROUPBUCKET']._serialized_end=1773
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1775
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1861
+  _globals['_DELETEGROUPRESPONSE']._serialized_start=1863
+  _globals['_DELETEGROUPRESPONSE']._serialized_end=1884
+  _globals['_GROUPS']._serialized_start=1887
+  _globals['_GROUPS']._serialized_end=2263
 # @@protoc_insertion_point(module_scope)

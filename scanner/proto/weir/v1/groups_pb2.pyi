@@ -59,10 +59,12 @@ class JoinResponse(_message.Message):
     def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class Joined(_message.Message):
-    __slots__ = ("session_timeout_ms",)
+    __slots__ = ("session_timeout_ms", "instance")
     SESSION_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     session_timeout_ms: int
-    def __init__(self, session_timeout_ms: _Optional[int] = ...) -> None: ...
+    instance: bytes
+    def __init__(self, session_timeout_ms: _Optional[int] = ..., instance: _Optional[bytes] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("buckets", "more")
@@ -109,10 +111,22 @@ class BucketPosition(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., epoch: _Optional[int] = ..., position: _Optional[int] = ..., forward_only: _Optional[bool] = ...) -> None: ...
 
 class CommitPositionsResponse(_message.Message):
-    __slots__ = ("refused",)
+    __slots__ = ("refused", "group", "stored")
     REFUSED_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
     refused: _containers.RepeatedCompositeFieldContainer[PositionRefused]
-    def __init__(self, refused: _Optional[_Iterable[_Union[PositionRefused, _Mapping]]] = ...) -> None: ...
+    group: GroupName
+    stored: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, refused: _Optional[_Iterable[_Union[PositionRefused, _Mapping]]] = ..., group: _Optional[_Union[GroupName, _Mapping]] = ..., stored: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GroupName(_message.Message):
+    __slots__ = ("table_id", "group")
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    group: str
+    def __init__(self, table_id: _Optional[int] = ..., group: _Optional[str] = ...) -> None: ...
 
 class PositionRefused(_message.Message):
     __slots__ = ("bucket", "reason", "message")
@@ -133,10 +147,12 @@ class ListGroupsRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListGroupsResponse(_message.Message):
-    __slots__ = ("groups",)
+    __slots__ = ("groups", "table_id")
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     groups: _containers.RepeatedCompositeFieldContainer[GroupSummary]
-    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupSummary, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
     __slots__ = ("group", "members")
@@ -157,12 +173,14 @@ class DescribeGroupRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DescribeGroupResponse(_message.Message):
-    __slots__ = ("members", "buckets")
+    __slots__ = ("members", "buckets", "group")
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
     members: _containers.RepeatedScalarFieldContainer[str]
     buckets: _containers.RepeatedCompositeFieldContainer[GroupBucket]
-    def __init__(self, members: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[_Union[GroupBucket, _Mapping]]] = ...) -> None: ...
+    group: GroupName
+    def __init__(self, members: _Optional[_Iterable[str]] = ..., buckets: _Optional[_Iterable[_Union[GroupBucket, _Mapping]]] = ..., group: _Optional[_Union[GroupName, _Mapping]] = ...) -> None: ...
 
 class GroupBucket(_message.Message):
     __slots__ = ("bucket", "member", "epoch", "position", "log_start", "log_end")

@@ -455,12 +455,14 @@ class FetchPosition(_message.Message):
     def __init__(self, bucket: _Optional[int] = ..., offset: _Optional[int] = ..., start: _Optional[_Union[LogStart, _Mapping]] = ..., history: _Optional[bytes] = ..., stop_offset: _Optional[int] = ..., bytes_max: _Optional[int] = ...) -> None: ...
 
 class FetchLogResponse(_message.Message):
-    __slots__ = ("arrow_schema", "buckets")
+    __slots__ = ("arrow_schema", "buckets", "table_id")
     ARROW_SCHEMA_FIELD_NUMBER: _ClassVar[int]
     BUCKETS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     arrow_schema: bytes
     buckets: _containers.RepeatedCompositeFieldContainer[FetchedBucket]
-    def __init__(self, arrow_schema: _Optional[bytes] = ..., buckets: _Optional[_Iterable[_Union[FetchedBucket, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, arrow_schema: _Optional[bytes] = ..., buckets: _Optional[_Iterable[_Union[FetchedBucket, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class FetchedBucket(_message.Message):
     __slots__ = ("bucket", "start_offset", "position", "bookmark", "high_watermark", "history", "error", "batches")

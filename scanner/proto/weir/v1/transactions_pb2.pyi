@@ -138,10 +138,12 @@ class ListTransactionsRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListTransactionsResponse(_message.Message):
-    __slots__ = ("transactions",)
+    __slots__ = ("transactions", "table_id")
     TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     transactions: _containers.RepeatedCompositeFieldContainer[TransactionInfo]
-    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ...) -> None: ...
+    table_id: int
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionInfo, _Mapping]]] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class TransactionInfo(_message.Message):
     __slots__ = ("name", "decided_version", "applied", "stages", "staged_bytes")

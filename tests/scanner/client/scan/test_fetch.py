@@ -212,22 +212,28 @@ async def test_a_lost_connection_is_gone_on_from() -> None:
 
 
 def answered(
-    receiver: FetchReceiver, start: int, end: int, count: int, position: int | None = None
+    receiver: FetchReceiver,
+    start: int,
+    end: int,
+    count: int,
+    position: int | None = None,
+    table_id: int | None = None,
 ) -> list[FetchedRows]:
     """What an answer brings of bucket 0: so many rows that cover these changes, and where to go on."""
+    answer = pb.FetchLogResponse(arrow_schema=encode_schema(SCHEMA), table_id=table_id)
     position = end if position is None else position
     encoded = encode_rows(sample(range(count)))
     batch = FetchedBatch(count, encoded, ChangeRange(start, end, commit_end=True))
     fields = pb.FetchedBucket(
         bucket=0, start_offset=start, position=position, bookmark=end, high_watermark=end, history=b"h"
     )
-    return receiver.receive(b"".join(encode_fetched([(fields, [batch])], encode_schema(SCHEMA))))[0]
+    return receiver.receive(b"".join(encode_fetched(answer, [(fields, [batch])])))[0]
 
 
 def asking(start: pb.LogStart, *, filtered: bool, stop: int | None = None) -> FetchReceiver:
     """The fetches of one bucket from here on."""
     options = FetchOptions(min_bytes=1, max_wait_s=0.5, bucket_bytes=1000)
-    query = pb.ScanQuery(filter=[pb.Predicate()] if filtered else [])
+    query = pb.ScanQuery(filter=[pb.Predicate()] if filtered else [], table_id=3)
     positions, progress = (
         [pb.FetchPosition(bucket=0, start=start, stop_offset=stop)],
         {0: BucketProgress(bucket=0)},
@@ -278,3 +284,12 @@ def test_the_blocking_client_fetches(tmp_path: Any) -> None:
             found = sorted(each for batch in changes for each in batch["id"].to_pylist())
         assert found == list(range(10))
         assert sum(changes.positions.values()) == 10
+
+
+def test_the_changes_of_another_table_are_no_answer() -> None:
+    """They would be taken for those of the table that is asked about. A server that names none is believed."""
+    receiver = asking(pb.LogStart(earliest=True), filtered=False)
+    with pytest.raises(DataCorrupted, match="FetchLog was asked about 3, and the answer is about 7"):
+        answered(receiver, 0, 5, 5, table_id=7)
+    assert [each.batch.num_rows for each in answered(receiver, 0, 5, 5, table_id=3)] == [5]
+    assert [each.batch.num_rows for each in answered(receiver, 5, 8, 3)] == [3]

@@ -8,11 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from scanner.client.groups import describe_group
 from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
 from scanner.data.changes import ChangeRange
 from scanner.data.table import TableDescription
-from scanner.errors import ArgumentInvalid, GroupEpochStale, ServerUnavailable
+from scanner.errors import ArgumentInvalid, DataCorrupted, GroupEpochStale, ServerUnavailable
 from scanner.proto.weir.v1 import groups_pb2, scanner_pb2
 from scanner.wire import methods
 from scanner.wire.statuses import to_call_failed
@@ -206,6 +207,61 @@ async def test_a_position_that_cannot_be_stored_is_tried_again_at_leisure(
             with trio.move_on_after(5):
                 await anext(batches)
             assert world.stored() == {0: 3}
+
+
+async def test_the_answer_to_another_commit_stores_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It names other buckets than were committed: what was not refused in it is not known to be stored."""
+    async with group_world(buckets=1) as world, world.client("reader") as client:
+        table = await client.table("items")
+        await world.write(table, 3)
+        async with table.new_scan().with_source("log").in_group(GROUP).execute() as batches:
+            await anext(batches)
+            connection, call = batches._connection, batches._connection.call
+
+            async def of_nothing(path: str, request: bytes, **options: Any) -> Any:
+                asked = groups_pb2.CommitPositionsRequest.FromString(request)
+                del asked.positions[:]
+                return await call(path, asked.SerializeToString(), **options)
+
+            monkeypatch.setattr(connection, "call", of_nothing)
+            with pytest.raises(DataCorrupted, match="CommitPositions was asked about"):
+                await batches.commit()
+            monkeypatch.undo()
+            assert await batches.commit() == ()
+            assert world.stored() == {0: 3}
+
+
+async def test_the_membership_of_another_reader_is_none(autojump_clock: trio.testing.MockClock) -> None:
+    """Two readers that are given one membership would read the same buckets."""
+
+    async def join(stream: ServerStream) -> None:
+        joined = groups_pb2.Joined(session_timeout_ms=6000, instance=b"another reader")
+        await stream.send(groups_pb2.JoinResponse(joined=joined).SerializeToString())
+        await trio.sleep_forever()
+
+    async with memory_host({methods.JOIN: join}) as host, connected_to(host) as connection:
+        table = Table(connection, TableDescription("t", SCHEMA, ("k",), 1), 0)
+        async with table.new_scan().with_source("log").in_group("g").execute() as batches:
+            with pytest.raises(DataCorrupted, match="Join was asked about"):
+                await anext(batches)
+
+
+async def test_the_description_of_another_group_is_no_answer() -> None:
+    """Its positions would be taken for those of the group that was asked for."""
+
+    async def describe(stream: ServerStream) -> None:
+        await stream.receive()
+        told = groups_pb2.DescribeGroupResponse(group=groups_pb2.GroupName(table_id=0, group="other"))
+        await stream.send(told.SerializeToString())
+
+    async with (
+        memory_host({methods.GROUPS + "DescribeGroup": describe}) as host,
+        connected_to(host) as connection,
+    ):
+        with pytest.raises(DataCorrupted, match="DescribeGroup was asked about"):
+            await describe_group(connection, "t", 0, "g")
 
 
 class _LosesBuckets:

@@ -82,8 +82,8 @@ async def fetch(
     """One fetch; it waits for nothing unless it is told to."""
     fields = {"max_wait_ms": 0, "query": query or pb.ScanQuery(table="items"), **fields}
     request = pb.FetchLogRequest(positions=positions or [pb.FetchPosition()], with_schema=True, **fields)
-    encoded, buckets = decode_fetched(await client.call(methods.FETCH_LOG, request.SerializeToString()))
-    schema = decode_schema(encoded)
+    told, buckets = decode_fetched(await client.call(methods.FETCH_LOG, request.SerializeToString()))
+    schema = decode_schema(told.arrow_schema)
     answers = []
     for received in buckets:
         answer = Answer(received.fields)
@@ -250,7 +250,7 @@ async def test_every_bound_makes_progress(bytes_max: int, bound: str) -> None:
         assert answers > (1 if bytes_max < 20_000 else 0)
 
 
-async def test_buckets_share_an_answer_in_the_order_of_the_request() -> None:
+async def test_buckets_share_an_toldin_the_order_of_the_request() -> None:
     """The first one fills it; one that was left out comes first when it is named first. All say where they are."""
     async with serving_items(range(2_000), buckets=4) as (_, client):
         (alone,) = await fetch(client, pb.FetchPosition(bucket=2))
