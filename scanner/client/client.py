@@ -448,6 +448,10 @@ class Client:
             TooManyScans: There are as many leases as the server allows.
             ArgumentInvalid: The request makes no sense.
 
+        Cancellation:
+            Without `lease_id` there is no lease then, as long as the server answers within a second; else it, or one of
+            your id, may have been acquired, and ends with its time.
+
         Example:
             >>> async with await client.acquire_lease("orders") as lease:
             ...     frame = await orders.new_scan().with_lease(lease).to_arrow()
@@ -456,14 +460,20 @@ class Client:
             raise ArgumentInvalid("if_absent needs a lease_id: an id that is made up is always absent")
         if id_age_s is not None and lease_id is None:
             raise ArgumentInvalid("id_age_s needs the lease_id that is so old")
-        info, missing = await self.leases.acquire(
-            new_lease_id() if lease_id is None else lease_id,
-            targets,
-            ttl_s,
-            partial=partial,
-            if_absent=if_absent,
-            id_age_s=id_age_s,
-        )
+        name = new_lease_id() if lease_id is None else lease_id
+        try:
+            info, missing = await self.leases.acquire(
+                name,
+                targets,
+                ttl_s,
+                partial=partial,
+                if_absent=if_absent,
+                id_age_s=id_age_s,
+            )
+        except trio.Cancelled:
+            if lease_id is None:  # Nobody knows the id, so nobody else would let go of it.
+                await self.leases.drop_soon(name)
+            raise
         if info is None:
             if missing:
                 raise refusal(missing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,6 +106,26 @@ async def test_the_answer_about_another_lease_is_none(
         monkeypatch.undo()
         with pytest.raises(scanner.DataCorrupted, match="asked about lease 'other' of 'you'"):
             _asked_for("other", "you", pb.LeaseInfo(lease_id="other", principal="me"))
+
+
+async def test_an_acquisition_that_is_cancelled_leaves_no_lease(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """At whatever moment: nobody knows the id that was made up, so nobody else would let go of it."""
+    async with open_virtual_items(5, config=CONFIG) as items:
+        leases_seen = set()
+        for checkpoints in itertools.count():
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(items.client.acquire_lease, "items")
+                    for _ in range(checkpoints):
+                        await trio.lowlevel.checkpoint()
+                    leases_seen.add(items.server.statistics().leases)
+                    scope.cancel()
+            if not scope.cancelled_caught:
+                break  # It was answered before.
+            assert await items.client.list_leases() == []
+        assert leases_seen == {0, 1}
 
 
 async def test_a_lost_lease_ends_the_block(autojump_clock: trio.testing.MockClock) -> None:
