@@ -1,13 +1,14 @@
 """Files that `weir load` reads: Parquet, Arrow IPC and CSV, as a schema and a stream of batches.
 
 A CSV says nothing of its types, so it is read twice: once to find for each column a type that keeps every digit, once
-to deliver the rows. If all types are given it is read once. Neither reading holds more than a few blocks.
+to deliver the rows. If all types are given it is read once. Neither reading holds more than a few blocks. Of a Parquet
+file a row group is held at a time, or a few where they are small.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,7 +197,7 @@ class _ParquetFile:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading(self._unit) as file:
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            for batch in _batches_of(file):
                 columns = [
                     column.cast(each.type) if each.name in self._instants else column
                     for column, each in zip(batch.columns, self._schema, strict=True)
@@ -215,7 +216,7 @@ class _ParquetFile:
         """
         unit, far = "us", False
         with self._reading("us") as short, self._reading("ns") as long:
-            batches = (each.iter_batches(batch_size=_BATCH_ROWS, columns=names) for each in (short, long))
+            batches = (_batches_of(each, names) for each in (short, long))
             for micros, nanos in zip(*batches, strict=True):
                 for given, finer in zip(micros.columns, nanos.columns, strict=True):
                     count = given.cast(pa.int64())
@@ -238,6 +239,23 @@ class _ParquetFile:
                 yield file
         except (pa.ArrowException, OSError) as error:
             fail(f"{self._path} is not a Parquet file that can be read: {error}")
+
+
+def _batches_of(file: pq.ParquetFile, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, in order.
+
+    What Arrow has read of a row group it keeps until the iterator ends, so each group has one of its own. Small groups
+    share one, as many as make a batch.
+    """
+    groups, rows = list[int](), 0
+    for group in range(file.num_row_groups):
+        more = file.metadata.row_group(group).num_rows
+        if groups and rows + more > _BATCH_ROWS:
+            yield from file.iter_batches(_BATCH_ROWS, groups, columns)
+            groups, rows = [], 0
+        groups.append(group)
+        rows += more
+    yield from file.iter_batches(_BATCH_ROWS, groups, columns)
 
 
 def _all(mask: pa.Array) -> bool:
