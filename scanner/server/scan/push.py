@@ -52,8 +52,10 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger(__name__)
+_READING_S: Final = 30.0
+"""The longest silence of a client that has not half-closed until the call ends behind its scan's end."""
 _GOODBYE_S: Final = 1.0
-"""How long the call of a client that has not half-closed outlives its scan's end."""
+"""The same while the server drains."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +116,7 @@ class PushScan:
         self._moved = False
         """Whether the scan has read on since something was sent."""
         self._scope = trio.CancelScope()
+        self._goodbye = trio.CancelScope()
         self.end_reason: EndReason | None = None
         """Why the scan came to its explicit end; None until then."""
 
@@ -158,8 +161,12 @@ class PushScan:
         self._scan.end(error)
 
     def drain(self, error: ScannerError) -> None:
-        """End the scan with an error if it has no end of its own, or as soon as it comes to where it has none."""
+        """End the scan with an error if it has no end of its own, or as soon as it comes to where it has none.
+
+        The call of one that has come to its end waits no longer than `_GOODBYE_S` for a client that says nothing.
+        """
         self._drained_by = error
+        self._await_goodbye()
         if self._pushed.endless:
             self.stop(error)
 
@@ -180,6 +187,7 @@ class PushScan:
     async def _receive_all(self) -> None:
         # Beside the sending task, which does the stream's work: waiting here holds nothing up.
         while (message := await self._stream.receive(attributed=False)) is not None:
+            self._await_goodbye()
             if self._requests.receive(message):
                 self._whole_blocks.granted(self._stream.credit.available)
                 self._wake()
@@ -253,14 +261,20 @@ class PushScan:
         self.end_reason = reason
 
     async def _wait_half_closed(self) -> None:
-        """Let a client that grants credit read the end before its call ends.
+        """Let a client that grants credit read up to the end before its call ends.
 
-        Its next demand may be on the way, and some libraries (grpc.aio) fail a whole call when a message can no longer
-        be sent.
+        It may be at an earlier batch still, and have demands to send for each that follows; some libraries (grpc.aio)
+        fail a whole call, and drop what they have received of it, when a message can no longer be sent.
         """
+        self._await_goodbye()
         if not self._requests.half_closed:
-            with trio.move_on_after(_GOODBYE_S):
+            with self._goodbye:
                 await self._receive_all()
+
+    def _await_goodbye(self) -> None:
+        """Set the time at which a call whose scan has come to its end waits no longer."""
+        silence_s = _READING_S if self._drained_by is None else _GOODBYE_S
+        self._goodbye.deadline = trio.current_time() + silence_s
 
     async def _notice_or_end(self) -> EndReason | None:
         """Send what is due before anything else, then look whether the scan has ended."""

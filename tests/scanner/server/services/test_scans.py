@@ -419,6 +419,41 @@ async def test_half_closing_after_a_demand_ends_with_the_credit() -> None:
     assert scan.end.rows == scan.rows
 
 
+async def test_a_slow_reader_may_demand_until_it_has_read_the_end(mock_clock: trio.testing.MockClock) -> None:
+    """Of what waits at the client the server knows nothing: the call does not end while demands are to come."""
+    rows = 60
+    async with serving(filled_store(rows)) as (_, client):
+        async with open_scan(client, credit=1 << 20, batch_rows_max=rows // 2) as scan:
+            await scan.receive()
+            while scan.end is None:
+                mock_clock.jump(20)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await scan.demand((2 << 20) + scan.received_bytes)
+                await scan.receive()
+            await scan.receive_all()
+
+    assert scan.rows == scan.end.rows == rows
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_call_that_is_not_half_closed_ends_in_the_end(
+    drains: bool, autojump_clock: trio.abc.Clock
+) -> None:
+    """Half a minute after its client said something, or a second after a drain began, with status OK."""
+    async with serving(filled_store(5)) as (server, client):
+        async with open_scan(client, credit=1 << 20) as scan:
+            responses = [await scan.stream.receive() for _ in ("started", "batch", "end")]
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                if drains:
+                    nursery.start_soon(server.drain, 20.0)
+                assert await scan.stream.receive() is None
+                waited_s = trio.current_time() - began
+
+    assert pb.ScanResponse.FromString(bytes(responses[-1])).end.rows == 5
+    assert waited_s == pytest.approx(1.0 if drains else 30.0, abs=0.2)
+
+
 async def test_a_filter_that_drops_everything_makes_visible_progress() -> None:
     """While nothing passes, heartbeats say that the scan is at work, and others get their turn."""
     config = ScannerConfig(block_rows_max=1, heartbeat_interval_s=0.001)
