@@ -145,7 +145,6 @@ class PushScan:
                 await self._send_first()
                 if self.end_reason is None:
                     await run_with_companion(self._send_rest, self._receive_all)
-                await self._wait_half_closed()
         except ScannerError as error:
             resumable = self.with_resume_token(error)
             if resumable is error:
@@ -163,11 +162,12 @@ class PushScan:
     def drain(self, error: ScannerError) -> None:
         """End the scan with an error if it has no end of its own, or as soon as it comes to where it has none.
 
-        The call of one that has come to its end waits no longer than `_GOODBYE_S` for a client that says nothing.
+        After its end: `wait_half_closed` waits less.
         """
         self._drained_by = error
-        self._await_goodbye()
-        if self._pushed.endless:
+        if self.end_reason is not None:
+            self._await_goodbye()
+        elif self._pushed.endless:
             self.stop(error)
 
     def with_resume_token(self, error: ScannerError) -> ScannerError:
@@ -180,6 +180,24 @@ class PushScan:
             oldest_offset=error.oldest_offset,
             metadata={**error.metadata, "rows": str(self._pushed.rows)},
         )
+
+    async def wait_half_closed(self) -> None:
+        """After `run`: let a client that grants credit read up to the end before its call ends. The scan may be closed.
+
+        The client may still be at an earlier batch, and send a demand for each that follows. Some libraries (grpc.aio)
+        fail a whole call, and drop what they have received of it, when a message can no longer be sent.
+
+        Raises:
+            ScannerError: The client broke the rules.
+            TransportError: The stream or the connection is gone.
+
+        Waits:
+            Until the client has half-closed, or has said nothing for half a minute; while the server drains, a second.
+        """
+        self._await_goodbye()
+        if not self._requests.half_closed:
+            with self._goodbye:
+                await self._receive_all()
 
     def _stop(self, _error: ScannerError) -> None:
         self._scope.cancel()
@@ -259,17 +277,6 @@ class PushScan:
         self._scan.finish(linger=reason is EndReason.DRAINED)
         await self._send(pb.ScanResponse(end=self._pushed.ended(reason)))
         self.end_reason = reason
-
-    async def _wait_half_closed(self) -> None:
-        """Let a client that grants credit read up to the end before its call ends.
-
-        It may be at an earlier batch still, and have demands to send for each that follows; some libraries (grpc.aio)
-        fail a whole call, and drop what they have received of it, when a message can no longer be sent.
-        """
-        self._await_goodbye()
-        if not self._requests.half_closed:
-            with self._goodbye:
-                await self._receive_all()
 
     def _await_goodbye(self) -> None:
         """Set the time at which a call whose scan has come to its end waits no longer."""

@@ -112,6 +112,8 @@ class ScanService:
         self._named: dict[tuple[str, bytes], PushScan] = {}
         """By the principal's name and the stream id."""
         self._running: dict[ServerStream, PushScan] = {}
+        self._ended: set[PushScan] = set()
+        """Their clients may still be reading; they take no room among the open scans."""
         self._drained_by: ScannerError | None = None
         self._opened = 0
         self._overrun_bytes = 0
@@ -130,7 +132,7 @@ class ScanService:
     def drain(self, error: ScannerError) -> None:
         """End every scan that has no end of its own with an error and its token, those to come included."""
         self._drained_by = error
-        for push in list(self._running.values()):
+        for push in [*self._running.values(), *self._ended]:
             push.drain(error)
 
     def with_resume_token(self, stream: ServerStream, error: ScannerError) -> ScannerError:
@@ -159,11 +161,12 @@ class ScanService:
             if request.group:
                 group = await self._groups.group(query.table, request.group, query.table_id)
                 async with group.admitted(query.bucket, request.group_epoch) as admitted:
-                    await self._serve(stream, request, query, (group, admitted))
+                    push = await self._serve(stream, request, query, (group, admitted))
             else:
-                await self._serve(stream, request, query)
+                push = await self._serve(stream, request, query)
         finally:
             self._opened -= 1
+        await self._see_off(push)
 
     async def _serve(
         self,
@@ -171,7 +174,7 @@ class ScanService:
         request: pb.ScanOpen,
         query: ScanQuery,
         admission: tuple[ReaderGroup, GroupScan] | None = None,
-    ) -> None:
+    ) -> PushScan:
         """Open a scan, run and close it."""
         with stream.blocked_on(StallReason.STORAGE):
             opened = await self._open(stream, request, query)
@@ -183,8 +186,9 @@ class ScanService:
                 await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
                 admitted.occupy(opened.scan)
             opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
-            await self._run(stream, request, opened)
+            push = await self._run(stream, request, opened)
             cut_off = False
+            return push
         finally:
             # A client that was cut off may come back.
             opened.scan.close(linger=cut_off)
@@ -274,7 +278,7 @@ class ScanService:
             query, principal, stop, as_of=as_of, history=request.as_of_history or None
         )
 
-    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> None:
+    async def _run(self, stream: ServerStream, request: pb.ScanOpen, opened: OpenedScan) -> PushScan:
         push = PushScan(
             stream, opened, self._limits(request), self._idle_tails, self._park_timer, self._turns
         )
@@ -296,6 +300,17 @@ class ScanService:
             self._overrun_bytes = max(self._overrun_bytes, stream.credit.overrun_bytes)
             if self._named.get(name) is push:
                 del self._named[name]
+        return push
+
+    async def _see_off(self, push: PushScan) -> None:
+        """Keep the call of a scan that has ended open until its client has read it."""
+        self._ended.add(push)
+        if self._drained_by is not None:
+            push.drain(self._drained_by)
+        try:
+            await push.wait_half_closed()
+        finally:
+            self._ended.discard(push)
 
     def _limits(self, request: pb.ScanOpen) -> PushLimits:
         config = self._config

@@ -22,6 +22,7 @@ from tests.support.scans import (
     filled_store,
     mutations,
     open_scan,
+    released,
     sample,
     serving,
     stored_digest,
@@ -452,6 +453,21 @@ async def test_a_call_that_is_not_half_closed_ends_in_the_end(
 
     assert pb.ScanResponse.FromString(bytes(responses[-1])).end.rows == 5
     assert waited_s == pytest.approx(1.0 if drains else 30.0, abs=0.2)
+
+
+async def test_an_ended_scan_that_is_not_half_closed_takes_no_room() -> None:
+    """Only its call is left: another scan may be opened, and the same stream id replaces nothing."""
+    async with serving(filled_store(5), ScannerConfig(scans_max=1)) as (server, client):
+        async with open_scan(client, credit=1 << 20, stream_id=b"mine") as ended:
+            while ended.end is None:
+                await ended.receive()
+            await released(server)
+            async with open_scan(client, credit=1 << 20, stream_id=b"mine") as scan:
+                await scan.receive_all()
+            await ended.stream.send_end()
+            await ended.receive_all()
+
+    assert scan.rows == ended.rows == 5
 
 
 async def test_a_filter_that_drops_everything_makes_visible_progress() -> None:
