@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -144,8 +143,10 @@ class Client:
         exist_ok: bool = False,
     ) -> Table:
         """Create a table; see `scanner.Client.create_table`."""
-        create = functools.partial(self._client.create_table, exist_ok=exist_ok)
-        return Table(self._portal, self._portal.call(create, name, schema, primary_key, buckets))
+        created = self._portal.call(
+            self._client.create_table, name, schema, primary_key, buckets, exist_ok=exist_ok
+        )
+        return Table(self._portal, created)
 
     def table(self, name: str) -> Table:
         """Look a table up; see `scanner.Client.table`."""
@@ -161,7 +162,7 @@ class Client:
 
     def drop_table(self, name: str, *, table_id: int | None = None) -> None:
         """Drop a table with everything in it; see `scanner.Client.drop_table`."""
-        self._portal.call(functools.partial(self._client.drop_table, name, table_id=table_id))
+        self._portal.call(self._client.drop_table, name, table_id=table_id)
 
     def list_streams(self) -> list[StreamInfo]:
         """Every call that runs at the server; see `scanner.Client.list_streams`."""
@@ -183,13 +184,11 @@ class Client:
         self, table: str, *, before: int | datetime.datetime | None = None, bucket: int | None = None
     ) -> list[CompactedLog]:
         """Cut a table's changelogs off now; see `scanner.Client.compact_log`."""
-        return self._portal.call(
-            functools.partial(self._client.compact_log, table, before=before, bucket=bucket)
-        )
+        return self._portal.call(self._client.compact_log, table, before=before, bucket=bucket)
 
     def make_images(self, table: str, *, bucket: int | None = None) -> list[ImageInfo]:
         """Make columnar images of a table's rows as of now; see `scanner.Client.make_images`."""
-        return self._portal.call(functools.partial(self._client.make_images, table, bucket=bucket))
+        return self._portal.call(self._client.make_images, table, bucket=bucket)
 
     def list_images(self, table: str) -> list[ImageInfo]:
         """The columnar images of a table; see `scanner.Client.list_images`."""
@@ -201,7 +200,7 @@ class Client:
 
     def drop_images(self, table: str, *, bucket: int | None = None) -> int:
         """Remove columnar images; see `scanner.Client.drop_images`."""
-        return self._portal.call(functools.partial(self._client.drop_images, table, bucket=bucket))
+        return self._portal.call(self._client.drop_images, table, bucket=bucket)
 
     def acquire_lease(
         self,
@@ -213,7 +212,7 @@ class Client:
         id_age_s: float | None = None,
     ) -> Lease:
         """Keep states of buckets readable; see `scanner.Client.acquire_lease`. Use the lease in a `with` block."""
-        acquire = functools.partial(
+        lease = self._portal.call(
             self._client.acquire_lease,
             *targets,
             lease_id=lease_id,
@@ -222,7 +221,7 @@ class Client:
             if_absent=if_absent,
             id_age_s=id_age_s,
         )
-        return Lease(self._portal, self._portal.call(acquire))
+        return Lease(self._portal, lease)
 
     def list_leases(self, table: str | None = None) -> list[LeaseInfo]:
         """The caller's leases; see `scanner.Client.list_leases`."""
@@ -306,8 +305,9 @@ class Table:
         histories: Mapping[int, bytes] | None = None,
     ) -> GetResult:
         """Read rows by their primary key; see `scanner.Table.get`."""
-        read = functools.partial(self._table.get, columns=columns, as_of=as_of, histories=histories)
-        return self._portal.call(read, _read_keys(keys))
+        return self._portal.call(
+            self._table.get, _read_keys(keys), columns=columns, as_of=as_of, histories=histories
+        )
 
     @contextmanager
     def open_writer(self, on_acknowledged: OnAcknowledged | None = None) -> Iterator[Writer]:
@@ -338,7 +338,7 @@ class Table:
         """Per bucket, where its changelog begins and ends, and where a time is; see `scanner.Table.offsets`."""
         if at is None:
             return self._portal.call(self._table.offsets)
-        return self._portal.call(functools.partial(self._table.offsets, at=at))
+        return self._portal.call(self._table.offsets, at=at)
 
     def split(
         self,
@@ -351,7 +351,7 @@ class Table:
         within: KeyRange = ALL_KEYS,
     ) -> BucketRanges:
         """Cut a bucket in key ranges of about as many bytes each; see `scanner.Table.split`."""
-        call = functools.partial(
+        return self._portal.call(
             self._table.split,
             bucket,
             splits=splits,
@@ -360,7 +360,6 @@ class Table:
             key_to=key_to,
             within=within,
         )
-        return self._portal.call(call)
 
     def transaction(self, name: str, version: int) -> Transaction:
         """Write rows that are seen together, once; see `scanner.Table.transaction`."""
@@ -380,14 +379,14 @@ class Table:
         bytes_max: int | None = None,
     ) -> list[MeasuredLog]:
         """How large the commits behind some positions are; see `scanner.Table.measure_log`."""
-        measure = functools.partial(
+        return self._portal.call(
             self._table.measure_log,
+            positions,
             histories=histories,
             commits_max=commits_max,
             rows_max=rows_max,
             bytes_max=bytes_max,
         )
-        return self._portal.call(measure, positions)
 
     def groups(self) -> list[GroupSummary]:
         """The reader groups of the table; see `scanner.Table.groups`."""

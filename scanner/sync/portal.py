@@ -21,10 +21,11 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 import trio
 
+P = ParamSpec("P")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
@@ -96,10 +97,9 @@ class _Call(ABC):
 class _Run(_Call):
     """Runs a function in a task of its own."""
 
-    def __init__(self, function: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
+    def __init__(self, function: Callable[[], Awaitable[object]]) -> None:
         super().__init__()
         self._function = function
-        self._args = args
         self._scope = trio.CancelScope()
 
     def begin(self, nursery: trio.Nursery) -> None:
@@ -111,7 +111,7 @@ class _Run(_Call):
     async def _run(self) -> None:
         try:
             with self._scope:
-                self._value = await self._function(*self._args)
+                self._value = await self._function()
             if self._scope.cancelled_caught:
                 self._error = trio.ClosedResourceError(_INTERRUPTED)
         except Exception as error:
@@ -248,8 +248,8 @@ class Portal:
         """Whether the caller runs in the portal's thread."""
         return threading.current_thread() is self._thread
 
-    def call(self, function: Callable[..., Awaitable[T]], *args: object) -> T:
-        """Run `function(*args)` in the loop and wait for it.
+    def call(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run `function(*args, **kwargs)` in the loop and wait for it.
 
         Raises:
             trio.ClosedResourceError: The portal is closed, or is closed meanwhile.
@@ -262,7 +262,7 @@ class Portal:
         Cancellation:
             An exception that hits the waiting thread, such as KeyboardInterrupt, cancels the function.
         """
-        return cast("T", self._wait_for(_Run(function, args)))
+        return cast("T", self._wait_for(_Run(functools.partial(function, *args, **kwargs))))
 
     def take(self, source: Takeable[T]) -> T:
         """Wait until `source` has something, and take it. Otherwise as `call`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -36,10 +35,9 @@ class Transaction:
 
     def stage(self, rows: Rows, *, part: int, attempt: int, operation: Operation = "upsert") -> Staged:
         """Stage rows, or keys to delete; see `scanner.Transaction.stage`."""
-        stage = functools.partial(
+        return self._portal.call(
             self._transaction.stage, to_arrow(rows), part=part, attempt=attempt, operation=operation
         )
-        return self._portal.call(stage)
 
     @contextmanager
     def part(self, part: int, attempt: int) -> Iterator[PartWriter]:
@@ -66,8 +64,7 @@ class Transaction:
         rows: Mapping[int, int] | None = None,
     ) -> Published:
         """Decide that these attempts count, and wait until they are applied; see `scanner.Transaction.publish`."""
-        publish = functools.partial(self._transaction.publish, overwrite=overwrite, rows=rows)
-        return self._portal.call(publish, attempts)
+        return self._portal.call(self._transaction.publish, attempts, overwrite=overwrite, rows=rows)
 
     def abort(self) -> int:
         """Free what is staged of the version; see `scanner.Transaction.abort`."""

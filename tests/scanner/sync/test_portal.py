@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from types import MethodType
 
 import pytest
@@ -257,7 +258,7 @@ def test_a_call_that_comes_when_the_loop_is_about_to_end(
     """Its thread looked before the portal was closed: it is refused, and the loop ends as it would without it."""
     failures: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", failures.append)
-    call = _Run(trio.sleep, (0,))
+    call = _Run(partial(trio.sleep, 0))
     portal._pending.add(call)
 
     async def come_late() -> None:
