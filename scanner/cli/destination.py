@@ -14,7 +14,6 @@ from typing import IO, Final
 
 from scanner.cli.app import fail
 
-STANDARD_OUTPUT: Final = Path("-")
 _DESCRIPTOR: Final = re.compile(r"/(?:dev|proc/self)/fd/([0-9]+)")
 _NAME_SHOWN: Final = 50
 """Characters of a file's name in the name that it has first: of four octets each, they leave room for the rest."""

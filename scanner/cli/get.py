@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
-from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names
+from scanner.cli.app import connected, endpoint_option, example, fail, names
 from scanner.cli.data import parse_keys
-from scanner.cli.destination import STANDARD_OUTPUT, destination
-from scanner.cli.output import BINARY, FORMATS, format_of, open_rows
-from scanner.cli.scan import parse_as_of
+from scanner.cli.destination import destination
+from scanner.cli.log_places import as_of_option
+from scanner.cli.output import format_of, open_rows, output_options
 from scanner.cli.units import counted
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _NAMED_MAX: Final = 3
 """Missing keys that are named."""
@@ -29,26 +30,14 @@ _NAMED_MAX: Final = 3
 )
 @click.argument("table")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option(
-    "--as-of",
-    multiple=True,
-    metavar="[BUCKET:]OFFSET",
-    help="The state as of this log offset; of one bucket if BUCKET is given (repeat it).",
-)
+@as_of_option
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Instead of standard output, which is '-'.",
-)
+@output_options
 @endpoint_option
 def get(
     table: str,
     keys: tuple[str, ...],
-    as_of: tuple[str, ...],
+    as_of: int | dict[int, int] | None,
     columns: tuple[str, ...],
     kind: str | None,
     output: Path | None,
@@ -65,17 +54,13 @@ def get(
     wanted = names(columns)
     if columns and not wanted:
         fail("--columns needs at least one column")
-    if output == STANDARD_OUTPUT:
-        output = None
     form = format_of(kind, output)
-    if form in BINARY and output is None and is_terminal(sys.stdout):
-        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
         opened = client.table(table)
         result = opened.get(
             parse_keys(opened.description, keys),
             columns=wanted,
-            as_of=parse_as_of(as_of) if as_of else None,
+            as_of=as_of,
         )
     with destination(form, output) as file:
         writer = open_rows(form, file, result.rows.schema)

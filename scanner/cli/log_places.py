@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from scanner.cli.app import fail, note
 from scanner.client.scan.builder import EARLIEST, END, LATEST
 
@@ -44,6 +46,15 @@ def parse_offsets(option: str, texts: Sequence[str]) -> int | dict[int, int]:
             fail(f"{option} names bucket {bucket} twice")
         offsets[bucket] = int(match["offset"])
     return offsets
+
+
+as_of_option = click.option(
+    "--as-of",
+    multiple=True,
+    callback=lambda _context, _option, texts: parse_offsets("--as-of", texts) if texts else None,
+    metavar="[BUCKET:]OFFSET",
+    help="The state as of this log offset; of one bucket if BUCKET is given (repeat it).",
+)
 
 
 def parse_time(option: str, text: str) -> datetime.datetime:

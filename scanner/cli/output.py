@@ -5,27 +5,35 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 
+import click
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from scanner.cli.app import fail
+from scanner.cli.app import fail, is_terminal
 from scanner.cli.cells import times_to_text, to_text
+from scanner.cli.connection import with_options
 from scanner.cli.display import print_table, print_vertically
 from scanner.cli.escapes import escaped_json, escaped_lines
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-FORMATS: Final = ("table", "vertical", "csv", "json", "arrow", "parquet", "none")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_FORMATS: Final = ("table", "vertical", "csv", "json", "arrow", "parquet", "none")
+ROWS_SHOWN: Final = 50
+"""Rows that a person is shown without --limit: as many as one looks at."""
 FOR_PEOPLE: Final = frozenset({"table", "vertical"})
 BINARY: Final = frozenset({"arrow", "parquet"})
+_STANDARD_OUTPUT: Final = Path("-")
 _SUFFIXES: Final = {
     ".arrow": "arrow",
     ".feather": "arrow",
@@ -36,6 +44,24 @@ _SUFFIXES: Final = {
     ".parquet": "parquet",
     ".pq": "parquet",
 }
+
+
+def output_options(command: _F) -> _F:
+    """The options of a command that writes rows: `kind`, for `format_of`, and `output`, None for standard output."""
+    return with_options(
+        command,
+        click.option(
+            "--format", "kind", type=click.Choice(_FORMATS), help="Default: what -o ends in, or table."
+        ),
+        click.option(
+            "--output",
+            "-o",
+            type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+            callback=lambda _context, _option, path: None if path == _STANDARD_OUTPUT else path,
+            metavar="FILE",
+            help="Instead of standard output, which is '-'.",
+        ),
+    )
 
 
 class RowWriter(Protocol):
@@ -52,21 +78,19 @@ def format_of(name: str | None, output: Path | None) -> str:
     """The format asked for, or the one that the file's name says; a table where there is no file.
 
     Raises:
-        Failure: The file's name says none.
+        Failure: The file's name says none, or a terminal would be shown what is for programs alone.
     """
-    if name is not None:
-        return name
-    if output is None:
-        return "table"
-    found = _SUFFIXES.get(output.suffix.lower())
-    if found is None:
+    if name is None and output is not None and output.suffix.lower() not in _SUFFIXES:
         endings = ", ".join(_SUFFIXES)
         fail(f"the name of {output} says no format; say --format, or let it end in one of {endings}")
-    return found
+    form = name or ("table" if output is None else _SUFFIXES[output.suffix.lower()])
+    if form in BINARY and output is None and is_terminal(sys.stdout):
+        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
+    return form
 
 
 def open_rows(kind: str, file: IO[bytes], schema: pa.Schema) -> RowWriter:
-    """A writer of one of `FORMATS`.
+    """A writer of one of the formats.
 
     Args:
         kind: The format.

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from scanner.cli.app import connected, endpoint_option, example, fail, is_terminal, names, note
-from scanner.cli.destination import STANDARD_OUTPUT, destination
-from scanner.cli.log_places import parse_offsets
-from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
+from scanner.cli.app import connected, endpoint_option, example, is_terminal, names, note
+from scanner.cli.destination import destination
+from scanner.cli.log_places import as_of_option
+from scanner.cli.output import FOR_PEOPLE, ROWS_SHOWN, format_of, open_rows, output_options
 from scanner.cli.units import counted
 from scanner.client.retries import RETRIES_DEFAULT, RETRIES_MAX
 from scanner.client.scan.builder import ScanMode, ScanSource
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from scanner.cli.output import RowWriter
     from scanner.client.scan.statistics import ScanStatistics
     from scanner.sync import Batches, Scan
-
-TABLE_ROWS_DEFAULT: Final = 50
-"""Rows of format table without --limit: as many as a person looks at."""
 
 
 @click.command(
@@ -45,12 +41,7 @@ TABLE_ROWS_DEFAULT: Final = 50
     show_default=True,
     help="How the rows travel: pushed, or pulled page by page, by the models that push is compared with.",
 )
-@click.option(
-    "--as-of",
-    multiple=True,
-    metavar="[BUCKET:]OFFSET",
-    help="The state as of this log offset; of one bucket if BUCKET is given (repeat it).",
-)
+@as_of_option
 @click.option("--columns", "-c", multiple=True, metavar="A,B", help="Only these, in this order.")
 @click.option(
     "--where",
@@ -61,14 +52,7 @@ TABLE_ROWS_DEFAULT: Final = 50
     " All of several.",
 )
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Instead of standard output, which is '-'.",
-)
+@output_options
 @click.option(
     "--credit",
     type=click.IntRange(1),
@@ -92,7 +76,7 @@ TABLE_ROWS_DEFAULT: Final = 50
 def scan(
     table: str,
     mode: str,
-    as_of: tuple[str, ...],
+    as_of: int | dict[int, int] | None,
     columns: tuple[str, ...],
     where: tuple[str, ...],
     limit: int | None,
@@ -110,11 +94,7 @@ def scan(
     Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
     arrow and parquet take all of them; none only counts. A file appears when it is complete.
     """
-    if output == STANDARD_OUTPUT:
-        output = None
     form = format_of(kind, output)
-    if form in BINARY and output is None and is_terminal(sys.stdout):
-        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
     with connected(endpoint) as client:
         planned = (
             client.table(table).new_scan().with_mode(mode).with_credit(credit or AUTO).with_retries(retries)
@@ -123,35 +103,26 @@ def scan(
             planned = planned.with_lease(lease)
         elif snapshot:
             planned = planned.with_source(ScanSource.SNAPSHOT)
-        if as_of:
-            planned = planned.as_of(parse_as_of(as_of))
+        if as_of is not None:
+            planned = planned.as_of(as_of)
         if columns:
             planned = planned.select(*names(columns))
         planned = planned.where(*where)
         shortened = form in FOR_PEOPLE and limit is None
         if shortened:
-            limit = TABLE_ROWS_DEFAULT + 1
+            limit = ROWS_SHOWN + 1
         if limit is not None:
             planned = planned.limit(limit)
         started_at = time.monotonic()
         with destination(form, output) as file:
-            statistics = _copy(planned, form, file, TABLE_ROWS_DEFAULT if shortened else None)
+            statistics = _copy(planned, form, file, ROWS_SHOWN if shortened else None)
         seconds = time.monotonic() - started_at
-    if shortened and statistics.rows > TABLE_ROWS_DEFAULT:
-        note(f"the first {TABLE_ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
+    if shortened and statistics.rows > ROWS_SHOWN:
+        note(f"the first {ROWS_SHOWN} rows; --limit N shows more, --format json all of them")
     if form == "none" and not stats:
         click.echo(counted(statistics.rows, "row"))
     if stats:
         _print_statistics(statistics, mode, seconds)
-
-
-def parse_as_of(texts: tuple[str, ...]) -> int | dict[int, int]:
-    """Read what `--as-of` was given: one `OFFSET`, or `BUCKET:OFFSET` any number of times.
-
-    Raises:
-        Failure: It is neither.
-    """
-    return parse_offsets("--as-of", texts)
 
 
 def _copy(planned: Scan, form: str, file: IO[bytes], rows_max: int | None) -> ScanStatistics:

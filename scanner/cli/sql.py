@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -16,9 +15,16 @@ import click
 import duckdb
 import pyarrow as pa
 
-from scanner.cli.app import Failure, connected, endpoint_option, example, fail, is_terminal, note
-from scanner.cli.destination import STANDARD_OUTPUT, destination
-from scanner.cli.output import BINARY, FOR_PEOPLE, FORMATS, format_of, open_rows
+from scanner.cli.app import Failure, connected, endpoint_option, example, note
+from scanner.cli.destination import destination
+from scanner.cli.output import (
+    BINARY,
+    FOR_PEOPLE,
+    ROWS_SHOWN,
+    format_of,
+    open_rows,
+    output_options,
+)
 from scanner.cli.sql_pushdown import text_of
 from scanner.cli.sql_tables import Query
 from scanner.cli.sql_values import faithful, is_time, texts_of_times
@@ -33,8 +39,6 @@ if TYPE_CHECKING:
     from scanner.data.table import TableDescription
     from scanner.sync import Client, Scan
 
-ROWS_DEFAULT: Final = 50
-"""Rows of format table without --limit: as many as a person looks at."""
 _BATCH_ROWS: Final = 65_536
 LEASE_TTL_S: Final = 60.0
 """How long the state is kept for nobody if this process is killed; it is renewed while the query runs."""
@@ -58,14 +62,7 @@ atexit.register(gc.unfreeze)
     help="Run nothing: show the scans that the server would get, and DuckDB's plan.",
 )
 @click.option("--limit", "-n", type=click.IntRange(0), metavar="ROWS", help="Stop after this many rows.")
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Default: what -o ends in, or table.")
-@click.option(
-    "--output",
-    "-o",
-    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    metavar="FILE",
-    help="Instead of standard output, which is '-'.",
-)
+@output_options
 @click.option("--stats", is_flag=True, help="Print at the end, on standard error, what was scanned.")
 @endpoint_option
 def sql(
@@ -87,11 +84,7 @@ def sql(
     Formats table and vertical show the first 50 rows unless --limit says otherwise; csv, json (one object per line),
     arrow and parquet take all of them; none only counts. A file appears when it is complete.
     """
-    if output == STANDARD_OUTPUT:
-        output = None
-    form = format_of(kind, output)
-    if form in BINARY and output is None and is_terminal(sys.stdout) and not explain:
-        fail(f"{form} is not for a terminal; add -o FILE, or choose --format table or json")
+    form = "none" if explain else format_of(kind, output)
     with ExitStack() as stack:
         prepared = stack.enter_context(Query(query))
         client = stack.enter_context(connected(endpoint))
@@ -132,7 +125,7 @@ def run_into(query: Query, form: str, file: IO[bytes], limit: int | None) -> int
 
     Args:
         query: With its tables.
-        form: One of `FORMATS`.
+        form: Of the rows.
         file: Not closed.
         limit: Rows at most; None: all of them, or as many as a person looks at.
 
@@ -168,7 +161,7 @@ def _copy(
     interruptibly: Callable[[Callable[[], Any]], Any],
 ) -> int:
     shortened = form in FOR_PEOPLE and limit is None
-    rows_max = ROWS_DEFAULT if shortened else limit
+    rows_max = ROWS_SHOWN if shortened else limit
     written = 0
     try:
         relation = interruptibly(lambda: query.connection.sql(query.text))
@@ -198,7 +191,7 @@ def _copy(
         raise query.runs.failure
     writer.close()
     if shortened and more:
-        note(f"the first {ROWS_DEFAULT} rows; --limit N shows more, --format json all of them")
+        note(f"the first {ROWS_SHOWN} rows; --limit N shows more, --format json all of them")
     return written
 
 
