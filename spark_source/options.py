@@ -40,7 +40,7 @@ LEASE_TTL_S_MAX = 86_400
 SPLITS_MAX = 1024
 """Most parts of one bucket that may be asked for: each is a task of its own."""
 
-_SIZE = re.compile(r"(?P<number>[0-9]+)(?P<unit>[kmg]?)", re.IGNORECASE)
+_SIZE = re.compile(r"(?P<number>[0-9]{1,19})(?P<unit>[kmg]?)", re.IGNORECASE)
 _OFFSET_MAX = 2**64 - 1
 _OFFSET_DIGITS_MAX = 20
 _UNIT_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -149,13 +149,15 @@ class SourceOptions:
                 raise SourceOptionError(name, None, problem + hint)
         parsed = cls(
             endpoint=take("endpoint", _parse_endpoint, ""),
-            table=take("table", _parse_table, ""),
+            table=take("table", _parse_text, ""),
             mode=take("mode", _parse_mode, "push"),
             as_of=take("asOf", _parse_as_of, None),
             as_of_time=take("asOfTimestamp", _parse_instant, None),
             lease_id=take("leaseId", _parse_lease_id, None),
-            lease_ttl_s=take("leaseTtl", _parse_ttl, LEASE_TTL_S_DEFAULT),
-            splits=take("splits", _parse_splits, None),
+            lease_ttl_s=take(
+                "leaseTtl", _whole(0, LEASE_TTL_S_MAX, "a number of seconds"), LEASE_TTL_S_DEFAULT
+            ),
+            splits=take("splits", _whole(1, SPLITS_MAX, "a number of tasks for each bucket"), None),
             split_bytes=take("targetSplitBytes", parse_size, None),
             columns=take("columns", _parse_columns, None),
             where=take("where", _parse_text, None),
@@ -163,7 +165,7 @@ class SourceOptions:
             key_to=take("keyTo", _parse_text, None),
             credit_bytes=take("creditBytes", parse_size, None),
             page_bytes=take("pageBytes", parse_size, None),
-            page_depth=take("pageDepth", _parse_depth, None),
+            page_depth=take("pageDepth", _whole(0, PAGE_DEPTH_MAX, "a number of pages"), None),
             statistics=take("statistics", _parse_bool, False),
             tls_ca=take("tlsCa", _parse_path, None),
             tls_cert=take("tlsCert", _parse_path, None),
@@ -262,7 +264,7 @@ def _refuse_contradictions(options: SourceOptions, given: Mapping[str, str]) -> 
     """
     for (first, second), why in CONTRADICTIONS.items():
         if first in given and second in given:
-            raise _refuse(
+            raise refused(
                 second, given[second], f"option {first!r} is given too, and {why}; leave one of them out"
             )
     for name in _OF_ONE_STATE:
@@ -272,32 +274,27 @@ def _refuse_contradictions(options: SourceOptions, given: Mapping[str, str]) -> 
             why = (
                 f"in mode {options.mode} each task reads what is there when it begins; use mode push or asof"
             )
-            raise _refuse(name, given[name], why)
+            raise refused(name, given[name], why)
         # The parts of a bucket would be of several states: rows that move between them would come twice, or never.
         why = "with leaseTtl 0 each task reads what is there when it begins; leave leaseTtl out"
-        raise _refuse(name, given[name], why)
+        raise refused(name, given[name], why)
 
 
-def _refuse(name: str, value: str, allowed: str) -> SourceOptionError:
+def refused(name: str, value: str, allowed: str) -> SourceOptionError:
+    """The error of an option whose value is not allowed, to be raised."""
     return SourceOptionError(name, value, f"option {name!r} cannot be {shown(value)}: {allowed}")
 
 
 def _parse_endpoint(name: str, value: str) -> str:
     match = _HOST_PORT.fullmatch(value)
     if match is None or not 1 <= int(match["port"]) <= 65535:
-        raise _refuse(name, value, f"it is {_HELP['endpoint']}")
-    return value
-
-
-def _parse_table(name: str, value: str) -> str:
-    if not value:
-        raise _refuse(name, value, f"it is {_HELP['table']}")
+        raise refused(name, value, f"it is {_HELP['endpoint']}")
     return value
 
 
 def _parse_text(name: str, value: str) -> str:
     if not value:
-        raise _refuse(name, value, f"it is {_HELP[name]}")
+        raise refused(name, value, f"it is {_HELP[name]}")
     return value
 
 
@@ -311,23 +308,23 @@ def _parse_path(name: str, value: str) -> str:
 def _parse_mode(name: str, value: str) -> Mode:
     lowered = value.lower()
     if lowered not in MODES:
-        raise _refuse(name, value, f"it is one of {', '.join(MODES)}")
+        raise refused(name, value, f"it is one of {', '.join(MODES)}")
     return lowered
 
 
 def _parse_as_of(name: str, value: str) -> Offsets:
     if value.isascii() and value.isdigit() and len(value) <= _OFFSET_DIGITS_MAX:
         if int(value) > _OFFSET_MAX:
-            raise _refuse(name, value, "an offset is 2^64 - 1 at most")
+            raise refused(name, value, "an offset is 2^64 - 1 at most")
         return int(value)
     matches = [_BUCKET_OFFSET.fullmatch(part.strip()) for part in value.split(",")]
     pairs = sorted((int(each["bucket"]), int(each["offset"])) for each in matches if each is not None)
     if not all(matches):
-        raise _refuse(name, value, f"it is {_HELP[name]}")
+        raise refused(name, value, f"it is {_HELP[name]}")
     if len(dict(pairs)) < len(pairs):
-        raise _refuse(name, value, "a bucket is there more than once")
+        raise refused(name, value, "a bucket is there more than once")
     if any(offset > _OFFSET_MAX for _, offset in pairs):
-        raise _refuse(name, value, "an offset is 2^64 - 1 at most")
+        raise refused(name, value, "an offset is 2^64 - 1 at most")
     return tuple(pairs)
 
 
@@ -339,27 +336,23 @@ def _parse_instant(name: str, value: str) -> datetime.datetime:
     except (ValueError, OverflowError):
         instant = None
     if instant is None:
-        raise _refuse(name, value, f"it is {_HELP[name]}")
+        raise refused(name, value, f"it is {_HELP[name]}")
     return instant
 
 
 def _parse_lease_id(name: str, value: str) -> str:
     if not _LEASE_ID.fullmatch(value):
-        raise _refuse(name, value, f"it is {_HELP[name]}")
+        raise refused(name, value, f"it is {_HELP[name]}")
     return value
-
-
-def _parse_splits(name: str, value: str) -> int:
-    return _parse_whole(name, value, 1, SPLITS_MAX, "a number of tasks for each bucket")
 
 
 def _parse_columns(name: str, value: str) -> tuple[str, ...]:
     columns = tuple(column.strip() for column in value.split(","))
     if not all(columns):
-        raise _refuse(name, value, f"it is {_HELP['columns']}; leave it out to read all of them")
+        raise refused(name, value, f"it is {_HELP['columns']}; leave it out to read all of them")
     repeated = sorted({column for column in columns if columns.count(column) > 1})
     if repeated:
-        raise _refuse(name, value, f"{', '.join(repeated)} is there more than once")
+        raise refused(name, value, f"{', '.join(repeated)} is there more than once")
     return columns
 
 
@@ -373,30 +366,37 @@ def parse_size(name: str, value: str) -> int:
     Raises:
         SourceOptionError: It is none, or none from 1 to `SIZE_BYTES_MAX`.
     """
-    match = _SIZE.fullmatch(value)
-    size = 0 if match is None else int(match["number"]) * _UNIT_BYTES[match["unit"].lower()]
-    if not 1 <= size <= SIZE_BYTES_MAX:
-        raise _refuse(name, value, "it is a number of bytes from 1 to 1g, with k, m or g for KiB, MiB or GiB")
+    size = size_bytes(value, SIZE_BYTES_MAX)
+    if size is None:
+        raise refused(name, value, "it is a number of bytes from 1 to 1g, with k, m or g for KiB, MiB or GiB")
     return size
 
 
-def _parse_depth(name: str, value: str) -> int:
-    return _parse_whole(name, value, 0, PAGE_DEPTH_MAX, "a number of pages")
+def size_bytes(value: str, high: int) -> int | None:
+    """The number of bytes that a text such as ``512k`` says; None: it says none, or none from 1 to `high`."""
+    match = _SIZE.fullmatch(value)
+    size = 0 if match is None else int(match["number"]) * _UNIT_BYTES[match["unit"].lower()]
+    return size if 1 <= size <= high else None
 
 
-def _parse_ttl(name: str, value: str) -> int:
-    return _parse_whole(name, value, 0, LEASE_TTL_S_MAX, "a number of seconds")
+def _whole(low: int, high: int, what: str) -> Callable[[str, str], int]:
+    def parse(name: str, value: str) -> int:
+        number = whole_number(value, low, high)
+        if number is None:
+            raise refused(name, value, f"it is {what} from {low} to {high}")
+        return number
+
+    return parse
 
 
-def _parse_whole(name: str, value: str, low: int, high: int, what: str) -> int:
+def whole_number(value: str, low: int, high: int) -> int | None:
+    """The number that some digits are; None: they are none, or none from `low`, 0 or more, to `high`."""
     digits = value.isascii() and value.isdigit() and len(value) <= len(str(high))
-    if not digits or not low <= int(value) <= high:
-        raise _refuse(name, value, f"it is {what} from {low} to {high}")
-    return int(value)
+    return int(value) if digits and low <= int(value) <= high else None
 
 
 def _parse_bool(name: str, value: str) -> bool:
     lowered = value.lower()
     if lowered not in ("true", "false"):
-        raise _refuse(name, value, "it is true or false")
+        raise refused(name, value, "it is true or false")
     return lowered == "true"

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError, shown
-from spark_source.options import OPTION_NAMES, SourceOptions
+from spark_source.errors import SourceOptionError
+from spark_source.options import OPTION_NAMES, SourceOptions, refused, size_bytes, whole_number
 
 LATEST: Final = -1
 """In JSON of offsets, as Kafka has it: where the log ends."""
@@ -31,9 +31,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 COUNT_MAX: Final = 2**62
 """Of changes or bytes, in a limit."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_UNITS_BYTES: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _DURATION: Final = re.compile(r"(?P<number>[0-9]{1,9})\s*(?P<unit>ms|s|m|h)")
-_SIZE: Final = re.compile(r"(?P<number>[0-9]{1,18})(?P<unit>[kmg]?)", re.IGNORECASE)
 
 _MILLISECONDS: Final = re.compile(r"[0-9]{12,16}")
 """Since 1970, of times from 1973 on; fewer digits are seconds, or a date without its dashes."""
@@ -301,35 +299,34 @@ def _limits(take: Callable[[str, Callable[[str, str], int]], int | None]) -> Lim
     )
 
 
-def _refuse(name: str, value: str) -> SourceOptionError:
-    return SourceOptionError(name, value, f"option {name!r} cannot be {shown(value)}: it is {_HELP[name]}")
+def _refused(name: str, value: str) -> SourceOptionError:
+    return refused(name, value, f"it is {_HELP[name]}")
 
 
 def _parse_bool(name: str, value: str) -> bool:
     if value.lower() not in ("true", "false"):
-        raise _refuse(name, value)
+        raise _refused(name, value)
     return value.lower() == "true"
 
 
 def _parse_count(name: str, value: str) -> int:
-    digits = value.isascii() and value.isdigit() and len(value) <= len(str(COUNT_MAX))
-    if not digits or not 1 <= int(value) <= COUNT_MAX:
-        raise _refuse(name, value)
-    return int(value)
+    count = whole_number(value, 1, COUNT_MAX)
+    if count is None:
+        raise _refused(name, value)
+    return count
 
 
 def _parse_size(name: str, value: str) -> int:
-    match = _SIZE.fullmatch(value)
-    size = 0 if match is None else int(match["number"]) * _UNITS_BYTES[match["unit"].lower()]
-    if not 1 <= size <= COUNT_MAX:
-        raise _refuse(name, value)
+    size = size_bytes(value, COUNT_MAX)
+    if size is None:
+        raise _refused(name, value)
     return size
 
 
 def _parse_duration_ms(name: str, value: str) -> int:
     match = _DURATION.fullmatch(value.lower())
     if match is None:
-        raise _refuse(name, value)
+        raise _refused(name, value)
     return round(int(match["number"]) * _UNITS_S[match["unit"]] * 1000)
 
 
@@ -341,7 +338,7 @@ def _parse_time(name: str, value: str) -> AtTime:
             raise ValueError(value)
         time = datetime.datetime.fromisoformat(value)
     except (ValueError, OverflowError):
-        raise _refuse(name, value) from None
+        raise _refused(name, value) from None
     return AtTime(time.replace(tzinfo=datetime.UTC) if time.tzinfo is None else time)
 
 
@@ -357,9 +354,9 @@ def _parse_offsets(name: str, value: str) -> AtOffsets:
         pairs = json.loads(value, object_pairs_hook=list)
         offsets = sorted((_bucket(key), _offset(offset)) for key, offset in pairs)
     except (ValueError, TypeError, RecursionError):
-        raise _refuse(name, value) from None
+        raise _refused(name, value) from None
     if not offsets or len(dict(offsets)) < len(offsets):
-        raise _refuse(name, value)
+        raise _refused(name, value)
     return AtOffsets(tuple(offsets))
 
 

@@ -12,8 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from spark_source.errors import SourceOptionError, shown
-from spark_source.options import OPTION_NAMES, WRITE_OPTION_NAMES, SourceOptions, parse_size
+from spark_source.errors import SourceOptionError
+from spark_source.options import (
+    OPTION_NAMES,
+    WRITE_OPTION_NAMES,
+    SourceOptions,
+    parse_size,
+    refused,
+    whole_number,
+)
 from spark_source.stream.options import CHANGE_OPTION_NAMES
 
 BATCH_BYTES_DEFAULT: Final = 4 << 20
@@ -131,11 +138,11 @@ def _describe_unknown(name: str) -> str:
 
 def _parse_name(option: str, value: str) -> str:
     if value.startswith(ONCE):
-        raise _refuse(
+        raise refused(
             option, value, f"the server forgets a name that begins with {ONCE} after an hour; use another one"
         )
     if _TXN_NAME.fullmatch(value) is None:
-        raise _refuse(
+        raise refused(
             option,
             value,
             "it is a name of the job's own, the same in every run of it, of 1 to 100 letters, digits, _ . : or -",
@@ -144,19 +151,15 @@ def _parse_name(option: str, value: str) -> str:
 
 
 def _parse_version(option: str, value: str) -> int:
-    digits = value.isascii() and value.isdigit() and len(value) <= len(str(TXN_VERSION_MAX))
-    if not digits or int(value) > TXN_VERSION_MAX:
-        raise _refuse(
+    version = whole_number(value, 0, TXN_VERSION_MAX)
+    if version is None:
+        raise refused(
             option, value, f"it is a whole number from 0 to {TXN_VERSION_MAX}, higher for each later save"
         )
-    return int(value)
+    return version
 
 
 def _parse_column(option: str, value: str) -> str:
     if not value:
-        raise _refuse(option, value, "it is the name of a column of the DataFrame")
+        raise refused(option, value, "it is the name of a column of the DataFrame")
     return value
-
-
-def _refuse(option: str, value: str, allowed: str) -> SourceOptionError:
-    return SourceOptionError(option, value, f"option {option!r} cannot be {shown(value)}: {allowed}")
