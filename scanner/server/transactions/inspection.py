@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.errors import ScannerError
 from scanner.server.transactions.decisions import Decision
-from scanner.storage.rocksdb.envelope import unseal
-from scanner.storage.rocksdb.files import read_file
+from scanner.storage.rocksdb.files import read_sealed
 from scanner.storage.rocksdb.findings import Finding, Severity
 from scanner.storage.rocksdb.transaction_files import RocksStageSource, decision_paths, stage_paths
 from scanner.storage.transactions import read_mutations
@@ -37,10 +36,10 @@ def transaction_findings(directory: Path, table_id: int, name_of: Callable[[Path
             stages.setdefault((key.name, key.version, key.part, key.attempt), []).append((path, key))
     for name, path in decision_paths(directory):
         try:
-            sealed = read_file(path)
-            if sealed is None:
+            content = read_sealed(path)
+            if content is None:
                 continue
-            decision = Decision.from_document(unseal(path.name, sealed, path), table_id, name)
+            decision = Decision.from_document(content, table_id, name)
         except ScannerError as error:
             lost = "what was decided; all transactions of the table are refused"
             advice = "remove it: then the buckets alone say what was applied"

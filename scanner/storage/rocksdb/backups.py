@@ -62,14 +62,13 @@ from scanner.storage.rocksdb.data_directory import (
 from scanner.storage.rocksdb.database import RocksResources
 from scanner.storage.rocksdb.documents import write_document
 from scanner.storage.rocksdb.durable_end import DurableEnd, write_durable_end
-from scanner.storage.rocksdb.envelope import seal, unseal
 from scanner.storage.rocksdb.files import (
     FILE_MODE,
     disk_errors,
     make_directories,
-    read_file,
-    replace_file,
+    read_sealed,
     sync_directory,
+    write_sealed,
 )
 from scanner.storage.rocksdb.manifest_length import write_manifest_length
 from scanner.storage.rocksdb.table_directories import TABLE_IDS_DOCUMENT, next_free_id
@@ -179,7 +178,7 @@ def list_backups(destination: Path) -> list[BackupFound]:
         StoreFailed: The disk refused.
     """
     destination = Path(destination).absolute()
-    if not _is_marked(destination):
+    if read_sealed(destination / MARKER_NAME) is None:
         raise ArgumentInvalid(f"{destination} is no directory of backups of weir")
     found = []
     for directory in entries_of(destination):
@@ -205,11 +204,11 @@ def load_manifest(directory: Path) -> Backup:
         StoreFailed: The disk refused, or a newer version wrote it.
     """
     path = directory / MANIFEST_NAME
-    sealed = read_file(path)
-    if sealed is None:
+    text = read_sealed(path)
+    if text is None:
         raise ArgumentInvalid(f"{directory} is no backup of weir: it has no {MANIFEST_NAME}")
     try:
-        return _backup_of(json.loads(unseal(MANIFEST_NAME, sealed, path)))
+        return _backup_of(json.loads(text))
     except (ValueError, KeyError, TypeError) as error:
         raise DataCorrupted(f"{path} is damaged ({type(error).__name__}): use another backup") from error
 
@@ -238,14 +237,6 @@ def _file_of(content: dict[str, Any]) -> BackedUpFile:
     return file
 
 
-def _is_marked(destination: Path) -> bool:
-    sealed = read_file(destination / MARKER_NAME)
-    if sealed is None:
-        return False
-    unseal(MARKER_NAME, sealed, destination / MARKER_NAME)
-    return True
-
-
 @contextmanager
 def begin_backup(
     data: Path, destination: Path, now_us: int, on_bytes: OnBytes = _no_bytes
@@ -267,15 +258,15 @@ def begin_backup(
     if data == destination or data in destination.parents or destination in data.parents:
         raise ArgumentInvalid(f"backups in {destination} and data in {data} must not be inside each other")
     make_directories(destination)
-    if not _is_marked(destination):
+    if read_sealed(destination / MARKER_NAME) is None:
         foreign = {each.name for each in entries_of(destination)} - {_LOCK_NAME, f"{MARKER_NAME}~"}
         if foreign:
             raise ArgumentInvalid(
                 f"{destination} is not empty and no directory of backups; name an empty or a new one"
             )
     with _locked(destination):
-        if not _is_marked(destination):
-            replace_file(destination / MARKER_NAME, seal(MARKER_NAME, _MARKER_CONTENT))
+        if read_sealed(destination / MARKER_NAME) is None:
+            write_sealed(destination / MARKER_NAME, _MARKER_CONTENT)
         for entry in entries_of(destination):
             # Only what an interrupted backup left: no other backup runs now.
             if entry.suffix == _UNFINISHED and _ID.fullmatch(entry.stem) and entry.is_dir():
@@ -431,7 +422,7 @@ class BackupWriter:
         with disk_errors(self._directory):
             sync_directory(self._directory / TABLES_NAME)
             content = json.dumps(asdict(backup), indent=1).encode() + b"\n"
-            replace_file(self._directory / MANIFEST_NAME, seal(MANIFEST_NAME, content))
+            write_sealed(self._directory / MANIFEST_NAME, content)
             self._directory.rename(self._destination / self._id)
             sync_directory(self._destination)
         return backup

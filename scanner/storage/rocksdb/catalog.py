@@ -21,8 +21,7 @@ import pyarrow as pa
 
 from scanner.data.table import TableDescription
 from scanner.errors import DataCorrupted, ScannerError
-from scanner.storage.rocksdb.envelope import seal, unseal
-from scanner.storage.rocksdb.files import read_file, replace_file
+from scanner.storage.rocksdb.files import read_sealed, write_sealed
 
 CATALOG_NAME: Final = "catalog.json"
 TABLE_NAME: Final = "table.json"
@@ -103,11 +102,11 @@ def load_catalog(directory: Path) -> CatalogFile | None:
         StoreFailed: it cannot be read, or a newer version wrote it.
     """
     path = directory / CATALOG_NAME
-    sealed = read_file(path)
-    if sealed is None:
-        return None
     try:
-        content = json.loads(unseal(CATALOG_NAME, sealed, path))
+        text = read_sealed(path)
+        if text is None:
+            return None
+        content = json.loads(text)
         entries = [_entry_of(table) for table in content["tables"]]
         return CatalogFile(
             next_table_id=content["next_table_id"],
@@ -129,7 +128,7 @@ def save_catalog(directory: Path, catalog: CatalogFile) -> None:
         "next_table_id": catalog.next_table_id,
         "tables": [_document_of(entry) for entry in catalog.tables.values()],
     }
-    replace_file(directory / CATALOG_NAME, seal(CATALOG_NAME, _text(content)))
+    write_sealed(directory / CATALOG_NAME, _text(content))
 
 
 def missing_catalog(directory: Path) -> DataCorrupted:
@@ -145,11 +144,11 @@ def load_table_entry(directory: Path) -> TableEntry | None:
         StoreFailed: it cannot be read, or a newer version wrote it.
     """
     path = directory / TABLE_NAME
-    sealed = read_file(path)
-    if sealed is None:
+    text = read_sealed(path)
+    if text is None:
         return None
     try:
-        return _entry_of(json.loads(unseal(TABLE_NAME, sealed, path)))
+        return _entry_of(json.loads(text))
     except ScannerError:
         raise
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
@@ -162,7 +161,7 @@ def save_table_entry(directory: Path, entry: TableEntry) -> None:
     Raises:
         StoreFailed: the disk refused; what it said before is still there, unless only the last sync failed.
     """
-    replace_file(directory / TABLE_NAME, seal(TABLE_NAME, _text(_document_of(entry))))
+    write_sealed(directory / TABLE_NAME, _text(_document_of(entry)))
 
 
 def _rebuild(directory: Path) -> str:

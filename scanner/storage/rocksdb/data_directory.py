@@ -36,14 +36,15 @@ from scanner.storage.rocksdb.catalog import (
     save_catalog,
 )
 from scanner.storage.rocksdb.documents import DOCUMENTS_NAME
-from scanner.storage.rocksdb.envelope import FORMAT, seal, unseal
+from scanner.storage.rocksdb.envelope import FORMAT
 from scanner.storage.rocksdb.files import (
     disk_errors,
     make_directories,
     make_private,
     read_file,
-    replace_file,
+    read_sealed,
     sync_directory,
+    write_sealed,
 )
 
 FORMAT_NAME: Final = "FORMAT"
@@ -137,7 +138,7 @@ def write_format(path: Path) -> None:
     Raises:
         StoreFailed: The disk refused.
     """
-    replace_file(path / FORMAT_NAME, seal(FORMAT_NAME, _FORMAT_CONTENT))
+    write_sealed(path / FORMAT_NAME, _FORMAT_CONTENT)
 
 
 def acquire_lock(path: Path) -> int:
@@ -232,13 +233,11 @@ def require_format(path: Path) -> None:
         StoreFailed: It is of another format, a backup was not wholly restored into it, or the disk refused.
     """
     require_whole(path)
-    sealed = read_file(path / FORMAT_NAME)
-    if sealed is not None:
-        try:
-            unseal(FORMAT_NAME, sealed, path / FORMAT_NAME)
-        except DataCorrupted as error:
-            raise DataCorrupted(f"{error.message}; {_write_anew(path)}") from error
-        return
+    try:
+        if read_sealed(path / FORMAT_NAME) is not None:
+            return
+    except DataCorrupted as error:
+        raise DataCorrupted(f"{error.message}; {_write_anew(path)}") from error
     catalog = read_file(path / CATALOG_NAME)
     if catalog is None:
         return

@@ -13,8 +13,7 @@ import re
 from pathlib import Path
 
 from scanner.errors import ArgumentInvalid
-from scanner.storage.rocksdb.envelope import seal, unseal
-from scanner.storage.rocksdb.files import make_directories, read_file, replace_file
+from scanner.storage.rocksdb.files import make_directories, read_sealed, write_sealed
 
 DOCUMENTS_NAME = "documents"
 _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,63}")
@@ -28,9 +27,7 @@ def read_document(data: Path, name: str) -> bytes | None:
         DataCorrupted: it is damaged.
         StoreFailed: the disk refused, or a newer version wrote it.
     """
-    path = _path_of(data, name)
-    sealed = read_file(path)
-    return None if sealed is None else unseal(name, sealed, path)
+    return read_sealed(_path_of(data, name))
 
 
 def write_document(data: Path, name: str, content: bytes) -> None:
@@ -42,7 +39,7 @@ def write_document(data: Path, name: str, content: bytes) -> None:
     """
     path = _path_of(data, name)
     make_directories(path.parent, data)
-    replace_file(path, seal(name, content))
+    write_sealed(path, content)
 
 
 def _path_of(data: Path, name: str) -> Path:

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scanner.errors import DiskFull, StoreFailed, TooManyFiles
+from scanner.storage.rocksdb.envelope import seal, unseal
 
 DIRECTORY_MODE = 0o700
 """Of every directory of a data directory."""
@@ -73,6 +74,22 @@ def read_file(path: Path) -> bytes | None:
             return path.read_bytes()
         except FileNotFoundError:
             return None
+
+
+def write_sealed(path: Path, content: bytes) -> None:
+    """`replace_file`, in an envelope that says which file of which format it is."""
+    replace_file(path, seal(path.name, content))
+
+
+def read_sealed(path: Path) -> bytes | None:
+    """The content of a file that `write_sealed` wrote; None if there is none.
+
+    Raises:
+        DataCorrupted: it is damaged, or another file under this name.
+        StoreFailed: the disk refused, or a newer version wrote it.
+    """
+    sealed = read_file(path)
+    return None if sealed is None else unseal(path.name, sealed, path)
 
 
 def make_directories(path: Path, below: Path | None = None) -> None:

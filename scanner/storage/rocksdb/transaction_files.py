@@ -22,14 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 from scanner.errors import DataCorrupted
 from scanner.storage.rocksdb.data_directory import entries_of
-from scanner.storage.rocksdb.envelope import seal, unseal
 from scanner.storage.rocksdb.files import (
     FILE_MODE,
     disk_errors,
     make_directories,
-    read_file,
-    replace_file,
+    read_sealed,
     sync_directory,
+    write_sealed,
 )
 from scanner.storage.transactions import StageKey, StoredStage
 
@@ -107,9 +106,9 @@ class RocksTransactionFiles:
         """See `TransactionFiles.decisions`."""
         found = {}
         for name, path in decision_paths(self._path):
-            sealed = read_file(path)
-            if sealed is not None:
-                found[name] = unseal(_DECISION_NAME, sealed, path)
+            content = read_sealed(path)
+            if content is not None:
+                found[name] = content
         return found
 
     def write_decision(self, name: str, content: bytes) -> None:
@@ -118,7 +117,7 @@ class RocksTransactionFiles:
         path = self._directory_of(name) / _DECISION_NAME
         make_directories(path.parent, self._table)
         with self._space.in_need():
-            replace_file(path, seal(_DECISION_NAME, content))
+            write_sealed(path, content)
 
     def drop_decision(self, name: str) -> None:
         """See `TransactionFiles.drop_decision`."""
