@@ -44,11 +44,13 @@ class RowBlock:
         starts: int64 array, where each row starts in `buffer`, and where the last one ends.
     """
 
-    __slots__ = ("_buffer", "_starts")
+    __slots__ = ("buffer", "starts")
 
     def __init__(self, buffer: bytes | memoryview, starts: NDArray[np.int64]) -> None:
-        self._buffer = buffer
-        self._starts = starts
+        self.buffer = buffer
+        """What the rows are in, shared by all slices; `starts` says where."""
+        self.starts = starts
+        """Where each row starts in `buffer`, and where the last one ends. Not to be modified."""
 
     @classmethod
     def join(cls, rows: Sequence[bytes]) -> RowBlock:
@@ -92,55 +94,45 @@ class RowBlock:
         return cls(b"".join([block.bytes(0, len(block)) for block in blocks]), starts)
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     @property
     def nbytes(self) -> int:
         """Stored bytes of the rows."""
-        return int(self._starts[-1] - self._starts[0])
+        return int(self.starts[-1] - self.starts[0])
 
     @property
     def row_bytes_max(self) -> int:
         """Length of the longest row; there is at least one."""
-        return int(np.diff(self._starts).max())
-
-    @property
-    def buffer(self) -> bytes | memoryview:
-        """What the rows are in, shared by all slices; `starts` says where."""
-        return self._buffer
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Where each row starts in `buffer`, and where the last one ends. Not to be modified."""
-        return self._starts
+        return int(np.diff(self.starts).max())
 
     def slice(self, start: int, stop: int) -> RowBlock:
         """The rows [start, stop), 0 <= start <= stop <= len(self), without a copy."""
-        return RowBlock(self._buffer, self._starts[start : stop + 1])
+        return RowBlock(self.buffer, self.starts[start : stop + 1])
 
     def take(self, indices: NDArray[np.int64]) -> RowBlock:
         """Copy some of the rows, in the order of their indices."""
-        taken = binary_view(self._buffer, self._starts.astype(np.int32)).take(pa.array(indices))
+        taken = binary_view(self.buffer, self.starts.astype(np.int32)).take(pa.array(indices))
         _, offsets, data = taken.buffers()
         starts = np.frombuffer(offsets, np.int32)[: len(indices) + 1].astype(np.int64)
         return RowBlock(memoryview(data), starts)
 
     def fitting(self, bytes_max: int) -> int:
         """How many of the first rows take at most `bytes_max` together."""
-        return int(np.searchsorted(self._starts, self._starts[0] + bytes_max, side="right")) - 1
+        return int(np.searchsorted(self.starts, self.starts[0] + bytes_max, side="right")) - 1
 
     def to_list(self) -> list[bytes]:
         """Copies of the rows."""
-        whole, starts = bytes(self.bytes(0, len(self))), (self._starts - self._starts[0]).tolist()
+        whole, starts = bytes(self.bytes(0, len(self))), (self.starts - self.starts[0]).tolist()
         return [whole[start:end] for start, end in itertools.pairwise(starts)]
 
     def row(self, index: int) -> bytes:
         """A copy of one row, 0 <= index < len(self)."""
-        return bytes(self._buffer[self._starts[index] : self._starts[index + 1]])
+        return bytes(self.buffer[self.starts[index] : self.starts[index + 1]])
 
     def bytes(self, start: int, stop: int) -> memoryview:
         """The stored bytes of the rows [start, stop), without a copy."""
-        return memoryview(self._buffer)[self._starts[start] : self._starts[stop]]
+        return memoryview(self.buffer)[self.starts[start] : self.starts[stop]]
 
     def digest(self, crc: int = DIGEST_EMPTY) -> int:
         """Continue the digest of a scan with the rows of this block."""

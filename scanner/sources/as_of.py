@@ -77,7 +77,8 @@ class AsOfScan:
         self, bucket: Bucket, live: BucketScan, log_offset: int, key_range: KeyRange, limits: OverlayLimits
     ) -> None:
         self._live = live
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The scan shows the changes with a smaller offset, and no other."""
         self._keys: list[bytes] = []
         self._rows: list[bytes] = []
         """Live rows that are read and not merged, and in `_keys` their keys."""
@@ -100,11 +101,6 @@ class AsOfScan:
         except ScannerError:
             live.close()
             raise
-
-    @property
-    def log_offset(self) -> int:
-        """The scan shows the changes with a smaller offset, and no other."""
-        return self._log_offset
 
     @property
     def overlay_bytes(self) -> int:
@@ -152,7 +148,7 @@ class AsOfScan:
 
     def close(self) -> None:
         """See `BucketScan.close`."""
-        self._fail(StoreClosed(f"this scan as of {self._log_offset} was closed"))
+        self._fail(StoreClosed(f"this scan as of {self.log_offset} was closed"))
 
     def _fail(self, error: ScannerError) -> None:
         if self._error is None:

@@ -97,7 +97,8 @@ class Overlay:
         self._regions: list[tuple[int, int]] = []
         """Start and end of each run in the file, the earliest entries first."""
         self._merged: MergedRuns | None = None
-        self._next_key: bytes | None = None
+        self.next_key: bytes | None = None
+        """The smallest key that has not been taken; None: there is none."""
         self._work: Generator[None, None, None] | None = None
         self.entries = 0
         """Entries kept so far; a key that was added again after its entry went to disk counts again."""
@@ -152,11 +153,6 @@ class Overlay:
         if self._work is not None and next(self._work, _DONE) is _DONE:
             self._work = None
 
-    @property
-    def next_key(self) -> bytes | None:
-        """The smallest key that has not been taken; None: there is none."""
-        return self._next_key
-
     def take(self, last_key: bytes | None, count: int) -> tuple[Entries, bytes | None]:
         """Remove some of the next entries; see `MergedRuns.take`.
 
@@ -166,14 +162,14 @@ class Overlay:
         """
         assert self._merged is not None
         taken = self._merged.take(last_key, count)
-        self._next_key = self._merged.next_key
+        self.next_key = self._merged.next_key
         return taken
 
     def close(self) -> None:
         """Drop everything. Idempotent."""
         if self._work is not None:
             self._work.close()
-        self._work = self._merged = self._next_key = None
+        self._work = self._merged = self.next_key = None
         self._first, self._sorted, self._regions = {}, [], []
         self._first_bytes = 0
         if self._file is not None:
@@ -237,7 +233,7 @@ class Overlay:
             yield from self._open_runs(self._file, runs)
         self._merged = MergedRuns([*runs, *self._sorted])
         self._sorted = []
-        self._next_key = self._merged.next_key
+        self.next_key = self._merged.next_key
 
     def _open_runs(self, file: SpillFile, runs: list[Run]) -> Generator[None, None, None]:
         for start, end in self._regions:

@@ -450,22 +450,18 @@ class MemorySnapshot:
         among: set[MemorySnapshot | MemoryScan | MemoryReader],
     ) -> None:
         self._rows = dict(rows)
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The snapshot shows the changes with a smaller offset, and no other."""
         self._keys_of = keys_of
         self._among = among
         self._scans: set[MemorySnapshot | MemoryScan | MemoryReader] = set()
         self._closed = False
 
-    @property
-    def log_offset(self) -> int:
-        """The snapshot shows the changes with a smaller offset, and no other."""
-        return self._log_offset
-
     def scan(self, key_range: KeyRange = ALL_KEYS, *, short: bool = False) -> MemoryScan:
         """See `BucketSnapshot.scan`; nothing is read ahead."""
         if self._closed:
             raise StoreClosed("this snapshot in memory was closed")
-        scan = MemoryScan(self._rows, key_range, self._log_offset, self._keys_of, self._scans)
+        scan = MemoryScan(self._rows, key_range, self.log_offset, self._keys_of, self._scans)
         self._scans.add(scan)
         return scan
 
@@ -502,15 +498,11 @@ class MemoryScan:
         end = bisect_left(keys, key_range.end) if key_range.end else len(keys)
         self._rows = [rows[key] for key in keys[start:end]]
         self._position = 0
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The scan shows the changes with a smaller offset, and no other."""
         self._keys_of = keys_of
         self._among = among
         self._closed = False
-
-    @property
-    def log_offset(self) -> int:
-        """The scan shows the changes with a smaller offset, and no other."""
-        return self._log_offset
 
     def read(self, rows_max: int, bytes_max: int) -> Rows:
         """See `BucketScan.read`."""
@@ -551,14 +543,10 @@ class MemoryReader:
         among: set[MemorySnapshot | MemoryScan | MemoryReader],
     ) -> None:
         self._rows = rows
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The reader shows the changes with a smaller offset, and no other."""
         self._among = among
         self._closed = False
-
-    @property
-    def log_offset(self) -> int:
-        """The reader shows the changes with a smaller offset, and no other."""
-        return self._log_offset
 
     def get(self, key: bytes) -> bytes | None:
         """See `BucketReader.get`."""

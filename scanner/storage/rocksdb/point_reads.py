@@ -39,13 +39,9 @@ class RocksReader:
         with rocksdb_errors(path):
             self._snapshot: Snapshot | None = kv.snapshot()
         self._path = path
-        self._log_offset = log_offset
-        self._on_close = on_close
-
-    @property
-    def log_offset(self) -> int:
+        self.log_offset = log_offset
         """The reader shows the changes with a smaller offset, and no other."""
-        return self._log_offset
+        self._on_close = on_close
 
     def get(self, key: bytes) -> bytes | None:
         """See `BucketReader.get`."""

@@ -58,7 +58,8 @@ class RocksScan:
     ) -> None:
         self._reader: RowReader | None = reader
         self._path = path
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The scan shows the changes with a smaller offset, and no other."""
         self._keys_of = keys_of
         self._on_close = on_close
         self._ahead = _NO_ROWS
@@ -70,11 +71,6 @@ class RocksScan:
         """Estimate of the next rows' size, from the ones before."""
         self._piece_rows = 1
         self._error: ScannerError | None = None
-
-    @property
-    def log_offset(self) -> int:
-        """The scan shows the changes with a smaller offset, and no other."""
-        return self._log_offset
 
     @property
     def iterators(self) -> int:

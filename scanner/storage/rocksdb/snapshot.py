@@ -43,16 +43,12 @@ class RocksSnapshot:
     ) -> None:
         self._checked = checked
         self._path: Path = checked.path
-        self._log_offset = log_offset
+        self.log_offset = log_offset
+        """The snapshot shows the changes with a smaller offset, and no other."""
         self._keys_of = keys_of
         self._fresh_values = fresh_values
         self._on_close = on_close
         self._scans: set[RocksScan] = set()
-
-    @property
-    def log_offset(self) -> int:
-        """The snapshot shows the changes with a smaller offset, and no other."""
-        return self._log_offset
 
     @property
     def iterators(self) -> int:
@@ -69,7 +65,7 @@ class RocksSnapshot:
             reader = SharedReader(self._checked, key_range)
         else:
             reader = ValuesReader(values, self._checked, key_range, self._keys_of)
-        scan = RocksScan(reader, self._path, self._log_offset, self._keys_of, self._scans.discard)
+        scan = RocksScan(reader, self._path, self.log_offset, self._keys_of, self._scans.discard)
         self._scans.add(scan)
         return scan
 

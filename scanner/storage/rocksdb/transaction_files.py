@@ -211,12 +211,8 @@ class RocksStageSource:
                 self._descriptor: int | None = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError as error:
                 raise DataCorrupted(f"{path} is gone, and it was staged") from error
-            self._size = os.fstat(self._descriptor).st_size
-
-    @property
-    def size(self) -> int:
-        """See `StageSource.size`."""
-        return self._size
+            self.size = os.fstat(self._descriptor).st_size
+            """See `StageSource.size`."""
 
     def read(self, offset: int, size: int) -> bytes:
         """See `StageSource.read`."""
