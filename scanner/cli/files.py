@@ -130,18 +130,7 @@ class _UnchangedFile:
         self._path = path
         self._before = before
         self._file = file
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._file.schema
-
-    @property
-    def rows(self) -> int | None:
-        return self._file.rows
-
-    @property
-    def found_types(self) -> tuple[str, ...]:
-        return self._file.found_types
+        self.schema, self.rows, self.found_types = file.schema, file.rows, file.found_types
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         batches = self._file.batches()
@@ -182,27 +171,19 @@ class _ParquetFile:
             _refuse_extensions(path, file.schema_arrow)
             require_names_apart(path, file.schema_arrow.names)
             found: pa.Schema = file.schema_arrow
-            self._rows: int = file.metadata.num_rows
+            self.rows: int = file.metadata.num_rows
         if instants := [name for name in found.names if name in self._instants]:
             self._unit = self._instants_unit(instants)
-        self._schema = pa.schema([self._field(each) for each in found])
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def rows(self) -> int:
-        return self._rows
+        self.schema = pa.schema([self._field(each) for each in found])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading(self._unit) as file:
             for batch in _batches_of(file):
                 columns = [
                     column.cast(each.type) if each.name in self._instants else column
-                    for column, each in zip(batch.columns, self._schema, strict=True)
+                    for column, each in zip(batch.columns, self.schema, strict=True)
                 ]
-                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _field(self, each: pa.Field) -> pa.Field:
         kind = pa.timestamp(self._unit, "UTC") if each.name in self._instants else each.type
@@ -311,16 +292,8 @@ class _ArrowFile:
         with self._reading() as file:
             require_names_apart(path, file.schema.names)
             _refuse_extensions(path, file.schema)
-            self._schema: pa.Schema = file.schema
-            self._rows: int = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def rows(self) -> int:
-        return self._rows
+            self.schema: pa.Schema = file.schema
+            self.rows: int = sum(file.get_batch(index).num_rows for index in range(file.num_record_batches))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         with self._reading() as file:
@@ -348,7 +321,7 @@ class _CsvFile:
         self._text = CsvText(path, dialect)
         self._null_values = list(options.null_values)
         self._nulls = pa.array(self._null_values, pa.string())
-        self._rows: int | None = None
+        self.rows: int | None = None
         names = self._text.names
         given = {} if schema is None else {each.name: each.type for each in schema}
         self._require_types(options.types, given)
@@ -357,24 +330,16 @@ class _CsvFile:
         found = self._find_types(on_read) if self.found_types else {}
         # A column that the table lacks is refused by its name, whatever its type.
         types = (given.get(name, found.get(name, pa.string())) for name in names)
-        self._schema = pa.schema(list(zip(names, types, strict=True)))
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._schema
-
-    @property
-    def rows(self) -> int | None:
-        return self._rows
+        self.schema = pa.schema(list(zip(names, types, strict=True)))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         for block in self._text.blocks():
             for texts in self._parse(block):
                 columns = [
                     self._convert(column, each, block)
-                    for column, each in zip(texts.columns, self._schema, strict=True)
+                    for column, each in zip(texts.columns, self.schema, strict=True)
                 ]
-                yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _require_types(
         self, types: Mapping[str, pa.DataType], table_types: Mapping[str, pa.DataType]
@@ -394,7 +359,7 @@ class _CsvFile:
                 rows += texts.num_rows
                 for name, column in columns.items():
                     column.see(texts.column(name))
-        self._rows = rows
+        self.rows = rows
         return {name: column.found for name, column in columns.items()}
 
     def _parse(self, block: CsvBlock) -> list[pa.RecordBatch]:
