@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import textwrap
@@ -12,7 +13,7 @@ from typing import IO, Final
 import click
 from rich.cells import cell_len, set_cell_size
 
-from scanner.cli.app import is_terminal
+from scanner.cli.app import is_terminal, note
 from scanner.cli.escapes import escaped
 
 _CELL_WIDTH: Final = 32
@@ -41,6 +42,23 @@ def print_table(
     out = sys.stdout if file is None else file
     width = shutil.get_terminal_size().columns if is_terminal(out) else None
     page("".join(f"{line}\n" for line in table_lines(columns, width, hint)), out)
+
+
+def print_records(records: Sequence[Mapping[str, object]], *, as_json: bool, none: str = "") -> None:
+    """Print records with the same fields: as JSON, one on a line, or as a table.
+
+    Args:
+        records: By field.
+        as_json: If not, a table.
+        none: Said instead of a table without rows.
+    """
+    if as_json:
+        for each in records:
+            click.echo(json.dumps(each))
+    elif records:
+        print_table({name.replace("_", " "): [each[name] for each in records] for name in records[0]})
+    else:
+        note(none)
 
 
 def print_vertically(columns: Mapping[str, Sequence[object]], file: IO[str] | None = None) -> None:

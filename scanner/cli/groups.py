@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from scanner.cli.app import connected, endpoint_option, example, note
-from scanner.cli.display import print_table
+from scanner.cli.display import print_records
 
 
 @click.command(
@@ -49,11 +48,6 @@ def groups(table: str, delete: str | None, as_json: bool, endpoint: str) -> None
         for group in found
         for each in group.buckets
     ]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    if not rows:
-        note(f"no reader groups; begin one with: weir tail {table} --group NAME")
-        return
-    print_table({name.replace("_", " "): [row[name] for row in rows] for name in rows[0]})
+    print_records(
+        rows, as_json=as_json, none=f"no reader groups; begin one with: weir tail {table} --group NAME"
+    )

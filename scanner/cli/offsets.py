@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from scanner.cli.app import connected, endpoint_option, example
-from scanner.cli.display import print_table
+from scanner.cli.display import print_records
 from scanner.cli.log_places import offsets_at, parse_time
 
 
@@ -33,11 +31,5 @@ def offsets(table: str, at: str | None, as_json: bool, endpoint: str) -> None:
     with connected(endpoint) as client:
         opened = client.table(table)
         found = opened.offsets() if time is None else offsets_at(opened, time)
-    headings = ("bucket", "log start", "log end", "at")[: 3 if time is None else 4]
-    columns = {heading: [each[index] for each in found] for index, heading in enumerate(headings)}
-    if not as_json:
-        print_table(columns)
-        return
-    names = [name.replace(" ", "_") for name in columns]
-    for row in zip(*columns.values(), strict=True):
-        click.echo(json.dumps(dict(zip(names, row, strict=True))))
+    names = ("bucket", "log_start", "log_end", "at")
+    print_records([dict(zip(names, each, strict=False)) for each in found], as_json=as_json)

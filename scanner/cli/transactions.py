@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import click
 
-from scanner.cli.app import connected, endpoint_option, example, note
-from scanner.cli.display import print_table
+from scanner.cli.app import connected, endpoint_option, example
+from scanner.cli.display import print_records
 
 
 @click.command(epilog=example("weir transactions orders", "weir transactions orders --json"))
@@ -22,11 +21,4 @@ def transactions(table: str, as_json: bool, endpoint: str) -> None:
     """
     with connected(endpoint) as client:
         rows = [dataclasses.asdict(each) for each in client.table(table).transactions()]
-    if as_json:
-        for row in rows:
-            click.echo(json.dumps(row))
-        return
-    if not rows:
-        note(f"no transactions of table {table} are remembered")
-        return
-    print_table({name.replace("_", " "): [row[name] for row in rows] for name in rows[0]})
+    print_records(rows, as_json=as_json, none=f"no transactions of table {table} are remembered")
