@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -190,11 +190,11 @@ def _conditions(scan: _Json, names: Sequence[str | None]) -> list[Predicate]:
     for each in filters.get("filters", []):
         column = names[each["key"]]
         if column is not None:
-            found += _understood(each["value"], [column])
+            found += _understood(_filter, each["value"], [column])
     for each in filters.get("multi_column_filters", []):
         indices = each.get("column_indexes", [])
         if all(isinstance(index, int) and index < len(names) for index in indices):
-            found += _understood(each, [names[index] for index in indices])
+            found += _understood(_filter, each, [names[index] for index in indices])
     kept: list[Predicate] = []
     for predicate in found:
         if _is_small(_joined(Operator.AND, [*kept, predicate])):
@@ -202,9 +202,11 @@ def _conditions(scan: _Json, names: Sequence[str | None]) -> list[Predicate]:
     return kept
 
 
-def _understood(table_filter: _Json, columns: Sequence[str | None]) -> list[Predicate]:
+def _understood(
+    read: Callable[[_Json, Sequence[str | None]], Predicate], given: _Json, columns: Sequence[str | None]
+) -> list[Predicate]:
     try:
-        return [_filter(table_filter, columns)]
+        return [read(given, columns)]
     except _LEFT_OUT:
         return []
 
@@ -231,11 +233,11 @@ def _filter(given: _Json, columns: Sequence[str | None]) -> Predicate:
     kind = given["filter_type"]
     match kind:
         case "EXPRESSION_FILTER":
-            return _expression(given["expr"], columns, exact=False)
+            return _expression(given["expr"], columns)
         case "LEGACY_OPTIONAL_FILTER":
             return _filter(given["child_filter"], columns)
         case "LEGACY_CONJUNCTION_AND":
-            return _some_of([_understood(each, columns) for each in given["child_filters"]])
+            return _some_of([_understood(_filter, each, columns) for each in given["child_filters"]])
         case "LEGACY_CONJUNCTION_OR":
             return _joined(Operator.OR, [_filter(each, columns) for each in given["child_filters"]])
         case "LEGACY_CONSTANT_COMPARISON":
@@ -249,7 +251,7 @@ def _filter(given: _Json, columns: Sequence[str | None]) -> Predicate:
     raise _NotUnderstoodError(kind)
 
 
-def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool) -> Predicate:
+def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool = False) -> Predicate:
     """An expression that is true of all rows that pass: exactly of those, or of more as well."""
     kind, children = given["type"], given.get("children", [])
     if kind in _COMPARISONS:
@@ -262,7 +264,7 @@ def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool) -> 
         case "CONJUNCTION_AND" if exact:
             return _joined(Operator.AND, [_expression(each, columns, exact=True) for each in children])
         case "CONJUNCTION_AND":
-            return _some_of([_understood_expression(each, columns) for each in children])
+            return _some_of([_understood(_expression, each, columns) for each in children])
         case "OPERATOR_NOT":
             return _negated(_expression(children[0], columns, exact=True))
         case "OPERATOR_IS_NULL":
@@ -275,13 +277,6 @@ def _expression(given: _Json, columns: Sequence[str | None], *, exact: bool) -> 
             found = _in(_column(children[0], columns), values, exact=exact or negated)
             return _negated(found) if negated else found
     raise _NotUnderstoodError(kind)
-
-
-def _understood_expression(given: _Json, columns: Sequence[str | None]) -> list[Predicate]:
-    try:
-        return [_expression(given, columns, exact=False)]
-    except _LEFT_OUT:
-        return []
 
 
 def _some_of(operands: Sequence[Sequence[Predicate]]) -> Predicate:
