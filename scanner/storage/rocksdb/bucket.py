@@ -556,8 +556,8 @@ class RocksBucket:
                 self._began_history = False
             self._range = log_range
             self._lineage = _checked_lineage(lineage, log_range, self._path)
-            self._group_states = self._load_group_states(database)
-            self._applied = self._load_applied(database)
+            self._group_states = self._load_remembered(database, _GROUPS_KEY, _GROUP_KEY, decode_group_state)
+            self._applied = self._load_remembered(database, _APPLIED_NAMES_KEY, _APPLIED_KEY, decode_applied)
             self._writers = KnownWriters(self._load_writers(database))
             self._durable_end = self._load_durable_end()
             self._freed = 0
@@ -713,20 +713,16 @@ class RocksBucket:
             stored = database.meta.get(LINEAGE_KEY)
         return decode_lineage(stored)
 
-    def _load_group_states(self, database: Database) -> dict[str, GroupState]:
+    def _load_remembered(
+        self,
+        database: Database,
+        names_key: bytes,
+        prefix: bytes,
+        decode: Callable[[str, bytes | None], _Remembered],
+    ) -> dict[str, _Remembered]:
         with rocksdb_errors(self._path):
-            names = decode_group_names(database.meta.get(_GROUPS_KEY))
-            return {
-                name: decode_group_state(name, database.meta.get(_GROUP_KEY + name.encode()))
-                for name in names
-            }
-
-    def _load_applied(self, database: Database) -> dict[str, AppliedShare]:
-        with rocksdb_errors(self._path):
-            names = decode_group_names(database.meta.get(_APPLIED_NAMES_KEY))
-            return {
-                name: decode_applied(name, database.meta.get(_APPLIED_KEY + name.encode())) for name in names
-            }
+            names = decode_group_names(database.meta.get(names_key))
+            return {name: decode(name, database.meta.get(prefix + name.encode())) for name in names}
 
     def _load_writers(self, database: Database) -> Iterator[bytes]:
         for first in range(0, WRITERS_MAX, _WRITERS_READ):
