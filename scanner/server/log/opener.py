@@ -87,9 +87,7 @@ class LogOpener:
         self._fetched: dict[ServedBucket, deque[LogBlocks]] = {}
         """What fetches wanted lately, until the table is dropped: between two of them nobody else may keep it."""
 
-    async def open(
-        self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop, group_epoch: int = 0
-    ) -> LogScan:
+    async def open(self, query: ScanQuery, principal: str, start: pb.LogStart, stop: Stop) -> LogScan:
         """Open a changelog.
 
         Args:
@@ -97,7 +95,6 @@ class LogOpener:
             principal: Name of the caller.
             start: Where to begin.
             stop: Where to end.
-            group_epoch: Of the reader group's assignment that it is for; 0: it is of no group.
 
         Raises:
             TableNotFound, BucketNotFound, ColumnNotFound, ArgumentInvalid: The query or a bound does not fit.
@@ -118,18 +115,15 @@ class LogOpener:
             with said_of_bucket(query.bucket):
                 offset = start_offset(bucket.storage, start, self._now_us())
                 stop_offset = stop.resolve(bucket.storage, offset)
-            return self._admit(table, bucket, query, principal, offset, stop_offset, group_epoch=group_epoch)
+            return self._admit(table, bucket, query, principal, offset, stop_offset)
 
-    async def resume(
-        self, query: ScanQuery, principal: str, state: TokenState, group_epoch: int = 0
-    ) -> LogScan:
+    async def resume(self, query: ScanQuery, principal: str, state: TokenState) -> LogScan:
         """Go on with a changelog.
 
         Args:
             query: What the scan delivers, with its columns.
             principal: Name of the caller.
             state: What its token says.
-            group_epoch: As for `open`.
 
         Raises:
             OffsetOutOfRange: Retention has passed the token's position.
@@ -162,7 +156,6 @@ class LogOpener:
                 source=state.source,
                 snapshot_offset=state.log_offset,
                 position=state.position,
-                group_epoch=group_epoch,
             )
 
     async def open_hybrid(
@@ -365,13 +358,10 @@ class LogOpener:
         source: int = pb.SCAN_SOURCE_LOG,
         snapshot_offset: int = 0,
         position: Position = START,
-        group_epoch: int = 0,
     ) -> LogScan:
         scan = bucket.admit(self._source(table, bucket, query, offset, stop_offset, position))
         scan.pin = bucket.pins.pin(offset, principal, "scan of the changelog", scan.end)
-        opened = self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
-        opened.group_epoch = group_epoch
-        return opened
+        return self._log_scan(scan, bucket, table, query, principal, stop_offset, source, snapshot_offset)
 
     def _log_scan(
         self,

@@ -183,6 +183,7 @@ class ScanService:
             if admission is not None:
                 group, admitted = admission
                 assert isinstance(opened, LogScan)  # Else the open was refused.
+                opened.group_epoch = request.group_epoch
                 await group.begin(query.bucket, admitted.epoch, opened.scan.source.next_offset)
                 admitted.occupy(opened.scan)
             opened.scan.holder = holder_of(stream, HolderKind.STREAM, request.source)
@@ -269,11 +270,11 @@ class ScanService:
             )
             stop.require(state.stop_offset)
             if request.source == pb.SCAN_SOURCE_LOG:
-                return await self._logs.resume(query, principal, state, request.group_epoch)
+                return await self._logs.resume(query, principal, state)
             offset_to_resume(state, as_of)
             return await self._logs.resume_hybrid(query, principal, state)
         if request.source == pb.SCAN_SOURCE_LOG:
-            return await self._logs.open(query, principal, request.log_start, stop, request.group_epoch)
+            return await self._logs.open(query, principal, request.log_start, stop)
         return await self._logs.open_hybrid(
             query, principal, stop, as_of=as_of, history=request.as_of_history or None
         )
