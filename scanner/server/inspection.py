@@ -139,7 +139,7 @@ class Inspection:
             require_format(self._path)
         except ScannerError as error:
             lost = "no server opens the directory; the tables are not touched by it"
-            yield Finding(Severity.ERROR, FORMAT_NAME, error.message, lost, "")
+            yield Finding(Severity.ERROR, FORMAT_NAME, error.message, lost)
 
     def _catalog(self) -> tuple[CatalogFile, list[Finding]]:
         """The catalog, or what the tables' own directories make of it."""
@@ -178,7 +178,7 @@ class Inspection:
                 if not path.name.endswith("~"):
                     self._read_document(path.name)
             except ArgumentInvalid:
-                yield Finding(Severity.NOTE, self._name(path), "it is no document of weir", "", "")
+                yield Finding(Severity.NOTE, self._name(path), "it is no document of weir")
             except ScannerError as error:
                 lost, advice = _DOCUMENTS.get(path.name, ("what is in it", "restore it from a copy"))
                 yield Finding(Severity.ERROR, self._name(path), error.message, lost, advice)
@@ -199,10 +199,10 @@ class Inspection:
 
     def _strays(self, catalog: CatalogFile, present: set[str]) -> Iterator[Finding]:
         for path, what in strays(self._path, catalog):
-            yield Finding(Severity.WARNING, self._name(path), what, "", "")
+            yield Finding(Severity.WARNING, self._name(path), what)
         for name in sorted(present - _OURS):
             if not name.endswith("~") and not name.startswith((f"{CATALOG_NAME}.", f"{FORMAT_NAME}.")):
-                yield Finding(Severity.NOTE, name, "it is nothing that this version of weir knows", "", "")
+                yield Finding(Severity.NOTE, name, "it is nothing that this version of weir knows")
 
     def _access(self) -> Iterator[Finding]:
         """Who else than the server's user may look at rows, and what that user may not."""
@@ -231,8 +231,7 @@ class Inspection:
                 Severity.WARNING,
                 self._name(others[0]),
                 f"{len(others)} files and directories belong to another user than the data directory",
-                "",
-                f"let all of it belong to the server's user: chown -R USER {self._path}",
+                advice=f"let all of it belong to the server's user: chown -R USER {self._path}",
             )
 
     def _resources(self, catalog: CatalogFile) -> Iterator[Finding]:
@@ -253,8 +252,7 @@ class Inspection:
                 ".",
                 f"a server that uses all buckets needs some {needed} file descriptors, and may have {soft} here"
                 f" (at most {hard})",
-                "",
-                f"start the server after: ulimit -n {needed}",
+                advice=f"start the server after: ulimit -n {needed}",
             )
         with disk_errors(self._path):
             free = shutil.disk_usage(self._path).free
@@ -264,8 +262,7 @@ class Inspection:
                 Severity.WARNING,
                 ".",
                 f"{free // 2**20} MiB are free on the disk, and a compaction may take {wanted // 2**20}",
-                "",
-                "make room: drop checkpoints and leases that are not needed, or shorten --log-retention",
+                advice="make room: drop checkpoints and leases that are not needed, or shorten --log-retention",
             )
 
     def _table(self, entry: TableEntry, total: int) -> Iterator[Finding]:
@@ -276,7 +273,7 @@ class Inspection:
             entry = found_in(directory, entry)
         except ScannerError as error:
             lost = f"table {name!r} is not served; its rows are checked all the same, if they exist"
-            yield Finding(Severity.ERROR, self._name(directory), error.message, lost, "")
+            yield Finding(Severity.ERROR, self._name(directory), error.message, lost)
         if not directory.is_dir():
             return
         resources = RocksResources(StorageConfig())
@@ -305,7 +302,7 @@ class Inspection:
             for each in entries_of(parent):
                 if each.name not in known:
                     problem = f"table {name!r} has nothing of this name; it is left as it is"
-                    yield Finding(Severity.NOTE, self._name(each), problem, "", "")
+                    yield Finding(Severity.NOTE, self._name(each), problem)
 
     def _progress_of(self, what: str, total: int) -> Callable[[int], None]:
         number, records = self.counts.buckets + 1, 0
@@ -334,7 +331,7 @@ class Inspection:
                 problem = self._missing_state(state, names)
                 if state.table_id not in names and self._was_dropped(state.table_id, catalog):
                     problem = f"{who} keeps {at}, and that table was dropped; the next start forgets this"
-                    yield Finding(Severity.NOTE, where, problem, "", "")
+                    yield Finding(Severity.NOTE, where, problem)
                 elif problem is not None:
                     yield Finding(
                         Severity.ERROR,

@@ -411,8 +411,7 @@ class BucketInspection:
                 Severity.WARNING,
                 where,
                 f"a transaction was being applied when the server ended: {contents.unfinished} changes of it are there",
-                "",
-                "nothing: the next start undoes them, and applies the transaction",
+                advice="nothing: the next start undoes them, and applies the transaction",
             )
         for problem in problems:
             yield Finding(Severity.ERROR, where, problem, "the rows and changes that this is about", _RESTORE)
@@ -481,7 +480,6 @@ class BucketInspection:
                 where,
                 f"the lineage records that changes were lost, first at offset {begun.start}",
                 f"{lineage.lost_changes} acknowledged changes",
-                "",
             )
 
     def _inspect_checkpoints(self, counts: Counts) -> Iterator[Finding]:
@@ -513,7 +511,7 @@ class BucketInspection:
                 and self.result.lineage.holds(checkpoint.history, checkpoint.log_offset)
             ):
                 problem = f"it is as of offset {checkpoint.log_offset} of another history of the bucket, and not used"
-                yield Finding(Severity.WARNING, where, problem, "", advice)
+                yield Finding(Severity.WARNING, where, problem, advice=advice)
             else:
                 self.result.checkpoints.append(checkpoint)
 

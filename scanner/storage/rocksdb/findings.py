@@ -26,9 +26,9 @@ class Finding:
     """The file or directory, relative to the data directory."""
     problem: str
     """What is wrong."""
-    lost: str
+    lost: str = ""
     """What is lost by it; empty: nothing."""
-    advice: str
+    advice: str = ""
     """What to do; empty: nothing."""
 
 
