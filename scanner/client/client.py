@@ -263,11 +263,14 @@ class Client:
 
         Raises:
             TableNotFound: There is none of that name, or it has gone to another table.
+            DataCorrupted: The answer is about another table; nobody knows whether this one is dropped.
         """
         if table_id is None:
             table_id = (await self.table(name)).table_id  # Whoever may drop it may see it.
         request = pb.DropTableRequest(table=name, table_id=table_id)
-        await self._call("DropTable", request, pb.DropTableResponse)
+        reply = await self._call("DropTable", request, pb.DropTableResponse)
+        if reply.HasField("table_id"):
+            require_about("DropTable", table_id, reply.table_id)
 
     async def list_streams(self) -> list[StreamInfo]:
         """Every call that runs at the server, this one included, by connection and stream.

@@ -109,4 +109,6 @@ async def delete_group(connection: Connection, table: str, table_id: int, group:
         GroupNotEmpty: It has members.
     """
     request = pb.DeleteGroupRequest(table=table, table_id=table_id, group=group)
-    await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)
+    reply = await call_unary(connection, methods.GROUPS + "DeleteGroup", request, pb.DeleteGroupResponse)
+    if reply.HasField("group"):
+        require_about("DeleteGroup", (table_id, group), (reply.group.table_id, reply.group.group))

@@ -189,7 +189,10 @@ class Leases:
     async def drop(self, lease_id: str, principal: str = "") -> bool:
         """Let go of everything. Returns whether the lease was there."""
         request = pb.DropLeaseRequest(lease_id=lease_id, principal=principal)
-        return (await self._call("DropLease", request, pb.DropLeaseResponse)).dropped
+        reply = await self._call("DropLease", request, pb.DropLeaseResponse)
+        if reply.lease_id:
+            require_about("DropLease", lease_id, reply.lease_id)
+        return reply.dropped
 
     async def drop_soon(self, lease_id: str) -> None:
         """Let go of everything if the server answers soon; else the lease ends with its time.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.data.key_ranges import SplitWish, is_empty, ranges_between
 from scanner.data.keys import KeyRange
 from scanner.errors import ArgumentInvalid, DataCorrupted
@@ -62,6 +62,8 @@ async def split_bucket(
         key_end=key_range.end,
     )
     reply = await call_unary(connection, methods.SPLIT_BUCKET, request, pb.SplitBucketResponse)
+    if reply.HasField("table_id"):
+        require_about("SplitBucket", (table_id, bucket), (reply.table_id, reply.bucket))
     try:
         ranges = ranges_between(key_range, reply.cut_keys)
     except ArgumentInvalid as error:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import trio
 
 from scanner.client.arrow_input import ArrowRows, Rows, is_rows, read_arrow
-from scanner.client.calls import call_unary
+from scanner.client.calls import call_unary, require_about
 from scanner.client.groups import GroupInfo, GroupSummary, delete_group, describe_group, list_groups
 from scanner.client.html import html_table
 from scanner.client.log_measures import MeasuredLog, measure_log
@@ -154,6 +154,8 @@ class Table:
         """
         request = pb.DropUnwrittenRequest(table=self.name, table_id=self.table_id)
         reply = await call_unary(self._connection, methods.DROP_UNWRITTEN, request, pb.DropUnwrittenResponse)
+        if reply.HasField("table_id"):
+            require_about("DropUnwritten", self.table_id, reply.table_id)
         return reply.dropped
 
     async def write(self, rows: Rows, on_acknowledged: OnAcknowledged | None = None) -> WriteResult:

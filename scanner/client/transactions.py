@@ -280,7 +280,11 @@ class Transaction:
         async def call() -> pb.AbortResponse:
             return await call_unary(self._connection, methods.ABORT, request, pb.AbortResponse)
 
-        freed = (await retried(self._connection.attempts(), call)).bytes
+        reply = await retried(self._connection.attempts(), call)
+        if reply.HasField("version"):
+            asked, told = self._key, reply.version
+            require_about("Abort", (asked.name, asked.version), (told.name, told.version))
+        freed = reply.bytes
         self._counted = Counter()
         return freed
 
@@ -350,6 +354,7 @@ class PartWriter:
         self._stream = stream
         self._table = table
         self._opening: pb.StageOpen | None = opening
+        self._session = opening.session
         self._when_staged = when_staged
         self._rows = 0
         self._finished = False
@@ -451,6 +456,8 @@ class PartWriter:
             reply = pb.StageResponse.FromString(bytes(answer))
         except DecodeError as error:
             raise DataCorrupted(f"the answer to a stage cannot be read: {error}") from error
+        if reply.HasField("stage"):
+            require_about("Stage", self._session.hex(), reply.stage.session.hex())
         if reply.rows != self._rows:
             raise DataCorrupted(f"{self._rows} rows were sent, and the server has staged {reply.rows}")
         return Staged(rows=reply.rows, bytes=reply.bytes, decided=reply.decided)

@@ -174,7 +174,7 @@ class GroupService:
             table=message.table,
             group=message.group,
         )
-        return pb.DeleteGroupResponse().SerializeToString()
+        return pb.DeleteGroupResponse(group=_name_of(message)).SerializeToString()
 
     async def _receive_join(self, stream: ServerStream) -> pb.Join:
         message = await stream.receive()
@@ -242,7 +242,9 @@ class GroupService:
         )
 
 
-def _name_of(message: pb.CommitPositionsRequest | pb.DescribeGroupRequest) -> pb.GroupName:
+def _name_of(
+    message: pb.CommitPositionsRequest | pb.DescribeGroupRequest | pb.DeleteGroupRequest,
+) -> pb.GroupName:
     """What a request is about, for its answer."""
     return pb.GroupName(table_id=meant_table_id(message), group=message.group)
 

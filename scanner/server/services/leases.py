@@ -140,7 +140,7 @@ class LeaseService:
         dropped = await self._keeper.drop(key)
         if dropped:
             self._audit(stream, message.principal, message.lease_id)
-        return pb.DropLeaseResponse(dropped=dropped).SerializeToString()
+        return pb.DropLeaseResponse(dropped=dropped, lease_id=message.lease_id).SerializeToString()
 
     def _audit(self, stream: ServerStream, owner: str, lease_id: str) -> None:
         name = principal_of(stream).name

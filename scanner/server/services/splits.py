@@ -58,7 +58,10 @@ class SplitService:
                     bucket.check_served()  # Where the table was dropped, that is the error.
                     raise
         return pb.SplitBucketResponse(
-            cut_keys=split.cuts, stored_bytes=split.stored_bytes
+            cut_keys=split.cuts,
+            stored_bytes=split.stored_bytes,
+            table_id=table.table_id,
+            bucket=message.bucket,
         ).SerializeToString()
 
 

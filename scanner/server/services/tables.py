@@ -160,7 +160,7 @@ class TablesService:
         authorize(stream, Right.MANAGE, message.table)
         audited = functools.partial(self._audit, AuditEvent.TABLE_DROPPED, stream, message.table)
         await self._catalog.drop(message.table, meant_table_id(message), audited)
-        return pb.DropTableResponse().SerializeToString()
+        return pb.DropTableResponse(table_id=meant_table_id(message)).SerializeToString()
 
     async def drop_unwritten(self, request: Buffer, stream: ServerStream) -> bytes:
         """Drop a table to which nobody has ever written, and say whether it was one.
@@ -172,7 +172,8 @@ class TablesService:
         authorize(stream, Right.MANAGE, message.table)
         audited = functools.partial(self._audit, AuditEvent.TABLE_DROPPED, stream, message.table)
         dropped = await self._catalog.drop_unwritten(message.table, meant_table_id(message), audited)
-        return pb.DropUnwrittenResponse(dropped=dropped).SerializeToString()
+        answer = pb.DropUnwrittenResponse(dropped=dropped, table_id=meant_table_id(message))
+        return answer.SerializeToString()
 
     def _audit(self, event: AuditEvent, stream: ServerStream, table: str) -> None:
         audit(self._catalog.activity, event, stream, principal=principal_of(stream).name, table=table)

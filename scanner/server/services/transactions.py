@@ -79,7 +79,7 @@ class TransactionService:
         attempt = Attempt(opening.part, _number("attempt", opening.attempt))
         async with self._catalog.unless_dropped(key.table, key.table_id):
             rows, size, decided = await self._stage(stream, key, attempt, opening.session)
-        response = pb.StageResponse(rows=rows, bytes=size, decided=decided)
+        response = pb.StageResponse(rows=rows, bytes=size, decided=decided, stage=opening)
         await stream.send(response.SerializeToString())
 
     async def publish(self, request: Buffer, stream: ServerStream) -> bytes:
@@ -132,13 +132,14 @@ class TransactionService:
         Raises:
             ScannerError: See `Transactions.abort`.
         """
-        key = _version_of(parse_request(pb.AbortRequest, request).version)
+        message = parse_request(pb.AbortRequest, request)
+        key = _version_of(message.version)
         authorize(stream, Right.WRITE, key.table)
         async with self._catalog.unless_dropped(key.table, key.table_id):
             freed = await self._transactions.abort(key)
         if freed:
             self._audit(AuditEvent.TRANSACTION_ABORTED, stream, key, bytes=freed)
-        return pb.AbortResponse(bytes=freed).SerializeToString()
+        return pb.AbortResponse(bytes=freed, version=message.version).SerializeToString()
 
     async def list(self, request: Buffer, stream: ServerStream) -> bytes:
         """Answer with what a table has of transactions.

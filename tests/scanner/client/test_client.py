@@ -21,6 +21,7 @@ from scanner.client.connection import parse_endpoint
 from scanner.client.scan.page_receiver import PageReceiver
 from scanner.client.scan.push_receiver import PushReceiver
 from scanner.client.scan.session_receiver import SessionReceiver
+from scanner.client.transactions import PartWriter
 from scanner.data.digest import combine_digests
 from scanner.data.table import TableDescription
 from scanner.errors import DiskFull
@@ -688,6 +689,12 @@ async def test_what_is_told_of_another_table_is_no_answer(
             "ListLeases": (client.list_leases, leases_pb2.ListLeasesRequest),
             "ListGroups": (lambda _: table.groups(), groups_pb2.ListGroupsRequest),
             "ListTransactions": (lambda _: table.transactions(), transactions_pb2.ListTransactionsRequest),
+            "SplitBucket": (lambda _: table.split(0, splits=2), pb.SplitBucketRequest),
+            "DropUnwritten": (lambda _: table.drop_unwritten(), pb.DropUnwrittenRequest),
+            "DropTable": (
+                lambda name: client.drop_table(name, table_id=table.table_id),
+                pb.DropTableRequest,
+            ),
         }
 
         async def of_the_other(path: str, request: bytes, **options: Any) -> Any:
@@ -698,13 +705,46 @@ async def test_what_is_told_of_another_table_is_no_answer(
             return await call(path, asked.SerializeToString(), **options)
 
         for method, (ask, _) in asks.items():
-            await ask(table.name)
             monkeypatch.setattr(connection, "call", of_the_other)
             with pytest.raises(
                 scanner.DataCorrupted, match=f"^{method} was asked about .* the answer is about"
             ):
                 await ask(table.name)
             monkeypatch.undo()
+            if method == "DropUnwritten":  # It has dropped the other one, to which nobody had written.
+                other = await client.create_table("other", SCHEMA, ["k"], table.buckets)
+            await ask(table.name)
+
+
+async def test_the_answer_to_another_stage_or_abort_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a version that is decided, rows would be taken for published that nobody has; so would what is freed."""
+    async with open_table(tmp_path, 10) as (table, _):
+        await table.transaction("decided", 1).publish({})
+        asked, begin = table.transaction("open", 1), PartWriter._begin
+
+        async def begin_another(self: PartWriter) -> None:
+            if self._opening is not None:
+                self._opening.version.name, self._opening.session = "decided", bytes(16)
+            await begin(self)
+
+        monkeypatch.setattr(PartWriter, "_begin", begin_another)
+        with pytest.raises(scanner.DataCorrupted, match="Stage was asked about"):
+            await asked.stage(rows(2), part=0, attempt=0)
+        monkeypatch.undo()
+        assert not (await asked.stage(rows(2), part=0, attempt=0)).decided
+        other = transactions_pb2.AbortResponse()
+        other.version.name = "decided"
+
+        async def answered(*_: object, **__: object) -> bytes:
+            return other.SerializeToString()
+
+        monkeypatch.setattr(asked._connection, "call", answered)
+        with pytest.raises(scanner.DataCorrupted, match="Abort was asked about"):
+            await asked.abort()
+        monkeypatch.undo()
+        await asked.abort()
 
 
 async def test_an_answer_that_decides_other_attempts_is_none(tmp_path: Path) -> None:

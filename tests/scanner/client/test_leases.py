@@ -103,6 +103,8 @@ async def test_the_answer_about_another_lease_is_none(
                 scanner.DataCorrupted, match="asked about lease 'mine!', and answers about 'other'"
             ):
                 await ask
+        with pytest.raises(scanner.DataCorrupted, match=r"DropLease was asked about mine!, .* about other"):
+            await leases.drop("mine!")
         monkeypatch.undo()
         with pytest.raises(scanner.DataCorrupted, match="asked about lease 'other' of 'you'"):
             _asked_for("other", "you", pb.LeaseInfo(lease_id="other", principal="me"))

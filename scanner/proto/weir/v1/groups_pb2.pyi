@@ -209,5 +209,7 @@ class DeleteGroupRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., group: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DeleteGroupResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: GroupName
+    def __init__(self, group: _Optional[_Union[GroupName, _Mapping]] = ...) -> None: ...

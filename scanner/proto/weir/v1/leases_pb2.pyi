@@ -148,10 +148,12 @@ class DropLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class DropLeaseResponse(_message.Message):
-    __slots__ = ("dropped",)
+    __slots__ = ("dropped", "lease_id")
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     dropped: bool
-    def __init__(self, dropped: _Optional[bool] = ...) -> None: ...
+    lease_id: str
+    def __init__(self, dropped: _Optional[bool] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
 class ListLeasesRequest(_message.Message):
     __slots__ = ("table",)

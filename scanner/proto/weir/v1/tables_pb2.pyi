@@ -44,8 +44,10 @@ class DropTableRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DropTableResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("table_id",)
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    table_id: int
+    def __init__(self, table_id: _Optional[int] = ...) -> None: ...
 
 class DropUnwrittenRequest(_message.Message):
     __slots__ = ("table", "table_id")
@@ -56,10 +58,12 @@ class DropUnwrittenRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class DropUnwrittenResponse(_message.Message):
-    __slots__ = ("dropped",)
+    __slots__ = ("dropped", "table_id")
     DROPPED_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
     dropped: bool
-    def __init__(self, dropped: _Optional[bool] = ...) -> None: ...
+    table_id: int
+    def __init__(self, dropped: _Optional[bool] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class ListTablesRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
@@ -176,12 +180,16 @@ class SplitBucketRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., bucket: _Optional[int] = ..., splits: _Optional[int] = ..., target_split_bytes: _Optional[int] = ..., key_start: _Optional[bytes] = ..., key_end: _Optional[bytes] = ..., table_id: _Optional[int] = ...) -> None: ...
 
 class SplitBucketResponse(_message.Message):
-    __slots__ = ("cut_keys", "stored_bytes")
+    __slots__ = ("cut_keys", "stored_bytes", "table_id", "bucket")
     CUT_KEYS_FIELD_NUMBER: _ClassVar[int]
     STORED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TABLE_ID_FIELD_NUMBER: _ClassVar[int]
+    BUCKET_FIELD_NUMBER: _ClassVar[int]
     cut_keys: _containers.RepeatedScalarFieldContainer[bytes]
     stored_bytes: int
-    def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ...) -> None: ...
+    table_id: int
+    bucket: int
+    def __init__(self, cut_keys: _Optional[_Iterable[bytes]] = ..., stored_bytes: _Optional[int] = ..., table_id: _Optional[int] = ..., bucket: _Optional[int] = ...) -> None: ...
 
 class MeasureLogRequest(_message.Message):
     __slots__ = ("table", "positions", "table_id")

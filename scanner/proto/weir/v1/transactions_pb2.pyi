@@ -64,14 +64,16 @@ class StageFinish(_message.Message):
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
 
 class StageResponse(_message.Message):
-    __slots__ = ("rows", "bytes", "decided")
+    __slots__ = ("rows", "bytes", "decided", "stage")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     DECIDED_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     rows: int
     bytes: int
     decided: bool
-    def __init__(self, rows: _Optional[int] = ..., bytes: _Optional[int] = ..., decided: _Optional[bool] = ...) -> None: ...
+    stage: StageOpen
+    def __init__(self, rows: _Optional[int] = ..., bytes: _Optional[int] = ..., decided: _Optional[bool] = ..., stage: _Optional[_Union[StageOpen, _Mapping]] = ...) -> None: ...
 
 class PartAttempt(_message.Message):
     __slots__ = ("part", "attempt", "rows_min")
@@ -124,10 +126,12 @@ class AbortRequest(_message.Message):
     def __init__(self, version: _Optional[_Union[TransactionVersion, _Mapping]] = ...) -> None: ...
 
 class AbortResponse(_message.Message):
-    __slots__ = ("bytes",)
+    __slots__ = ("bytes", "version")
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     bytes: int
-    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+    version: TransactionVersion
+    def __init__(self, bytes: _Optional[int] = ..., version: _Optional[_Union[TransactionVersion, _Mapping]] = ...) -> None: ...
 
 class ListTransactionsRequest(_message.Message):
     __slots__ = ("table", "table_id")

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from scanner.client.groups import describe_group
+from scanner.client.groups import delete_group, describe_group
 from scanner.client.retries import RETRIES_DEFAULT
 from scanner.client.table import Table
 from scanner.data.changes import ChangeRange
@@ -248,20 +248,24 @@ async def test_the_membership_of_another_reader_is_none(autojump_clock: trio.tes
                 await anext(batches)
 
 
-async def test_the_description_of_another_group_is_no_answer() -> None:
-    """Its positions would be taken for those of the group that was asked for."""
+async def test_what_is_told_of_another_group_is_no_answer() -> None:
+    """Its positions would be taken for those of the group that was asked for, or that for deleted."""
+    name = groups_pb2.GroupName(table_id=0, group="other")
 
     async def describe(stream: ServerStream) -> None:
         await stream.receive()
-        told = groups_pb2.DescribeGroupResponse(group=groups_pb2.GroupName(table_id=0, group="other"))
-        await stream.send(told.SerializeToString())
+        await stream.send(groups_pb2.DescribeGroupResponse(group=name).SerializeToString())
 
-    async with (
-        memory_host({methods.GROUPS + "DescribeGroup": describe}) as host,
-        connected_to(host) as connection,
-    ):
+    async def delete(stream: ServerStream) -> None:
+        await stream.receive()
+        await stream.send(groups_pb2.DeleteGroupResponse(group=name).SerializeToString())
+
+    handlers = {methods.GROUPS + "DescribeGroup": describe, methods.GROUPS + "DeleteGroup": delete}
+    async with memory_host(handlers) as host, connected_to(host) as connection:
         with pytest.raises(DataCorrupted, match="DescribeGroup was asked about"):
             await describe_group(connection, "t", 0, "g")
+        with pytest.raises(DataCorrupted, match="DeleteGroup was asked about"):
+            await delete_group(connection, "t", 0, "g")
 
 
 class _LosesBuckets:
