@@ -247,7 +247,7 @@ class TooManyTransactions(ScannerError):
 
 
 class NotLeader(ScannerError):
-    """Another server owns the bucket."""
+    """Another server owns the bucket. No server says so yet: each has all buckets."""
 
     reason = "NOT_LEADER"
 
