@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from scanner.cli.app import is_terminal, note
@@ -27,7 +27,8 @@ class _Waits(logging.Handler):
         now = time.monotonic()
         if now >= self._silent_until:
             self._silent_until = now + _AGAIN_S
-            note(f"weir: {record.getMessage()}; Ctrl-C ends that")
+            with suppress(OSError):  # A terminal that is gone ends no attempt.
+                note(f"weir: {record.getMessage()}; Ctrl-C ends that")
 
 
 @contextmanager

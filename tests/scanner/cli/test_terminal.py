@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import re
 import signal
@@ -139,3 +140,15 @@ def test_waits_are_told_at_rare_intervals(
     assert capsys.readouterr().err == (
         "weir: failed at 0; Ctrl-C ends that\nweir: failed at 30; Ctrl-C ends that\n"
     )
+
+
+def test_a_terminal_that_is_gone_ends_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its errors do not reach whoever has only logged."""
+
+    def gone(_: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(scanner.cli.waits, "is_terminal", lambda: True)
+    monkeypatch.setattr(scanner.cli.waits, "note", gone)
+    with told_of_waits():
+        logging.getLogger("weir.client").info("failed")
