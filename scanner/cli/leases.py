@@ -152,12 +152,18 @@ def renew(lease_id: str, ttl: float | None, principal: str, endpoint: str) -> No
 @principal_option
 @endpoint_option
 def release(lease_id: str, targets: tuple[str, ...], principal: str, endpoint: str) -> None:
-    """Release tables or buckets of a lease. A lease without buckets is gone."""
+    """Release tables or buckets of a lease. A lease without buckets is gone. A missing lease is no error."""
     left: LeaseInfo | None = None
     with connected(endpoint) as client:
+        had = any(
+            each.lease_id == lease_id and principal in ("", each.principal) for each in client.list_leases()
+        )
         for table, buckets in map(_parse_target, targets):
             left = client.leases.release(lease_id, table, buckets, principal)
-    note(f"lease {lease_id} " + ("is gone" if left is None else f"keeps {len(left.buckets)} buckets"))
+    if left is not None:
+        note(f"lease {lease_id} keeps {len(left.buckets)} buckets")
+    else:
+        note(f"lease {lease_id} is gone" if had else f"there was no lease {lease_id}")
 
 
 @leases.command(epilog=example("weir leases drop nightly"))

@@ -62,6 +62,7 @@ def test_the_life_of_a_lease(command: Weir) -> None:
     assert command("leases", "renew", "nightly", "--ttl", 120) == (0, "", "lease nightly lives for 2m\n")
     assert command("leases", "release", "nightly", "items:0") == (0, "", "lease nightly keeps 1 buckets\n")
     assert command("leases", "release", "nightly", "items") == (0, "", "lease nightly is gone\n")
+    assert command("leases", "release", "nightly", "items") == (0, "", "there was no lease nightly\n")
     assert command("leases", "drop", "nightly", "b") == (
         0,
         "",
