@@ -184,6 +184,8 @@ class Leases:
             lease_id=lease_id, buckets=[pb.LeaseBuckets(table=table, buckets=numbers)], principal=principal
         )
         reply = await self._call("ReleaseLease", request, pb.ReleaseLeaseResponse)
+        if reply.lease_id:
+            require_about("ReleaseLease", lease_id, reply.lease_id)
         return _asked_for(lease_id, principal, reply.lease) if reply.HasField("lease") else None
 
     async def drop(self, lease_id: str, principal: str = "") -> bool:

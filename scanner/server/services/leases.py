@@ -131,7 +131,8 @@ class LeaseService:
         left = await self._keeper.release(key, buckets)
         if before is not None and before.states.keys() - (left.states.keys() if left else ()):
             self._audit(stream, message.principal, message.lease_id)
-        return pb.ReleaseLeaseResponse(lease=None if left is None else self._info(left)).SerializeToString()
+        info = None if left is None else self._info(left)
+        return pb.ReleaseLeaseResponse(lease=info, lease_id=message.lease_id).SerializeToString()
 
     async def drop(self, request: Buffer, stream: ServerStream) -> bytes:
         """Release everything that a lease keeps, and answer whether it existed."""

@@ -134,10 +134,12 @@ class ReleaseLeaseRequest(_message.Message):
     def __init__(self, lease_id: _Optional[str] = ..., buckets: _Optional[_Iterable[_Union[LeaseBuckets, _Mapping]]] = ..., principal: _Optional[str] = ...) -> None: ...
 
 class ReleaseLeaseResponse(_message.Message):
-    __slots__ = ("lease",)
+    __slots__ = ("lease", "lease_id")
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     lease: LeaseInfo
-    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ...) -> None: ...
+    lease_id: str
+    def __init__(self, lease: _Optional[_Union[LeaseInfo, _Mapping]] = ..., lease_id: _Optional[str] = ...) -> None: ...
 
 class DropLeaseRequest(_message.Message):
     __slots__ = ("lease_id", "principal")
