@@ -48,7 +48,7 @@ def health(service: str, timeout: float, endpoint: str) -> int:
     """
     try:
         serving = trio.run(_ask, endpoint, service, timeout)
-    except ScannerError as error:
+    except (ScannerError, OSError) as error:  # The system's, where this process may open no more files.
         raise Unanswered(str(error)) from error
     except trio.TooSlowError:
         raise Unanswered(f"the server at {endpoint} did not answer within {timeout:g} s") from None

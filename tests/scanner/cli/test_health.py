@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import scanner.cli.health
 from scanner.cli import run
 from scanner.server.auth.principals import Credentials
 from tests.support import certificates
@@ -63,6 +65,18 @@ def test_nobody_answers(capsys: Capture) -> None:
     code, out, err = asked(capsys, "-e", endpoint)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"no weir server answers at {endpoint}" in err
+
+
+def test_a_process_that_may_open_nothing_has_no_answer(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """2, and not 1: the server has not said that it takes no calls."""
+
+    async def refused(*_: object) -> bool:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(scanner.cli.health, "_ask", refused)
+    assert asked(capsys) == (2, "", "weir: [Errno 24] Too many open files\n")
 
 
 def test_an_output_that_is_full(tmp_path: Path) -> None:
