@@ -8,9 +8,9 @@ them.
 
 Invariants:
 
-1. Of a writer the newest `SEQUENCES_KEPT` numbers are known; it has fewer requests on their way at once. A request
-   whose number is not among them, though a later one is, comes too late, or was refused when it came first: what it
-   would overwrite may be newer. It is refused.
+1. Of a writer the newest `SEQUENCES_KEPT` requests are known, whatever gaps their numbers have; it has no more on their
+   way at once. A request that is not among them, though a later one is, comes too late, or was refused when it came
+   first: what it would overwrite may be newer. It is refused.
 2. Of a bucket's writers the `WRITERS_MAX` that wrote last are known. What a forgotten one sends again is taken for new.
 
 This module knows no RocksDB.
@@ -91,10 +91,15 @@ def find_request(applied: AppliedRequests, number: RequestNumber) -> AppliedRequ
                 )
             return each
     if applied and number.sequence < applied[-1].sequence:
+        forgotten = len(applied) == SEQUENCES_KEPT and number.sequence < applied[0].sequence
+        state = (
+            f"is older than the {SEQUENCES_KEPT} that are remembered: nobody knows whether it was applied"
+            if forgotten
+            else "was not applied: it came late, or was refused when it came first"
+        )
         raise SequenceInvalid(
-            f"request {number.sequence} of this writer comes after its request {applied[-1].sequence}, and was not"
-            " applied: it came late, or was refused when it came first; its rows could replace newer ones; write them"
-            " anew, with a number or a writer_id of their own"
+            f"request {number.sequence} of this writer comes after its request {applied[-1].sequence}, and {state};"
+            " its rows could replace newer ones; write them anew, with a number or a writer_id of their own"
         )
     return None
 
@@ -132,7 +137,7 @@ class KnownWriters:
         free = self._places_to_give(requests)
         return {
             self._places[writer_id] if writer_id in self._places else next(free): encode_writer(
-                Writer(writer_id, _newest((*self.requests_of(writer_id), *applied)))
+                Writer(writer_id, (*self.requests_of(writer_id), *applied)[-SEQUENCES_KEPT:])
             )
             for writer_id, applied in requests.items()
         }
@@ -149,11 +154,6 @@ class KnownWriters:
         """Those that are free, and then those of the writers that have not written for the longest time."""
         old = (place for place, record in self._records.items() if _writer_id_of(record) not in kept)
         return chain(range(len(self._records), WRITERS_MAX), old)
-
-
-def _newest(applied: AppliedRequests) -> AppliedRequests:
-    oldest = applied[-1].sequence - SEQUENCES_KEPT
-    return tuple(each for each in applied if each.sequence > oldest)
 
 
 def _writer_id_of(record: bytes) -> bytes:

@@ -64,11 +64,12 @@ def test_a_request_is_remembered_with_its_changes(store: Store, restart: Callabl
 def test_the_newest_requests_of_a_writer_are_remembered(
     store: Store, restart: Callable[[Store], Store]
 ) -> None:
-    """As many numbers as it may have on their way, whether they reached this bucket or not."""
+    """As many as it may have on their way, however far apart their numbers are."""
     bucket = store.bucket("items", 0)
-    for sequence in (*range(1, 30), 35):
+    numbers = [*range(1, 30), 35, 1000, 2**40]
+    for sequence in numbers:
         write(bucket, ONE, sequence, put(1, f"{sequence}"))
-    kept = [*range(36 - SEQUENCES_KEPT, 30), 35]
+    kept = numbers[-SEQUENCES_KEPT:]
     assert [each.sequence for each in bucket.requests_of(ONE)] == kept
     assert [each.sequence for each in restart(store).bucket("items", 0).requests_of(ONE)] == kept
 
@@ -114,9 +115,7 @@ def test_places_are_taken_without_gaps(commits: list[dict[int, int]]) -> None:
             known.take(updated)
             stored |= updated
             for writer_id, applied in requests.items():
-                oldest = applied[-1].sequence - SEQUENCES_KEPT
-                newest = (*model.pop(writer_id, ()), *applied)
-                model[writer_id] = tuple(each for each in newest if each.sequence > oldest)
+                model[writer_id] = (*model.pop(writer_id, ()), *applied)[-SEQUENCES_KEPT:]
             model = dict(list(model.items())[-5:])
             again = KnownWriters(stored[place] for place in range(len(stored)))
             for number in range(10):
@@ -139,6 +138,11 @@ def test_a_request_is_found_or_new_or_too_late() -> None:
             find_request(applied, RequestNumber(ONE, late, 7))
     with pytest.raises(SequenceInvalid, match="was applied with other rows"):
         find_request(applied, RequestNumber(ONE, 3, 8))
+    remembered = tuple(AppliedRequest(each, each, each, 7) for each in range(10, 10 * SEQUENCES_KEPT + 1, 10))
+    with pytest.raises(SequenceInvalid, match="nobody knows whether it was applied"):
+        find_request(remembered, RequestNumber(ONE, 9, 7))
+    with pytest.raises(SequenceInvalid, match="was not applied"):
+        find_request(remembered, RequestNumber(ONE, 11, 7))
 
 
 def test_what_is_known_of_writers_takes_little_memory() -> None:
