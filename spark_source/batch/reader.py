@@ -32,6 +32,7 @@ from spark_source.batch.scans import plan_scan
 from spark_source.batch.statistics import BucketReport, report_batch
 from spark_source.connection import ask, open_client_again, patience
 from spark_source.errors import SourceError, without_traceback
+from spark_source.release import OfOneRelease
 from spark_source.schema import STATISTICS_COLUMN, arrow_schema, check_schema, spark_schema, to_spark_batch
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_schema(options: SourceOptions) -> tuple[StructType, int]:
     return spark_schema(columns, statistics=options.statistics), table_id
 
 
-class BucketReader(DataSourceReader):
+class BucketReader(OfOneRelease, DataSourceReader):
     """Reads a table bucket by bucket.
 
     Args:

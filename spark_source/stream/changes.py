@@ -17,6 +17,7 @@ from scanner import ScannerError
 from spark_source.batch.leasing import shared_lease
 from spark_source.connection import ask, patience
 from spark_source.errors import SourceError, SourceOptionError, without_traceback
+from spark_source.release import OfOneRelease
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.log_lease import log_targets
 from spark_source.stream.logs import TableLogs
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from spark_source.stream.options import ChangeOptions
 
 
-class ChangesReader(DataSourceReader):
+class ChangesReader(OfOneRelease, DataSourceReader):
     """Reads the changes of a table between two places.
 
     Args:

@@ -30,6 +30,7 @@ from pyspark.sql.streaming.datasource import (
 from scanner import ScannerError, Unauthenticated
 from spark_source.connection import AWAY, patience
 from spark_source.errors import SourceError, without_traceback
+from spark_source.release import OfOneRelease
 from spark_source.schema import arrow_schema, check_schema
 from spark_source.stream.admission import Delay
 from spark_source.stream.log_lease import LogLease, new_lease_id
@@ -96,7 +97,7 @@ class RefusingStreamReader(DataSourceStreamReader):
         raise self._error
 
 
-class ChangeStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ChangeStreamReader(OfOneRelease, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a table's changes in micro-batches.
 
     Args:

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from scanner import ScannerError, TransactionDecided
 from spark_source.connection import ask, open_client, open_client_again
 from spark_source.errors import SourceError, SourceUnsupportedError, without_traceback
+from spark_source.release import OfOneRelease
 from spark_source.writing.options import ONCE
 from spark_source.writing.plan import WritePlan, plan_write
 from spark_source.writing.tasks import (
@@ -47,7 +48,7 @@ _logger = logging.getLogger("weir.spark")
 Messages = Sequence[WriterCommitMessage | None]
 
 
-class SaveWriter(DataSourceArrowWriter):
+class SaveWriter(OfOneRelease, DataSourceArrowWriter):
     """Writes a DataFrame: ``df.write``.
 
     Args:
@@ -78,7 +79,7 @@ class SaveWriter(DataSourceArrowWriter):
         _abort(self._options, self._plan, self._transaction)
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(OfOneRelease, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query: ``df.writeStream``. Spark makes one for each of them.
 
     Args:

@@ -1,16 +1,29 @@
 """What crosses Spark's pickle boundary arrives as it left."""
 
+import pickle
 import subprocess
 import sys
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from scanner import ScanPlan, TableDescription, parse_where
-from spark_source import SourceOptionError, SourceSchemaError, SourceUnsupportedError, WeirDataSource
+from spark_source import (
+    SourceError,
+    SourceOptionError,
+    SourceSchemaError,
+    SourceUnsupportedError,
+    WeirDataSource,
+    release,
+)
 from spark_source.batch.partitions import BucketPartition
+from spark_source.batch.reader import BucketReader
 from spark_source.options import SourceOptions
+from spark_source.stream.changes import ChangesReader
+from spark_source.stream.reader import ChangeStreamReader
+from spark_source.writing.writer import SaveWriter, StreamWriter
 from tests.support.pickling import pickled, sent_to_worker
 
 OPTIONS = SourceOptions(endpoint="127.0.0.1:9123", table="orders", columns=("a", "b"), credit_bytes=1)
@@ -29,6 +42,9 @@ PLAN = ScanPlan(
     histories={2: b"x" * 16},
 )
 PARTITION = BucketPartition(options=OPTIONS, plan=PLAN, split=1, lease_id="spark-1", lease_ttl_s=600.0)
+
+OF_ONE_RELEASE = [BucketReader, ChangesReader, ChangeStreamReader, SaveWriter, StreamWriter]
+"""What Spark pickles to the tasks."""
 
 
 def test_partitions() -> None:
@@ -78,6 +94,21 @@ def test_a_python_that_has_imported_nothing_understands() -> None:
     done = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True)
     assert b"spark_source.data_source.WeirDataSource" in done.stdout
     assert b"bucket=2" in done.stdout
+
+
+@pytest.mark.parametrize("kind", OF_ONE_RELEASE)
+def test_another_release_reads_nothing(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task gets is refused where another release is installed, before anything of it is read."""
+    sent: Any = object.__new__(kind)
+    sent.plan = PARTITION
+    assert sent_to_worker(sent).plan == PARTITION
+    arriving = pickled(sent)
+    monkeypatch.setattr(release, "installed_release", lambda: "0.0.1")
+    monkeypatch.setattr(BucketPartition, "__setstate__", None, raising=False)  # Not to be called.
+    with pytest.raises(
+        SourceError, match=r"the driver has weir .*, and this Python 0\.0\.1: install the same"
+    ):
+        pickle.loads(arriving)
 
 
 def test_one_load_has_one_id() -> None:
