@@ -64,6 +64,7 @@ from tests.support.broken_images import (
     take_the_first_change,
 )
 from tests.support.broken_transactions import apply_all_attempts, decide_otherwise, lose_a_stage
+from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
     from scanner.server.log.log_scan import LogScan
@@ -606,5 +607,5 @@ def test_defect_is_found_in_a_small_world(
 )
 def test_small_worlds_are_sound(shape: Shape) -> None:
     """With nothing broken nothing is found: what the other tests find is the defect."""
-    for seed in range(8):
+    for seed in range(everyday(3, nightly=8)):
         assert simulate(seed, shape).violations == []
