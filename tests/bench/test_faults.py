@@ -22,6 +22,7 @@ from scanner.storage.images import reader
 from scanner.storage.lineage import Lineage
 from scanner.storage.rocksdb import catalog, documents
 from scanner.storage.rocksdb.bucket import RocksBucket
+from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
     from bench.faulting.truth import Built
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 TRIES = 8
+SAMPLE = everyday(5, nightly=100)
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +54,11 @@ def judge(built: tuple[Built, Path], work: Path, kind: str, seed: int) -> Verdic
 def test_a_sample_of_the_campaign(tmp_path: Path) -> None:
     """Some cases: nothing is wrong, and the JSON has bars and counts."""
     output, said = tmp_path / "faults.json", io.StringIO()
-    judged = run(output, Console(file=said, width=200), seed=1, cases=range(10))
+    judged = run(output, Console(file=said, width=200), seed=1, cases=range(SAMPLE))
     assert failures(judged) == [], said.getvalue()
     document = json.loads(output.read_text())
-    assert (document["cases"], document["wrong"]) == (10, [])
-    assert sum(document["kinds"].values()) == 10
+    assert (document["cases"], document["wrong"]) == (SAMPLE, [])
+    assert sum(document["kinds"].values()) == SAMPLE
 
 
 def _no_identity(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +110,9 @@ def test_a_broken_variant_is_caught(
     built: tuple[Built, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, breaks: object, kind: str
 ) -> None:
     """Without one of its checks weir gives a wrong answer in one of a few cases, and with it in none."""
-    assert not any(judge(built, tmp_path / "whole", kind, seed).wrong for seed in range(2))
+    assert not any(
+        judge(built, tmp_path / "whole", kind, seed).wrong for seed in range(everyday(1, nightly=TRIES))
+    )
     assert callable(breaks)
     breaks(monkeypatch)
     assert any(judge(built, tmp_path / "broken", kind, seed).wrong for seed in range(TRIES))

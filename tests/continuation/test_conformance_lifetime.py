@@ -43,6 +43,7 @@ from tests.support.models import (
     every_scan,
     open_wire,
 )
+from tests.support.nightly import everyday
 from tests.support.scans import (
     SCAN,
     SESSION,
@@ -106,7 +107,7 @@ async def test_item_19_closing_what_is_gone_is_no_error(rocks_store: Store, mode
 async def test_item_20_a_close_at_any_time(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     """However far a scan has come when it is left, nothing of it stays, and nothing is used after it was freed."""
     async with open_items(MemoryStore(), 300) as items:
-        for turns in range(0, 120, 4):
+        for turns in range(0, 120, everyday(7, nightly=1)):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_after, turns, nursery.cancel_scope)
                 async with model.scan(items.table, page_bytes=500).execute() as batches:

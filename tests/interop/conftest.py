@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from grpc_tools import protoc
 
 from bench.harness.proxies import DIRECT, PROXIES, open_proxy
 from tests.interop.blobs import Served, serving_blobs
+from tests.support.nightly import everyday
 from transport.protocol.abuse import ALLOWANCES, Cost
 
 PROTO_ROOT = Path(__file__).resolve().parents[2] / "scanner" / "proto"
-SCALE = 1 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 10
+SCALE = everyday(10, nightly=1)
 """What budgets and numbers of messages are divided by."""
 
 

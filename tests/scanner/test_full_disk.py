@@ -16,6 +16,7 @@ from scanner.server.config import ScannerConfig
 from scanner.storage.rocksdb.bucket import RocksBucket
 from scanner.storage.rocksdb.config import StorageConfig
 from tests.support.file_limit import file_size_limit
+from tests.support.nightly import everyday
 from tests.support.server import RunningServer, running_server
 from tests.support.small_disk import SmallDisk, small_disk
 
@@ -76,7 +77,7 @@ class _Writer:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("storage", [_STORAGE, _NO_RESERVE], ids=["reserve", "no reserve"])
-def test_a_disk_filled_and_freed_twenty_times(
+def test_a_disk_filled_and_freed_again_and_again(
     tmp_path: Path, storage: StorageConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers fill the disk together with somebody else: every acknowledged row is there, scans go on, no restart."""
@@ -89,7 +90,7 @@ def test_a_disk_filled_and_freed_twenty_times(
             with scanner.sync.connect(running.endpoint) as client:
                 client.create_table("t", _SCHEMA, primary_key=["id"], buckets=2)
                 writers = [_Writer(number) for number in range(_WRITERS)]
-                for cycle in range(20):
+                for cycle in range(everyday(6, nightly=20)):
                     _fill_under_writers(disk, running, writers)
                     found = _ids(client)
                     for writer in writers:

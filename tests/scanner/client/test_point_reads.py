@@ -21,6 +21,7 @@ from scanner.storage.memory.store import MemoryStore
 from scanner.wire import methods
 from scanner.wire.batches import encode_stream
 from tests.support.client import SCHEMA, open_client, open_table, rows
+from tests.support.nightly import everyday
 from tests.support.server import running_server
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def pair(number: int, value: str | None) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("kind", ["rocks", "memory"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(everyday(2, nightly=20)))
 async def test_a_get_is_the_scan_of_the_same_state(tmp_path: Path, kind: str, seed: int) -> None:
     """Random writes, keys, columns and offsets: a get has the rows that a scan has of these keys, and all of them."""
     rng = random.Random(seed)

@@ -24,6 +24,7 @@ from scanner.storage.images.format import ImageDamaged
 from scanner.storage.images.reader import Image
 from scanner.wire.queries import ScanQuery
 from tests.support.images import ANY, changed, drive, source_over
+from tests.support.nightly import everyday
 from tests.support.scans import filled_store, mutations
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def test_a_file_cut_anywhere_while_it_is_scanned_costs_no_row(tmp_path: Path, ba
     path = tmp_path / "image"
     at = Setting(path, 0.2, ITEMS)
     whole, content = found(at.from_rows()), path.read_bytes()
-    for length in range(0, len(content), 23):
+    for length in range(0, len(content), everyday(61, nightly=1)):
         source = at.from_image()
         rows = [row for batch in drive(source, batches_max=batches) for row in batch.rows.to_pylist()]
         os.truncate(path, length)

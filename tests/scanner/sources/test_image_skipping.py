@@ -129,7 +129,7 @@ def test_a_changed_block_is_read(tmp_path: Path, kind: str) -> None:
     assert scan.blocks_skipped == BLOCKS - {"changed": 1, "added": 0, "deleted": 2}[kind]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_skipping_changes_no_scan(tmp_path: Path, data: st.DataObject) -> None:
     """With changes since or before, any range, cut and continued anywhere: rows, ordinals, digests, positions, end."""

@@ -60,7 +60,7 @@ def test_a_scan_reads_no_more_large_rows_than_it_gives(store: RocksStore, shared
 
 def test_large_rows_behind_small_ones_end_a_piece(tmp_path: Path, memory: None) -> None:
     """By the small ones thousands fit a read; of the large ones a few hundred are in memory at most."""
-    small, large, large_bytes = 20_000, 3_000, 8 * KIB
+    small, large, large_bytes = 6_000, 2_000, 8 * KIB
     with RocksStore.open(tmp_path / "data") as opened:
         opened.create_table(ITEMS)
         bucket = opened.bucket("items", 0)

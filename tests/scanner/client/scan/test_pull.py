@@ -17,6 +17,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.server import Server, open_server
 from tests.support.client import SCHEMA, open_client, open_table, rows
 from tests.support.faults import FaultyStream
+from tests.support.nightly import everyday
 
 pytestmark = [pytest.mark.socket, pytest.mark.rocks]
 
@@ -177,7 +178,7 @@ async def test_cancelling_the_first_page_leaks_nothing(tmp_path: Path, mode: str
 
 
 @every_mode
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(everyday(2, nightly=20)))
 async def test_lost_responses_are_asked_for_again(tmp_path: Path, mode: str, seed: int) -> None:
     """However often the connection is lost, at whatever octet, nothing is lost or repeated."""
     rng = Random(seed)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
-from hypothesis import find, given, settings
+from hypothesis import Phase, find, given, settings
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
@@ -18,6 +18,7 @@ from scanner.server.config import ScannerConfig
 from scanner.server.tables.bucket import ServedBucket
 from scanner.server.tables.commit_floor import FLOOR_DOCUMENT, CommitTimeFloor
 from scanner.storage.memory.store import MemoryDisk, MemoryStore
+from tests.support.nightly import everyday
 from tests.support.scans import description, mutations, sample
 
 T = TypeVar("T")
@@ -121,7 +122,7 @@ def broken_promises(
     return world.broken_promises()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=everyday(50, nightly=5000))
 @given(STEPS)
 def test_nothing_is_committed_at_or_below_a_floor_that_was_told(steps: list[Step]) -> None:
     """With clocks set back, servers killed, and floors told while a commit that has its times is not yet durable."""
@@ -155,7 +156,7 @@ def test_a_server_that_breaks_the_promise_is_caught(variant: dict[str, Any]) -> 
     steps = find(
         STEPS,
         lambda steps: bool(broken_promises(steps, **variant)),
-        settings=settings(deadline=None, max_examples=5000, database=None),
+        settings=settings(deadline=None, max_examples=5000, database=None, phases=[Phase.generate]),
     )
     assert not broken_promises(steps)
 

@@ -16,6 +16,7 @@ from scanner.server.server import open_server
 from scanner.server.transactions.registry import Transactions
 from scanner.storage.memory.bucket import MemoryBucket
 from scanner.storage.memory.store import MemoryStore
+from tests.support.nightly import everyday
 from tests.support.transactions import BEFORE, BUCKETS, contents, keys, make_table, rows
 
 pytestmark = [pytest.mark.socket]
@@ -151,7 +152,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> set[MemoryBucket]:
     return failing
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(everyday(3, nightly=100)))
 async def test_versions_are_applied_once_and_in_their_order(seed: int, faults: set[MemoryBucket]) -> None:
     """Whoever fails when: each bucket goes through the decided versions one by one, whole, and none is missing."""
     await History(seed, faults).run()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import scanner.sync
+from tests.support.nightly import everyday
 from tests.support.server import running_server
 from tests.support.transactions import SCHEMA
 
@@ -61,7 +62,7 @@ def part_of(number: int) -> pa.Table:
     return pa.table({"id": list(ids), "text": [f"row {each}" for each in ids]}, schema=SCHEMA)
 
 
-@pytest.mark.parametrize("commits", [0, 1, 5, 13])
+@pytest.mark.parametrize("commits", everyday([0, 1, 13], nightly=[0, 1, 5, 13]))
 def test_killed_after_the_decision_and_nobody_publishes_again(tmp_path: Path, commits: int) -> None:
     """The publisher never gets an answer; the next server completes the version, each row once."""
     with dying_server(tmp_path / "data", commits) as (process, endpoint):

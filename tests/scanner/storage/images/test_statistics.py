@@ -24,6 +24,7 @@ from scanner.storage.images.statistics import (
     lower_bound,
     upper_bound,
 )
+from tests.support.nightly import everyday
 
 _LONG = st.builds(
     lambda count, end: "x" * count + end,
@@ -126,7 +127,7 @@ def passing(case: Case) -> list[int]:
     return [int(Filter(predicates, table).mask(whole).true_count) for whole in wholes]
 
 
-def nothing_is_lost(types: list[pa.DataType], examples: int = 400) -> None:
+def nothing_is_lost(types: list[pa.DataType], examples: int = everyday(150, nightly=4000)) -> None:
     """A block that is left out has no row that passes."""
 
     @settings(
