@@ -155,6 +155,7 @@ def small_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         '[tool.pytest.ini_options]\naddopts = ["-ra"]\nmarkers = ["slow: x", "spark: x"]\n'
     )
     (tree / "scanner/small.py").write_text(
+        "LIMIT = 7\n\n\n"
         "def is_small(a: int) -> bool:\n    return a < 5\n\n\ndef is_large(a: int) -> bool:\n    return a < 7\n\n\n"
         "def count(a: int) -> int:\n    while a > 0:\n        a -= 1\n    return a\n\n\n"
         "def is_huge(a: int) -> bool:\n    return a < 9\n"
@@ -192,6 +193,7 @@ def test_what_no_test_notices_survives(small_tree: Path, tmp_path: Path) -> None
             ("pass", "hung", 1),
             ("return (a <= 7)", "survived", 2),
             ("return (a <= 9)", "survived", 0),
+            ("LIMIT = 8", "survived", 2),
         ):
             trial = mutants.try_mutant(copy, by_change[change], executed)
             assert (trial.verdict, trial.tests) == (verdict, tests), change
@@ -200,30 +202,21 @@ def test_what_no_test_notices_survives(small_tree: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_survivor_is_told_of(small_tree: Path, tmp_path: Path) -> None:
-    """With its place and its diff, on the terminal and in the JSON; and the bar is missed."""
-    path = small_tree / "scanner/small.py"
-    path.write_text("LIMIT = 7\n\n\n" + path.read_text())
-    said, output = io.StringIO(), tmp_path / "out.json"
-    # The one place of the first line, among others that are not drawn.
-    seed = next(each for each in range(1000) if draw(each, 1)[0].mutation.line == 1)
-    (bar,) = run(output, Console(file=said, width=200), seed=seed, count=1)
-    assert not bar.ok
-    assert "scanner/small.py:1 (constant)" in said.getvalue()
-    (trial,) = json.loads(output.read_text())["mutants"]
-    assert (trial["diff"], trial["verdict"]) == (["-LIMIT = 7", "+LIMIT = 8"], "survived")
+def test_a_survivor_is_told_of_and_tried_again(small_tree: Path, tmp_path: Path) -> None:
+    """With its place and its diff, and the bar is missed; then a test that was written since kills it.
 
-
-@pytest.mark.slow
-def test_a_survivor_is_tried_again(small_tree: Path, tmp_path: Path) -> None:
-    """A test that was written since kills it, though its line has moved; others keep their verdicts, or are gone."""
-    output, kept, console = tmp_path / "out.json", tmp_path / "map", Console(file=io.StringIO())
+    Though its line has moved; others keep their verdicts, or are gone.
+    """
+    output, kept, said = tmp_path / "out.json", tmp_path / "map", io.StringIO()
+    console = Console(file=said, width=200)
     change = "+    return (a <= 7)"
     seed = next(each for each in range(1000) if changed_line(draw(each, 1)[0], small_tree) == change)
     (missed,) = run(output, console, seed=seed, count=1, kept=kept)
     assert not missed.ok
     document = json.loads(output.read_text())
     (survivor,) = document["mutants"]
+    assert (survivor["diff"], survivor["verdict"]) == (["-    return a < 7", change], "survived")
+    assert f"scanner/small.py:{survivor['line']} (comparison)" in said.getvalue()
     killed = {**survivor, "verdict": "killed", "line": 1}
     removed = {**survivor, "diff": ["-gone", "+away"]}
     output.write_text(json.dumps({**document, "mutants": [killed, survivor, removed]}))

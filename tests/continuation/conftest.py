@@ -1,4 +1,4 @@
-"""Both stores, the real one and the verified fake; and how often scans were cut."""
+"""The real store, at night also the verified fake; and how often scans were cut."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ import pytest
 
 from scanner.storage.memory.store import MemoryStore
 from scanner.storage.rocksdb.store import RocksStore
+from tests.support.nightly import everyday
 
 if TYPE_CHECKING:
     from bench.questions.cuts import Found
     from scanner.storage.interface import Store
 
 
-@pytest.fixture(params=[pytest.param("rocks", marks=pytest.mark.rocks), "memory"])
+STORES = [pytest.param("rocks", marks=pytest.mark.rocks), pytest.param("memory")]
+
+
+@pytest.fixture(params=STORES[: everyday(1, nightly=2)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    """An empty store."""
+    """An empty store. That the fake does what the real one does, `tests/scanner/storage` shows of each call."""
     if request.param == "memory":
         yield MemoryStore()
     else:

@@ -43,8 +43,9 @@ def replace(path: Path, text: str) -> None:
     os.replace(path.parent / "new", path)
 
 
-@pytest.mark.parametrize("hangup", [True, False], ids=["hangup", "file"])
-@pytest.mark.parametrize("left", [READER, NOBODY], ids=["right", "principal"])
+@pytest.mark.parametrize(
+    ("left", "hangup"), [(READER, True), (NOBODY, False)], ids=["right-hangup", "principal-file"]
+)
 async def test_writer_whose_right_is_taken_away(left: str, hangup: bool, tmp_path: Path) -> None:
     """The next message of a write stream that began with the right is refused, and nothing of it is written."""
     credentials = tmp_path / "credentials.toml"
@@ -85,8 +86,9 @@ async def test_stage_whose_right_is_taken_away(tmp_path: Path) -> None:
             assert sum(each.stages for each in await table.transactions()) == 0
 
 
-@pytest.mark.parametrize("hangup", [True, False], ids=["hangup", "file"])
-@pytest.mark.parametrize("left", [OTHER_TABLE, NOBODY], ids=["right", "principal"])
+@pytest.mark.parametrize(
+    ("left", "hangup"), [(OTHER_TABLE, True), (NOBODY, False)], ids=["right-hangup", "principal-file"]
+)
 async def test_push_scan_whose_right_is_taken_away(left: str, hangup: bool, tmp_path: Path) -> None:
     """A push scan that waits for its consumer ends when its right is taken away, though nothing else happens."""
     credentials = tmp_path / "credentials.toml"

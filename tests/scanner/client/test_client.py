@@ -415,8 +415,8 @@ async def test_a_column_that_is_added_meanwhile(
     tmp_path: Path, source: ScanSource, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A scan keeps its columns, in buckets that it opens late, too; the next one is told to look the table up again."""
-    monkeypatch.setattr("scanner.client.scan.table_scan.BUCKETS_IN_PARALLEL_MAX", 8)
-    async with open_table(tmp_path, 3_000, buckets=14) as (table, _):
+    monkeypatch.setattr("scanner.client.scan.table_scan.BUCKETS_IN_PARALLEL_MAX", 2)
+    async with open_table(tmp_path, 3_000, buckets=5) as (table, _):
         scan = table.new_scan().with_source(source).with_mode(mode)
         if source is not ScanSource.LIVE_KV:
             scan = scan.stop_at("end")

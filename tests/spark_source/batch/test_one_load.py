@@ -21,6 +21,7 @@ from scanner.server.config import ScannerConfig
 from scanner.sync import connect
 from spark_source.options import AS_OF_MODES
 from tests.spark_source.frames import last_line, read
+from tests.support.nightly import everyday
 from tests.support.server import RunningServer, running_server
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def test_both_sides_of_a_self_join_are_one_state(
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for _ in range(3):
+            for _ in range(everyday(2, nightly=20)):
                 frame = read(spark, server, name, **options)
                 both = frame.alias("a").join(frame.alias("b"), F.expr("a.id = b.id"), "full_outer")
                 assert both.where("a.id IS NULL OR b.id IS NULL").count() == 0

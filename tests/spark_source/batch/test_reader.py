@@ -63,10 +63,15 @@ def test_partitions_cover_the_table(server: RunningServer, table: str, mode: str
 
 
 CUTS = [{"splits": "5"}, {"splits": "1"}, {"targetSplitBytes": "4k"}, {"targetSplitBytes": "1g"}]
+SOME_KEYS = {"keyFrom": "1000", "keyTo": "1500"}
+NO_KEYS = {"keyFrom": "9999"}
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
-@pytest.mark.parametrize("keys", [{}, {"keyFrom": "1000", "keyTo": "1500"}, {"keyFrom": "9999"}], ids=str)
+@pytest.mark.parametrize(
+    ("keys", "cut"),
+    [*(({}, cut) for cut in CUTS), (SOME_KEYS, CUTS[0]), (SOME_KEYS, CUTS[2]), (NO_KEYS, CUTS[0])],
+    ids=str,
+)
 @pytest.mark.parametrize("mode", AS_OF_MODES)
 def test_parts_of_buckets(
     server: RunningServer, client: Client, table: str, mode: str, keys: dict[str, str], cut: dict[str, str]

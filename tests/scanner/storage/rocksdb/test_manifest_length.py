@@ -53,7 +53,9 @@ def test_wherever_a_manifest_is_cut_the_state_is_one_that_was(tmp_path: Path, ta
     refused = 0
     damaged = tmp_path / "damaged"
     shutil.copytree(second, damaged)
-    for name, directory in zip(names, sorted((second / "tables").glob("*/0000")), strict=True):
+    directories = dict(zip(names, sorted((second / "tables").glob("*/0000")), strict=True))
+    for name in dict.fromkeys((names[0], names[-1])):  # Those between them are like the last one.
+        directory = directories[name]
         manifest = directory / (directory / "CURRENT").read_text().strip()
         whole = manifest.read_bytes()
         for start in record_starts(whole)[1:]:
