@@ -165,7 +165,7 @@ def test_both_sides_of_a_self_join_are_one_state(
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            for _ in range(everyday(2, nightly=20)):
+            for _ in range(everyday(1, nightly=20)):
                 frame = read(spark, server, name, **options)
                 both = frame.alias("a").join(frame.alias("b"), F.expr("a.id = b.id"), "full_outer")
                 assert both.where("a.id IS NULL OR b.id IS NULL").count() == 0

@@ -31,8 +31,15 @@ _ROWS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
-@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+@pytest.mark.parametrize(
+    ("kind", "zone"),
+    [
+        ("INT96", "America/Los_Angeles"),
+        ("TIMESTAMP_MICROS", "UTC"),
+        ("TIMESTAMP_MICROS", "America/Los_Angeles"),
+        ("TIMESTAMP_MILLIS", "UTC"),
+    ],
+)
 def test_parquet_of_spark_comes_back_the_same(
     spark: SparkSession, server: RunningServer, tmp_path: Path, kind: str, zone: str
 ) -> None:

@@ -13,12 +13,15 @@ from spark_source.batch.statistics import BucketReport
 from spark_source.options import AS_OF_MODES, MODES
 from spark_source.schema import STATISTICS_COLUMN
 from tests.spark_source.frames import last_line, read
+from tests.support.nightly import NIGHTLY
 from tests.support.server import RunningServer
 
 pytestmark = [pytest.mark.spark, pytest.mark.rocks, pytest.mark.socket]
 
 BUCKETS = 3
 ROWS = 20_000
+SOME_MODES = MODES if NIGHTLY else ("push", "session", "asof")
+"""Where what is asked is asked of the client: token and cursor go by pages as asof does."""
 
 
 def numbers(rows: int) -> pa.Table:
@@ -51,7 +54,7 @@ def test_full_read(spark: SparkSession, server: RunningServer, table: str, mode:
     assert sorted(map(tuple, frame.collect())) == [tuple(row.values()) for row in numbers(ROWS).to_pylist()]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SOME_MODES)
 def test_tiny_credit_and_pages(spark: SparkSession, server: RunningServer, table: str, mode: str) -> None:
     """However little may be under way, all rows come."""
     frame = read(spark, server, table, mode=mode, creditBytes="4k", pageBytes="16k", pageDepth=0)
@@ -201,7 +204,7 @@ def test_streaming_reads_are_not_there_yet(spark: SparkSession, server: RunningS
     assert "UnboundLocalError" not in str(caught.value)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SOME_MODES)
 def test_early_stop_frees_the_server(
     spark: SparkSession, server: RunningServer, table: str, mode: str
 ) -> None:
@@ -212,7 +215,7 @@ def test_early_stop_frees_the_server(
     server.wait_until(lambda running: running.statistics().iterators_open == 0)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", SOME_MODES)
 def test_failed_task_frees_the_server(
     spark: SparkSession, server: RunningServer, table: str, mode: str
 ) -> None:
