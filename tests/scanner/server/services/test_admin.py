@@ -105,7 +105,7 @@ async def test_draining_by_a_call() -> None:
             table = await admin.table("items")
             async with table.new_scan().with_credit(1000).execute() as batches:
                 rows = (await anext(batches)).num_rows
-                begun = await admin.drain(30)
+                begun = await admin.drain(3600)
                 await server.wait_draining()
                 rows += sum([batch.num_rows async for batch in batches])
         await server.wait_drained()
