@@ -15,6 +15,8 @@ from tests.support.nightly import everyday
 
 SEEDS = everyday(range(45, 95), nightly=range(COVERING_SEEDS))
 """Fifty in a row in which all that can happen does; `python -m bench simulate` runs any number of others."""
+RARE_SEEDS = (11, 30, 33, 37, 41, 42, 101, 111, 116, 121, 125, 126, 146, 147)
+"""Others that take branches of the product which neither those fifty nor the tests of its modules do: mostly races."""
 BLOCK_SEEDS = 25
 """Of one test: none takes longer than some tens of seconds on a busy machine."""
 OBJECTS_MAX = 2_000
@@ -62,11 +64,12 @@ def test_seeds(first_seed: int, blocks: Blocks, counts: Counter[str]) -> None:
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
 
 
-@pytest.mark.parametrize("seed", [2091, 4554])
+@pytest.mark.parametrize("seed", [2091, 4554, *RARE_SEEDS])
 def test_seeds_that_have_shown_something(seed: int) -> None:
     """2091, judged wrongly: a page by token is on its way for longer than the server keeps the snapshot behind it.
 
-    4554: a tail was parked inside a commit, and its log cut; a heartbeat told that place as its position.
+    4554: a tail was parked inside a commit, and its log cut; a heartbeat told that place as its position. The others
+    have shown branches.
     """
     simulated = run_seeds(seed, 1)
     assert [line_of(seed, found) for seed, found in simulated.violations.items()] == []
